@@ -49,7 +49,7 @@ export async function serve(url) {
     let longest = 0;
     for (let i = 0; i < Number(times); i++) {
       const called = performance.now();
-      if ((await acquire(name, leaseMs, WAIT_LIMIT_MS)) !== "got") return "error waited in vain";
+      if ((await acquire(name, leaseMs, WAIT_LIMIT_MS)) !== "got") return "error timed out waiting for the lock";
       longest = Math.max(longest, performance.now() - called);
       const number = Number(await redis.get(key));
       await sleep(1);

@@ -53,7 +53,7 @@ class Driver:
         for _ in range(int(times)):
             called = time.monotonic()
             if self.acquire(name, lease_ms, WAIT_LIMIT_MS) != "got":
-                return "error waited in vain"
+                return "error timed out waiting for the lock"
             longest = max(longest, time.monotonic() - called)
             number = int(self.redis.get(key) or 0)
             time.sleep(0.001)

@@ -97,7 +97,7 @@ func (d *interop) count(name, key string, times int, lease time.Duration) (strin
 		if got, err := d.acquire(name, lease, waitLimit); err != nil {
 			return "", err
 		} else if got != "got" {
-			return "", errors.New("waited in vain")
+			return "", errors.New("timed out waiting for the lock")
 		}
 		longest = max(longest, time.Since(called))
 		number, err := d.redis.Get(ctx, key).Int()

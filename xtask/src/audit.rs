@@ -14,15 +14,56 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         shell::run(shell::cargo(["install", "cargo-deny", "--locked"]))?;
     }
     // Separate, since only the advisories need the network: the rest is checked without it.
-    let own = shell::status(shell::cargo(["deny", "check", "licenses", "bans", "sources"]))?;
-    let advisories = shell::status(shell::cargo(["deny", "check", "advisories"]))?;
-    match (own.success(), advisories.success()) {
-        (true, true) => Ok(()),
-        (false, true) => bail!("licences, bans or sources failed; no advisory applies"),
-        (true, false) => bail!(
-            "licences, bans and sources are in order, but the advisories check FAILED: see above whether an advisory \
-             applies or the database could not be fetched. In either case this is no pass"
-        ),
-        (false, false) => bail!("licences, bans or sources failed, and so did the advisories check"),
+    let is_in_order =
+        shell::status(shell::cargo(["deny", "check", "licenses", "bans", "sources"]))?.success();
+    let advisories = if !shell::status(shell::cargo(["deny", "fetch", "db"]))?.success() {
+        Advisories::NotChecked
+    } else if shell::status(shell::cargo(["deny", "check", "advisories"]))?.success() {
+        Advisories::None
+    } else {
+        Advisories::Found
+    };
+    judge(is_in_order, advisories)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Advisories {
+    /// No advisory applies.
+    None,
+    Found,
+    /// Their database could not be fetched.
+    NotChecked,
+}
+
+/// Only a complete check is a success.
+fn judge(is_in_order: bool, advisories: Advisories) -> Result<()> {
+    let rest = if is_in_order { "are in order" } else { "FAILED" };
+    let found = match advisories {
+        Advisories::None if is_in_order => return Ok(()),
+        Advisories::None => "no advisory applies",
+        Advisories::Found => "an advisory applies",
+        Advisories::NotChecked => {
+            "advisories were NOT CHECKED: their database could not be fetched from github.com"
+        }
+    };
+    bail!("licences, bans and sources {rest}; {found}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_checked_is_no_success_and_no_finding() {
+        let judge =
+            |is_in_order, advisories| judge(is_in_order, advisories).map_err(|error| error.to_string());
+        assert_eq!(judge(true, Advisories::None), Ok(()));
+        let error = judge(true, Advisories::NotChecked).expect_err("it is no success");
+        assert!(
+            error.starts_with("licences, bans and sources are in order; advisories were NOT CHECKED"),
+            "{error}"
+        );
+        assert!(judge(true, Advisories::Found).expect_err("a finding").ends_with("an advisory applies"));
+        assert!(judge(false, Advisories::None).expect_err("a finding").contains("FAILED"));
     }
 }

@@ -67,16 +67,36 @@ pub(crate) fn choose(names: &[String], required: &[&str], is_there: impl Fn(&str
     Ok(chosen)
 }
 
+/// Where the drivers are.
+pub(crate) struct Drivers {
+    /// Contains a directory for each driver.
+    pub(crate) directory: PathBuf,
+    /// The drivers that could not be installed or built.
+    pub(crate) failed: Vec<(&'static Driver, anyhow::Error)>,
+}
+
 impl Chosen {
-    /// Makes the drivers ready, and returns the directory that contains them.
-    pub(crate) fn prepare(&self) -> Result<PathBuf> {
-        let drivers = shell::target_directory().join("drivers");
+    /// Makes the drivers ready. One that fails stops no other.
+    pub(crate) fn prepare_each(&self) -> Result<Drivers> {
+        let directory = shell::target_directory().join("drivers");
+        let mut failed = Vec::new();
         for driver in &self.run {
-            let (source, home) = (shell::root().join("drivers").join(driver.name), drivers.join(driver.name));
+            let (source, home) =
+                (shell::root().join("drivers").join(driver.name), directory.join(driver.name));
             fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
-            (driver.prepare)(&source, &home).with_context(|| format!("failed to prepare {}", driver.name))?;
+            let prepared = (driver.prepare)(&source, &home);
+            failed.extend(prepared.err().map(|error| (*driver, error)));
         }
-        Ok(drivers)
+        Ok(Drivers { directory, failed })
+    }
+
+    /// Makes all drivers ready, and returns the directory that contains them.
+    pub(crate) fn prepare(&self) -> Result<PathBuf> {
+        let Drivers { directory, failed } = self.prepare_each()?;
+        match failed.into_iter().next() {
+            Some((driver, error)) => Err(error.context(format!("failed to prepare {}", driver.name))),
+            None => Ok(directory),
+        }
     }
 }
 

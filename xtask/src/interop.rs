@@ -3,10 +3,17 @@
 //! A library is skipped only if a program that it needs is missing; the last line counts these. Redisson is never skipped:
 //! no other library has its format, which is the format of the `ReentrantMutex`.
 
+use std::process::ExitStatus;
+
 use anyhow::{Result, bail};
 
 use crate::driver::{self, Chosen};
 use crate::{install, shell};
+
+/// The exit code of `leasehold-interop` if a lock was not exclusive.
+const VIOLATION: i32 = 1;
+/// Its exit code if there was no violation, but a case could not be tested.
+const NOT_TESTED: i32 = 3;
 
 /// Installs what is missing and tests the named libraries, or all.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -15,17 +22,36 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         eprintln!("xtask: SKIPPED {}: there is no `{tool}` on the path", driver.name);
     }
     install::redis()?;
-    let drivers = chosen.prepare()?;
-    // `cargo run` builds one program, and that one starts the others of its package.
-    shell::run(shell::cargo(["build", "--quiet", "--package", "leasehold-interop", "--bins"]))?;
-    let mut interop = shell::cargo(["run", "--quiet", "--package", "leasehold-interop", "--", "--drivers"]);
-    interop.arg(drivers).args(chosen.run.iter().map(|driver| driver.name));
-    let status = shell::status(interop)?;
-    println!("interop: {} libraries tested, {} skipped", chosen.run.len(), chosen.skipped.len());
-    if !status.success() {
-        bail!("a lock was not exclusive, or could not be tested: see VIOLATION above");
+    let drivers = chosen.prepare_each()?;
+    for (driver, error) in &drivers.failed {
+        println!("{}: could not be tested: {error:#}", driver.name);
     }
-    Ok(())
+    let failed: Vec<&str> = drivers.failed.iter().map(|(driver, _)| driver.name).collect();
+    let is_ready = |name: &&str| !failed.contains(name);
+    let ready: Vec<&str> = chosen.run.iter().map(|driver| driver.name).filter(is_ready).collect();
+    if ready.is_empty() {
+        bail!("no library could be tested: see above");
+    }
+    let mut interop = shell::cargo(["run", "--quiet", "--package", "leasehold-interop", "--", "--drivers"]);
+    interop.arg(&drivers.directory).args(&ready);
+    let status = shell::status(interop)?;
+    println!(
+        "interop: {} libraries tested, {} skipped, {} not ready",
+        ready.len(),
+        chosen.skipped.len(),
+        failed.len()
+    );
+    judge(status, &failed)
+}
+
+fn judge(status: ExitStatus, failed: &[&str]) -> Result<()> {
+    match status.code() {
+        Some(0) if failed.is_empty() => Ok(()),
+        Some(0) => bail!("no violation, but {} could not be tested: see above", failed.join(", ")),
+        Some(NOT_TESTED) => bail!("no violation, but a case could not be tested: see above"),
+        Some(VIOLATION) => bail!("a lock was not exclusive: see VIOLATION above"),
+        _ => bail!("leasehold-interop failed ({status})"),
+    }
 }
 
 fn choose(names: &[String], is_there: impl Fn(&str) -> bool) -> Result<Chosen> {
@@ -35,6 +61,7 @@ fn choose(names: &[String], is_there: impl Fn(&str) -> bool) -> Result<Chosen> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn redisson_is_never_skipped() {
@@ -42,5 +69,18 @@ mod tests {
             let error = choose(&[], |tool| tool != missing).err().expect("a refusal").to_string();
             assert!(error.starts_with(&format!("redisson cannot run: there is no `{missing}`")), "{error}");
         }
+    }
+
+    #[test]
+    fn only_a_violation_is_reported_as_one() {
+        let judge = |code: i32, failed: &[&str]| {
+            judge(ExitStatus::from_raw(code << 8), failed).map_err(|error| error.to_string())
+        };
+        assert_eq!(judge(0, &[]), Ok(()));
+        for (code, failed) in [(0, &["redsync"][..]), (NOT_TESTED, &[]), (101, &[])] {
+            let error = judge(code, failed).expect_err("it is no success");
+            assert!(!error.contains("VIOLATION"), "{code}: {error}");
+        }
+        assert!(judge(VIOLATION, &[]).expect_err("a violation").contains("VIOLATION"));
     }
 }

@@ -105,7 +105,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Test, "leasehold", File("examples"), All),
     part(Test, "leasehold", File("server"), Except(&["failures::", "cases::"])),
     part(Test, "leasehold-testkit", File("server"), All),
-    part(Test, "leasehold-testkit", File("process"), All),
+    part(Test, "leasehold-testkit", File("worker"), All),
     part(Test, "leasehold-testkit", File("proxy"), All),
     part(Test, "leasehold-testkit", File("clock"), All),
     // Full: conformance on all servers, scripts against the model, partial scripts, simulators, mutants.

@@ -1,13 +1,13 @@
-//! Pictures of what was measured, as SVG.
+//! Charts as SVG.
 //!
-//! It owns how a picture looks: its size, its colours, where the legend and the note stand. What is drawn, and which figures,
-//! is said by the scenario. The same data give the same bytes, so that a picture in the repository changes only when its
-//! figures do: nothing here asks for the time, for fonts of the machine, or for chance.
+//! Owns how a chart looks: its size, its colours, the places of the legend and the note. The scenario chooses the figures.
+//! The same data give the same bytes, so a chart in the repository changes only with its figures: nothing here depends on
+//! the time, the fonts of the machine, or randomness.
 //!
-//! 1. A figure that is not there (NaN) is not drawn. On a logarithmic axis one that is not positive has no place either: its
-//!    bar is written as 0, its point is left out.
-//! 2. Text is measured by an estimate, since the fonts of the viewer are not known. So nothing may depend on its width
-//!    but where a legend goes on.
+//! 1. A missing figure (NaN) is not drawn. On a logarithmic axis a figure that is not positive is not drawn either: its bar
+//!    is labelled 0, its point is left out.
+//! 2. The width of text is an estimate, since the fonts of the viewer are unknown. Only the line breaks of the legend may
+//!    depend on it.
 
 mod scale;
 
@@ -20,12 +20,12 @@ use scale::{Scale, number};
 use std::fs;
 use std::path::Path;
 
-/// A picture of a scenario.
+/// A chart of a scenario.
 #[derive(Debug)]
 pub(crate) struct Chart {
-    /// What is shown.
+    /// The heading.
     pub(crate) title: String,
-    /// Where and by what it was measured, in one line below; no date.
+    /// The machine, the server and the rounds, in one line below the chart; no date.
     pub(crate) note: String,
     /// The axis of all values.
     pub(crate) y: Axis,
@@ -38,50 +38,50 @@ pub(crate) struct Chart {
 /// An axis.
 #[derive(Debug)]
 pub(crate) struct Axis {
-    /// What is counted along it, with its unit.
+    /// The quantity, with its unit.
     pub(crate) label: String,
-    /// Set if a step is a factor, not a difference.
+    /// Whether it is logarithmic.
     pub(crate) log: bool,
 }
 
 /// A bound.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// Where it lies.
+    /// Its value.
     pub(crate) at: f64,
-    /// What it says.
+    /// Its label.
     pub(crate) label: String,
 }
 
-/// What is drawn.
+/// The form of a chart.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// A bar a series in each group. A group's name may have several lines.
+    /// One bar for each series in each group. A group's name may have several lines.
     Bars {
-        /// What stands below.
+        /// The names below the groups.
         groups: Vec<String>,
         /// As many values as there are groups.
         series: Vec<Series<Spread>>,
     },
-    /// A line a series.
+    /// One line for each series.
     Lines {
-        /// The axis of what was varied.
+        /// The axis of the varied quantity.
         x: Axis,
         /// Points in the order of their lines.
         series: Vec<Series<(f64, Spread)>>,
     },
 }
 
-/// Values that belong together.
+/// The values of one colour.
 #[derive(Debug)]
 pub(crate) struct Series<T> {
-    /// What the legend calls them.
+    /// Its name in the legend.
     pub(crate) name: String,
     /// The values.
     pub(crate) values: Vec<T>,
 }
 
-/// A median, and between what it lies.
+/// A median, and the range of the values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
     /// The median over the rounds.
@@ -92,13 +92,13 @@ pub(crate) struct Spread {
     pub(crate) most: f64,
 }
 
-/// Of every picture, in pixels.
+/// The size of every chart, in pixels.
 const SIZE: (u32, u32) = (960, 560);
-/// What is free at the left and the right.
+/// The space at the left and the right.
 const MARGIN: i32 = 24;
-/// How high a line below the plane is.
+/// The height of a line below the axes.
 const LINE: u8 = 18;
-/// Told apart by the colour-blind, too (Okabe and Ito).
+/// Colours that colour-blind readers distinguish, too (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -119,7 +119,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Plot<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
 
 impl Chart {
-    /// Draws it to NAME.svg in a directory, which is made if it is not there.
+    /// Writes it to NAME.svg in a directory, which is created if necessary.
     pub(crate) fn draw(&self, directory: &Path, name: &str) -> Result<()> {
         let mut svg = String::new();
         self.paint(&mut svg).with_context(|| format!("drawing {name}"))?;
@@ -152,11 +152,11 @@ impl Chart {
         drawn(root.present())
     }
 
-    /// A swatch and a name each, in as many rows as it takes; gives where the last one ends.
+    /// Draws a swatch and a name for each series, in as many rows as needed. Returns the end of the last row.
     fn legend(&self, root: &Area<'_>) -> Result<i32> {
         let (mut x, mut y) = (MARGIN, 62);
         for (name, colour) in self.names().into_iter().zip(COLOURS.into_iter().cycle()) {
-            let width = 18 + wide(name, 15) + 26;
+            let width = 18 + width_of(name, 15) + 26;
             if x > MARGIN && x + width > size(0) - MARGIN {
                 (x, y) = (MARGIN, y + 22);
             }
@@ -175,7 +175,7 @@ impl Chart {
         }
     }
 
-    /// The plane that values lie in, with its grid and what stands at its sides.
+    /// Draws the axes with the grid and the labels.
     fn axes<'a, 'b>(&self, root: &'a Area<'b>, below: i32) -> Result<Plot<'a, 'b>> {
         let (x, x_label) = match &self.kind {
             Kind::Bars { groups, .. } => (Scale::of_groups(groups.len()), ""),
@@ -206,14 +206,14 @@ impl Chart {
         Ok(plot)
     }
 
-    /// How many lines stand below the plane.
+    /// The number of lines below the axes.
     fn lines_below(&self) -> i32 {
         let Kind::Bars { groups, .. } = &self.kind else { return 2 };
         let most = groups.iter().map(|name| name.lines().count()).max().unwrap_or(0);
         i32::try_from(most).unwrap_or(0).max(2)
     }
 
-    /// All that the axis of values has to have room for.
+    /// All values that must fit on the axis.
     fn values(&self) -> Vec<f64> {
         let both = |spread: &Spread| [spread.median, spread.least, spread.most];
         let mut values: Vec<f64> = match &self.kind {
@@ -227,7 +227,7 @@ impl Chart {
     }
 }
 
-/// Bars side by side in each group, each with its median above and a line from the smallest to the greatest.
+/// Draws bars, each with its median above and a line from the smallest to the greatest value.
 fn bars(root: &Area<'_>, plot: &Plot<'_, '_>, groups: &[String], series: &[Series<Spread>]) -> Result<()> {
     let floor = plot.y_range().start;
     #[allow(clippy::cast_precision_loss, reason = "some ten groups and series")]
@@ -258,7 +258,7 @@ fn bars(root: &Area<'_>, plot: &Plot<'_, '_>, groups: &[String], series: &[Serie
     Ok(())
 }
 
-/// Lines with a dot a point, and a line from the smallest to the greatest through it.
+/// Draws lines with dots, each with a line from the smallest to the greatest value.
 fn lines(root: &Area<'_>, plot: &Plot<'_, '_>, series: &[Series<(f64, Spread)>]) -> Result<()> {
     let (across, up) = (plot.x_range(), plot.y_range());
     for (nth, one) in series.iter().enumerate() {
@@ -276,7 +276,7 @@ fn lines(root: &Area<'_>, plot: &Plot<'_, '_>, series: &[Series<(f64, Spread)>])
     Ok(())
 }
 
-/// From the smallest to the greatest, at a column of pixels; gives where it ends above.
+/// Draws a line from the smallest to the greatest value at a column of pixels. Returns its upper end.
 fn whisker(root: &Area<'_>, plot: &Plot<'_, '_>, column: i32, x: f64, spread: Spread) -> Result<i32> {
     let floor = plot.y_range().start;
     let row = |value: f64| plot.backend_coord(&(x, value.max(floor))).1;
@@ -298,9 +298,9 @@ fn draw_limit(root: &Area<'_>, plot: &mut Plot<'_, '_>, limit: &Limit) -> Result
     let ends = [(across.start, limit.at), (across.end, limit.at)];
     drawn(plot.draw_series(DashedLineSeries::new(ends, 8, 5, LIMIT.stroke_width(2))))?;
     let (x, y) = plot.backend_coord(&ends[1]);
-    // So that it can be read in front of a bar.
-    let behind = [(x - 8 - wide(&limit.label, 14), y - 18), (x, y - 2)];
-    drawn(root.draw(&Rectangle::new(behind, WHITE.mix(0.8).filled())))?;
+    // A background, so that it can be read in front of a bar.
+    let background = [(x - 8 - width_of(&limit.label, 14), y - 18), (x, y - 2)];
+    drawn(root.draw(&Rectangle::new(background, WHITE.mix(0.8).filled())))?;
     write(root, &limit.label, (x - 4, y - 3), &text(14, LIMIT, HPos::Right, VPos::Bottom, FontStyle::Normal))
 }
 
@@ -316,8 +316,8 @@ fn colour(nth: usize) -> RGBColor {
     COLOURS[nth % COLOURS.len()]
 }
 
-/// About how wide a text is (2).
-fn wide(text: &str, height: i32) -> i32 {
+/// The approximate width of a text (2).
+fn width_of(text: &str, height: i32) -> i32 {
     i32::try_from(text.chars().count()).unwrap_or(0) * height * 47 / 100
 }
 
@@ -326,9 +326,9 @@ fn size(side: usize) -> i32 {
     i32::try_from(side).unwrap_or(i32::MAX)
 }
 
-/// The library's errors borrow what they tell of.
+/// Converts an error of the library, which borrows from the drawing.
 fn drawn<T, E: std::fmt::Display>(result: Result<T, E>) -> Result<T> {
-    result.map_err(|error| anyhow!("the picture cannot be drawn: {error}"))
+    result.map_err(|error| anyhow!("failed to draw the chart: {error}"))
 }
 
 #[cfg(test)]
@@ -370,9 +370,9 @@ mod tests {
         chart(Kind::Lines { x, series: vec![series("Leasehold", 3.0), series("rslock", 9.0)] }, log)
     }
 
-    /// Draws it twice, and looks for texts in it.
+    /// Draws it twice, and searches for texts in it.
     fn check(chart: &Chart, texts: &[&str]) {
-        // Set to look at the pictures.
+        // Set to keep the charts.
         let keep = std::env::var_os("LEASEHOLD_CHARTS").map(std::path::PathBuf::from);
         let dir = tempfile::tempdir().expect("a directory");
         let path = keep.as_deref().unwrap_or(dir.path());
@@ -381,7 +381,7 @@ mod tests {
             format!("{}-{log}", if matches!(chart.kind, Kind::Bars { .. }) { "bars" } else { "lines" });
         let draw = || {
             chart.draw(path, &name).expect("it can be drawn");
-            fs::read_to_string(path.join(format!("{name}.svg"))).expect("it is there")
+            fs::read_to_string(path.join(format!("{name}.svg"))).expect("it was written")
         };
         let svg = draw();
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
@@ -391,7 +391,7 @@ mod tests {
         {
             assert!(svg.contains(text), "{text} is not in {svg}");
         }
-        assert_eq!(svg, draw(), "the same figures give the same picture");
+        assert_eq!(svg, draw(), "the same figures give the same chart");
     }
 
     #[test]
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_of_nothing_is_a_picture() {
+    fn a_chart_without_figures_is_drawn() {
         for log in [false, true] {
             let mut empty = chart(Kind::Bars { groups: vec![], series: vec![] }, log);
             empty.limits.clear();

@@ -1,10 +1,10 @@
-//! How the tasks share a lock: 64 tasks in 8 processes, which hold it alike or not, and of which there are as many in each
-//! process or not.
+//! How evenly tasks share a lock: 64 tasks in 8 processes, with equal or unequal holds, and equal or unequal numbers of
+//! tasks in the processes.
 //!
-//! There is no bound beside it: what counts are shares.
+//! There is no bound beside it: only shares are compared.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::crowd::{Lap, Post, Side, Span, alternate, posts};
+use crate::contention::{Measurement, ProcessLoad, Variant, Window, measure_alternating, spread_tasks};
 use crate::meter::Machine;
 use crate::report::{Output, per};
 use anyhow::Result;
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// How many rounds alternate.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many seconds each crowd of a round is watched.
+    /// How many seconds each crowd of a round is measured.
     #[arg(long, default_value_t = 4)]
     seconds: u64,
 }
@@ -29,12 +29,12 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct FairnessReport {
     scenario: &'static str,
-    /// Jain's index of sections, by tasks: 1 if all had as many.
+    /// Jain's index of the tasks' sections: 1 if all are equal.
     jain: f64,
     longest_to_mean_wait: f64,
     jain_spread: [f64; 2],
     longest_to_mean_wait_spread: [f64; 2],
-    /// The sections of the process that had the fewest, or the most, for its tasks, to what they would be if all had as many.
+    /// The fewest and the most sections per task of a process, relative to an equal share.
     least_served: f64,
     most_served: f64,
     least_served_spread: [f64; 2],
@@ -42,7 +42,7 @@ struct FairnessReport {
     longest_wait_ms: f64,
     mean_wait_ms: f64,
     sections_per_s: f64,
-    /// In what the crowd is uneven.
+    /// What is uneven.
     crowd: &'static str,
     tasks: u32,
     processes: usize,
@@ -53,76 +53,79 @@ struct FairnessReport {
 }
 
 /// One crowd in one round.
-struct Turn {
+struct Sample {
     jain: f64,
     longest_ms: f64,
     mean_ms: f64,
     least_served: f64,
     most_served: f64,
-    each_s: f64,
+    sections_per_s: f64,
 }
 
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let crowds = crowds();
-    let sides: Vec<_> = crowds.iter().map(|(_, posts)| side(posts, options.seconds)).collect();
-    let (turns, machine) = alternate(&sides, options.rounds, Turn::of)?;
+    let variants: Vec<_> = crowds.iter().map(|(_, processes)| variant(processes, options.seconds)).collect();
+    let (samples, machine) = measure_alternating(&variants, options.rounds, Sample::of)?;
     let reports: Vec<_> = crowds
         .iter()
-        .zip(&turns)
-        .map(|((crowd, posts), rounds)| report(crowd, posts, rounds, options.seconds, machine.clone()))
+        .zip(&samples)
+        .map(|((crowd, processes), rounds)| {
+            report(crowd, processes, rounds, options.seconds, machine.clone())
+        })
         .collect();
     for report in &reports {
         options.output.print(report, || report.sentence())?;
     }
-    options.output.draw("fairness", || chart(&reports, &turns))
+    options.output.draw("fairness", || chart(&reports, &samples))
 }
 
-/// 64 tasks in 8 processes: all alike; some processes holding the lock for longer than others; and most of the tasks in
-/// a few processes.
-fn crowds() -> [(&'static str, Vec<Post>); 3] {
+/// 64 tasks in 8 processes: all equal; some processes hold the lock for longer than others; and a few processes have most
+/// of the tasks.
+fn crowds() -> [(&'static str, Vec<ProcessLoad>); 3] {
     let uneven_holds =
-        [0, 0, 0, 0, 1, 1, 2, 4].map(|hold_ms| Post { tasks: 8, hold_us: hold_ms * 1000 }).to_vec();
-    let uneven_tasks = [1, 1, 1, 1, 4, 8, 16, 32].map(|tasks| Post { tasks, hold_us: 0 }).to_vec();
-    [("even", posts(64, 8, 0)), ("uneven holds", uneven_holds), ("uneven tasks", uneven_tasks)]
+        [0, 0, 0, 0, 1, 1, 2, 4].map(|hold_ms| ProcessLoad { tasks: 8, hold_us: hold_ms * 1000 }).to_vec();
+    let uneven_tasks = [1, 1, 1, 1, 4, 8, 16, 32].map(|tasks| ProcessLoad { tasks, hold_us: 0 }).to_vec();
+    [("even", spread_tasks(64, 8, 0)), ("uneven holds", uneven_holds), ("uneven tasks", uneven_tasks)]
 }
 
-fn side(posts: &[Post], seconds: u64) -> Side {
-    Side {
-        sought: "mutex".to_owned(),
-        posts: posts.to_vec(),
-        warm_up: Span::of(Duration::from_millis(500)),
-        span: Span::of(Duration::from_secs(seconds)),
+fn variant(processes: &[ProcessLoad], seconds: u64) -> Variant {
+    Variant {
+        lock: "mutex".to_owned(),
+        processes: processes.to_vec(),
+        warm_up: Window::of(Duration::from_millis(500)),
+        window: Window::of(Duration::from_secs(seconds)),
     }
 }
 
-impl Turn {
-    fn of(side: &Side, lap: &mut Lap) -> Self {
+impl Sample {
+    fn of(variant: &Variant, measurement: &mut Measurement) -> Self {
         let mut by_task = BTreeMap::new();
-        for (process, post) in (0..).zip(&side.posts) {
-            by_task.extend((0..post.tasks).map(|task| ((process, task), 0_u64)));
+        for (process, load) in (0..).zip(&variant.processes) {
+            by_task.extend((0..load.tasks).map(|task| ((process, task), 0_u64)));
         }
-        for section in &lap.sections {
+        for section in &measurement.sections {
             *by_task.entry((section.process, section.task)).or_default() += 1;
         }
-        let served = (0..).zip(&side.posts).map(|(process, post)| {
-            let had: u64 = by_task.range((process, 0)..(process + 1, 0)).map(|(_, sections)| sections).sum();
-            per(had * by_task.len() as u64, lap.count() * u64::from(post.tasks))
+        let served = (0..).zip(&variant.processes).map(|(process, load)| {
+            let sections: u64 =
+                by_task.range((process, 0)..(process + 1, 0)).map(|(_, sections)| sections).sum();
+            per(sections * by_task.len() as u64, measurement.count() * u64::from(load.tasks))
         });
         let served = Spread::of(&served.collect::<Vec<_>>());
-        let (longest_ms, mean_ms) = lap.waits_ms(|_| true);
+        let (longest_ms, mean_ms) = measurement.waits_ms(|_| true);
         Self {
             jain: jain(&by_task.into_values().collect::<Vec<_>>()),
             longest_ms,
             mean_ms,
             least_served: served.least,
             most_served: served.most,
-            each_s: lap.each_s(),
+            sections_per_s: measurement.sections_per_s(),
         }
     }
 }
 
-/// 1 if all have as much; one to their number if one has all.
+/// Jain's fairness index: 1 if all shares are equal, and 1/n if one of n has everything.
 fn jain(shares: &[u64]) -> f64 {
     let sum: u64 = shares.iter().sum();
     let squares: u64 = shares.iter().map(|share| share * share).sum();
@@ -131,15 +134,15 @@ fn jain(shares: &[u64]) -> f64 {
 
 fn report(
     crowd: &'static str,
-    posts: &[Post],
-    rounds: &[Turn],
+    processes: &[ProcessLoad],
+    rounds: &[Sample],
     seconds: u64,
     machine: Machine,
 ) -> FairnessReport {
-    let jain = Spread::over(rounds, |turn| turn.jain);
-    let wait = Spread::over(rounds, |turn| turn.longest_ms / turn.mean_ms);
-    let least = Spread::over(rounds, |turn| turn.least_served);
-    let most = Spread::over(rounds, |turn| turn.most_served);
+    let jain = Spread::over(rounds, |sample| sample.jain);
+    let wait = Spread::over(rounds, |sample| sample.longest_ms / sample.mean_ms);
+    let least = Spread::over(rounds, |sample| sample.least_served);
+    let most = Spread::over(rounds, |sample| sample.most_served);
     FairnessReport {
         scenario: "fairness",
         jain: jain.median,
@@ -150,12 +153,12 @@ fn report(
         most_served: most.median,
         least_served_spread: least.ends(),
         most_served_spread: most.ends(),
-        longest_wait_ms: Spread::over(rounds, |turn| turn.longest_ms).median,
-        mean_wait_ms: Spread::over(rounds, |turn| turn.mean_ms).median,
-        sections_per_s: Spread::over(rounds, |turn| turn.each_s).median,
+        longest_wait_ms: Spread::over(rounds, |sample| sample.longest_ms).median,
+        mean_wait_ms: Spread::over(rounds, |sample| sample.mean_ms).median,
+        sections_per_s: Spread::over(rounds, |sample| sample.sections_per_s).median,
         crowd,
-        tasks: posts.iter().map(|post| post.tasks).sum(),
-        processes: posts.len(),
+        tasks: processes.iter().map(|process| process.tasks).sum(),
+        processes: processes.len(),
         rounds: rounds.len(),
         seconds,
         machine,
@@ -180,22 +183,22 @@ impl FairnessReport {
     }
 }
 
-fn chart(reports: &[FairnessReport], turns: &[Vec<Turn>]) -> Chart {
-    let series = |name: &str, figure: fn(&Turn) -> f64| {
-        let values = turns.iter().map(|rounds| Spread::over(rounds, figure)).collect();
+fn chart(reports: &[FairnessReport], samples: &[Vec<Sample>]) -> Chart {
+    let series = |name: &str, figure: fn(&Sample) -> f64| {
+        let values = samples.iter().map(|rounds| Spread::over(rounds, figure)).collect();
         Series { name: name.to_owned(), values }
     };
     Chart {
-        title: "Who gets how much of a lock: 64 tasks in 8 processes".to_owned(),
+        title: "Shares of one lock: 64 tasks in 8 processes".to_owned(),
         note: reports.first().map(|report| report.machine.to_string()).unwrap_or_default(),
         y: Axis { label: "1 is fair".to_owned(), log: false },
         kind: Kind::Bars {
             groups: reports.iter().map(|report| report.crowd.to_owned()).collect(),
             series: vec![
-                series("Jain's index, by tasks", |turn| turn.jain),
-                series("the process served least", |turn| turn.least_served),
-                series("the process served most", |turn| turn.most_served),
-                series("longest to mean wait", |turn| turn.longest_ms / turn.mean_ms),
+                series("Jain's index, by tasks", |sample| sample.jain),
+                series("the process served least", |sample| sample.least_served),
+                series("the process served most", |sample| sample.most_served),
+                series("longest to mean wait", |sample| sample.longest_ms / sample.mean_ms),
             ],
         },
         limits: vec![Limit { at: 1.0, label: "fair".to_owned() }],
@@ -207,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jains_index_is_one_where_all_have_as_much() {
+    fn jains_index_is_one_for_equal_shares() {
         let check = |shares: &[u64], wanted: f64| assert!((jain(shares) - wanted).abs() < 1e-9, "{shares:?}");
         check(&[5, 5, 5, 5], 1.0);
         check(&[9, 0, 0], 1.0 / 3.0);
@@ -215,9 +218,9 @@ mod tests {
     }
 
     #[test]
-    fn all_crowds_have_as_many_tasks() {
-        for (crowd, posts) in crowds() {
-            assert_eq!(posts.iter().map(|post| post.tasks).sum::<u32>(), 64, "{crowd}");
+    fn all_crowds_have_64_tasks() {
+        for (crowd, processes) in crowds() {
+            assert_eq!(processes.iter().map(|process| process.tasks).sum::<u32>(), 64, "{crowd}");
         }
     }
 }

@@ -1,20 +1,17 @@
 //! From the release in one process to the next holder in another.
 //!
-//! Two processes pass the lock to and fro, and in alternating trials a bare PUBLISH to its subscriber: the same two
-//! processes, the same client library, runtime and pauses.
+//! Two processes hand the lock over, and in alternating trials one publishes a bare message to the other: the same
+//! processes, client library, runtime and pauses.
 
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
-use crate::meter::{Machine, Served};
+use crate::critical_section::CriticalSection;
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker, tell_all};
+use crate::meter::{Machine, ServerStats};
 use crate::report::{Output, per, quantile_us};
-use crate::section::Section;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
-use std::process::Command;
-use std::time::Duration;
 
-/// How long any answer of a worker may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause before each trial, on both sides of the ratio.
 const PAUSE_US: u64 = 1500;
 
@@ -35,10 +32,10 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct HandoffReport {
     scenario: &'static str,
-    /// Hand-over to bare message, by their medians and by their 99th percentiles.
+    /// The time of a hand-over relative to a bare message, by their medians and by their 99th percentiles.
     p50_ratio: f64,
     p99_ratio: f64,
-    /// Commands and scripts that the server got from clients.
+    /// Commands and scripts that clients send.
     requests_per_handover: f64,
     p50_ratio_spread: [f64; 2],
     p99_ratio_spread: [f64; 2],
@@ -56,17 +53,18 @@ struct HandoffReport {
 
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+    let server = start_server()?;
     let mut pair = Pair::start(&server)?;
-    pair.round(options.trials / 4 + 1, &mut Passes::default())?; // a warm-up
+    // A warm-up.
+    pair.round(options.trials / 4 + 1, &mut RoundTimes::default())?;
     let mut rounds = Vec::new();
-    let before = Served::of(&server)?;
+    let before = ServerStats::read(&server)?;
     for _ in 0..options.rounds {
-        let mut passes = Passes::default();
-        pair.round(options.trials, &mut passes)?;
-        rounds.push(passes);
+        let mut times = RoundTimes::default();
+        pair.round(options.trials, &mut times)?;
+        rounds.push(times);
     }
-    let served = Served::of(&server)?.since(before);
+    let served = ServerStats::read(&server)?.since(before);
     pair.stop()?;
     let report = report(&rounds, served.requests, Machine::with(&server)?);
     options.output.print(&report, || report.sentence())?;
@@ -75,16 +73,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// What one round measured, in nanoseconds.
 #[derive(Default)]
-struct Passes {
+struct RoundTimes {
     /// From the call of the release to the holder in the other process.
     lock: Vec<u64>,
-    /// From the call of PUBLISH to the task that waits for it in the other process.
+    /// From the call of PUBLISH to the waiting task in the other process.
     bare: Vec<u64>,
-    /// How long each waited for the lock.
+    /// Each wait for the lock.
     waits: Vec<u64>,
 }
 
-/// Two processes that pass something to and fro.
+/// Two processes that hand over a lock, or a message.
 struct Pair {
     workers: [Worker; 2],
 }
@@ -93,40 +91,40 @@ impl Pair {
     fn start(server: &RedisServer) -> Result<Self> {
         let start = |process: u32| -> Result<Worker> {
             let process = process.to_string();
-            worker(&["pair", "--url", &server.url(), "--process", &process])
+            start_worker(&["handoff", "--url", &server.url(), "--process", &process])
         };
         let mut workers = [start(0)?, start(1)?];
         for worker in &mut workers {
-            worker.expect("ready", PATIENCE)?;
+            worker.expect("ready", REPLY_TIMEOUT)?;
         }
         Ok(Self { workers })
     }
 
     /// Alternates trials with the lock and with the bare message, so that both meet the same load.
-    fn round(&mut self, trials: u32, passes: &mut Passes) -> Result<()> {
+    fn round(&mut self, trials: u32, times: &mut RoundTimes) -> Result<()> {
         let [a, b] = &mut self.workers;
-        take(a)?;
+        acquire(a)?;
         for trial in 0..trials {
             let (holder, waiter) = if trial % 2 == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
             waiter.send("acquire")?;
             holder.send(&format!("release {PAUSE_US}"))?;
-            // The release is read first: if it failed, that is the error to report, not the wait for the end of the lease.
-            let released_ns: u64 = holder.line(PATIENCE)?.parse()?;
-            let section: Section = waiter.line(PATIENCE)?.parse()?;
-            passes.lock.push(section.got_ns.saturating_sub(released_ns));
-            passes.waits.push(section.wait_ns());
+            // The reply to the release is read first: if it failed, that is the error to report.
+            let released_ns: u64 = holder.line(REPLY_TIMEOUT)?.parse()?;
+            let section: CriticalSection = waiter.line(REPLY_TIMEOUT)?.parse()?;
+            times.lock.push(section.acquired_ns.saturating_sub(released_ns));
+            times.waits.push(section.wait_ns());
 
             let to = (trial + 1) % 2;
             let (publisher, subscriber) = (holder, waiter);
             subscriber.send("listen")?;
             publisher.send(&format!("publish {PAUSE_US} {to}"))?;
-            let received_ns: u64 = subscriber.line(PATIENCE)?.parse()?;
-            let sent_ns: u64 = publisher.line(PATIENCE)?.parse()?;
-            passes.bare.push(received_ns.saturating_sub(sent_ns));
+            let received_ns: u64 = subscriber.line(REPLY_TIMEOUT)?.parse()?;
+            let sent_ns: u64 = publisher.line(REPLY_TIMEOUT)?.parse()?;
+            times.bare.push(received_ns.saturating_sub(sent_ns));
         }
         let last = if trials.is_multiple_of(2) { a } else { b };
         last.send("release 0")?;
-        last.line(PATIENCE)?;
+        last.line(REPLY_TIMEOUT)?;
         Ok(())
     }
 
@@ -135,13 +133,14 @@ impl Pair {
     }
 }
 
-fn take(worker: &mut Worker) -> Result<Section> {
+fn acquire(worker: &mut Worker) -> Result<CriticalSection> {
     worker.send("acquire")?;
-    worker.line(PATIENCE)?.parse()
+    worker.line(REPLY_TIMEOUT)?.parse()
 }
 
-fn report(rounds: &[Passes], requests: u64, machine: Machine) -> HandoffReport {
-    let all = |which: fn(&Passes) -> &Vec<u64>| rounds.iter().flat_map(which).copied().collect::<Vec<u64>>();
+fn report(rounds: &[RoundTimes], requests: u64, machine: Machine) -> HandoffReport {
+    let all =
+        |which: fn(&RoundTimes) -> &Vec<u64>| rounds.iter().flat_map(which).copied().collect::<Vec<u64>>();
     let (lock, bare, waits) = (all(|round| &round.lock), all(|round| &round.bare), all(|round| &round.waits));
     let ratio = |share: f64| {
         Spread::over(rounds, |round| quantile_us(&round.lock, share) / quantile_us(&round.bare, share))
@@ -183,8 +182,8 @@ impl HandoffReport {
         )
     }
 
-    fn chart(&self, rounds: &[Passes]) -> Chart {
-        let series = |name: &str, which: fn(&Passes) -> &Vec<u64>| {
+    fn chart(&self, rounds: &[RoundTimes]) -> Chart {
+        let series = |name: &str, which: fn(&RoundTimes) -> &Vec<u64>| {
             let at = |share| Spread::over(rounds, |round| quantile_us(which(round), share));
             Series { name: name.to_owned(), values: vec![at(0.5), at(0.99)] }
         };
@@ -202,15 +201,4 @@ impl HandoffReport {
             limits: Vec::new(),
         }
     }
-}
-
-/// This program again, in a role, on the core of the clients.
-pub(crate) fn worker(role: &[&str]) -> Result<Worker> {
-    let mut command = Command::new("taskset");
-    command.args(["-c", "1"]).arg(std::env::current_exe()?).arg("worker").args(role);
-    Worker::of_command(command).start().context("starting a worker (is `taskset` there?)")
-}
-
-pub(crate) fn tell_all(workers: &mut [Worker], order: &str) -> Result<()> {
-    Ok(workers.iter_mut().try_for_each(|worker| worker.send(order))?)
 }

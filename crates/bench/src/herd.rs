@@ -1,23 +1,22 @@
-//! Many tasks in 8 processes that take one lock again and again, with nothing to do inside: what a hand-over costs, however
-//! many wait.
+//! The cost of a hand-over with few and many waiters: tasks in 8 processes acquire and release one lock in a loop.
 //!
-//! A hand-over is a section: each has another holder than the one before. What is compared is one count of tasks with
-//! another, in alternating rounds, each of them with a server and processes of its own.
+//! Every section is a hand-over: it has another holder than the one before. Numbers of tasks are compared with each other in
+//! alternating rounds, each with a server and processes of its own.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::crowd::{Lap, Side, Span, alternate, posts};
+use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};
+use crate::critical_section::handovers_ns;
 use crate::meter::Machine;
 use crate::report::{Output, per, quantile_us};
-use crate::section::handovers_ns;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::time::Duration;
 
-/// The processes, where there are as many tasks.
+/// The number of processes; fewer if there are fewer tasks.
 const PROCESSES: u32 = 8;
-/// What the others are compared with.
+/// The number of tasks that the others are compared with.
 const FEW: u32 = 8;
-/// What the issue of a hand-over may ask of the server.
+/// The highest acceptable number of requests for a hand-over.
 const REQUESTS_AT_MOST: f64 = 2.1;
 
 /// What is measured.
@@ -31,30 +30,30 @@ pub(crate) struct Options {
     /// How many rounds alternate.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many sections a round has at least with each count of tasks; as many as there are tasks, if those are more.
+    /// How many sections a round has at least with each number of tasks; at least as many as there are tasks.
     #[arg(long, default_value_t = 5_000)]
     sections: u64,
-    /// How many seconds a round has at most with each count of tasks.
+    /// How many seconds a round has at most with each number of tasks.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
 }
 
-/// What one count of tasks measured. Every field is documented in docs/reference/benchmarks.md.
+/// What one number of tasks measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct HerdReport {
     scenario: &'static str,
-    /// Time a hand-over, to that with 8 tasks.
+    /// The time of a hand-over, relative to that with 8 tasks.
     time_ratio: f64,
     requests_per_handover: f64,
     longest_to_mean_wait: f64,
     time_ratio_spread: [f64; 2],
     requests_per_handover_spread: [f64; 2],
     longest_to_mean_wait_spread: [f64; 2],
-    /// The time that went by, to the hand-overs in it.
+    /// The elapsed time divided by the hand-overs.
     handover_us: f64,
     handover_us_spread: [f64; 2],
     handovers_per_s: f64,
-    /// Of those from one process to another: how many of all, and how long each took.
+    /// Hand-overs from one process to another: their share of all, and their times.
     between_processes_share: f64,
     between_processes_p50_us: f64,
     between_processes_p99_us: f64,
@@ -69,8 +68,8 @@ struct HerdReport {
     machine: Machine,
 }
 
-/// One count of tasks in one round.
-struct Turn {
+/// One number of tasks in one round.
+struct Sample {
     handover_us: f64,
     requests: f64,
     longest_ms: f64,
@@ -84,59 +83,60 @@ struct Turn {
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let counts = &options.tasks;
-    ensure!(!counts.is_empty() && !counts.contains(&0), "how many tasks?");
-    let sides: Vec<_> = counts.iter().map(|tasks| side(*tasks, options)).collect();
-    let (turns, machine) = alternate(&sides, options.rounds, |_, lap| Turn::of(lap))?;
+    ensure!(!counts.is_empty() && !counts.contains(&0), "each number of tasks must be at least 1");
+    let variants: Vec<_> = counts.iter().map(|tasks| variant(*tasks, options)).collect();
+    let (samples, machine) =
+        measure_alternating(&variants, options.rounds, |_, measurement| Sample::of(measurement))?;
     let few = counts.iter().position(|count| *count == FEW).unwrap_or(0);
     let reports: Vec<_> = counts
         .iter()
-        .zip(&turns)
-        .map(|(tasks, rounds)| report(*tasks, rounds, &turns[few], machine.clone()))
+        .zip(&samples)
+        .map(|(tasks, rounds)| report(*tasks, rounds, &samples[few], machine.clone()))
         .collect();
     for report in &reports {
         options.output.print(report, || report.sentence())?;
     }
-    options.output.draw("herd", || time_chart(&reports, &turns))?;
-    options.output.draw("herd-requests", || requests_chart(&reports, &turns))
+    options.output.draw("herd", || time_chart(&reports, &samples))?;
+    options.output.draw("herd-requests", || requests_chart(&reports, &samples))
 }
 
-fn side(tasks: u32, options: &Options) -> Side {
+fn variant(tasks: u32, options: &Options) -> Variant {
     let most = Duration::from_secs(options.seconds);
     let least = Duration::from_millis(500);
-    Side {
-        sought: "mutex".to_owned(),
-        posts: posts(tasks, PROCESSES, 0),
+    Variant {
+        lock: "mutex".to_owned(),
+        processes: spread_tasks(tasks, PROCESSES, 0),
         // Until each task has acquired the lock once, and so waits from one of its sections to the next.
-        warm_up: Span { sections: u64::from(tasks) + options.sections / 10, least, most },
-        span: Span { sections: options.sections.max(u64::from(tasks)), least, most },
+        warm_up: Window { sections: u64::from(tasks) + options.sections / 10, least, most },
+        window: Window { sections: options.sections.max(u64::from(tasks)), least, most },
     }
 }
 
-impl Turn {
-    fn of(lap: &mut Lap) -> Self {
-        let between = handovers_ns(&mut lap.sections);
-        let (longest_ms, mean_ms) = lap.waits_ms(|_| true);
+impl Sample {
+    fn of(measurement: &mut Measurement) -> Self {
+        let between = handovers_ns(&mut measurement.sections);
+        let (longest_ms, mean_ms) = measurement.waits_ms(|_| true);
         Self {
-            handover_us: per(lap.took_ns, lap.count()) / 1000.0,
-            requests: lap.requests_each(),
+            handover_us: per(measurement.took_ns, measurement.count()) / 1000.0,
+            requests: measurement.requests_per_section(),
             longest_ms,
             mean_ms,
-            handovers: lap.count(),
-            between_share: per(between.len() as u64, lap.count()),
+            handovers: measurement.count(),
+            between_share: per(between.len() as u64, measurement.count()),
             between_p50_us: quantile_us(&between, 0.5),
             between_p99_us: quantile_us(&between, 0.99),
         }
     }
 }
 
-fn report(tasks: u32, rounds: &[Turn], few: &[Turn], machine: Machine) -> HerdReport {
-    let middle = |figure: fn(&Turn) -> f64| Spread::over(rounds, figure).median;
+fn report(tasks: u32, rounds: &[Sample], few: &[Sample], machine: Machine) -> HerdReport {
+    let middle = |figure: fn(&Sample) -> f64| Spread::over(rounds, figure).median;
     let ratios: Vec<_> =
-        rounds.iter().zip(few).map(|(turn, few)| turn.handover_us / few.handover_us).collect();
+        rounds.iter().zip(few).map(|(sample, few)| sample.handover_us / few.handover_us).collect();
     let time = Spread::of(&ratios);
-    let requests = Spread::over(rounds, |turn| turn.requests);
-    let wait = Spread::over(rounds, |turn| turn.longest_ms / turn.mean_ms);
-    let each = Spread::over(rounds, |turn| turn.handover_us);
+    let requests = Spread::over(rounds, |sample| sample.requests);
+    let wait = Spread::over(rounds, |sample| sample.longest_ms / sample.mean_ms);
+    let each = Spread::over(rounds, |sample| sample.handover_us);
     HerdReport {
         scenario: "herd",
         time_ratio: time.median,
@@ -148,12 +148,12 @@ fn report(tasks: u32, rounds: &[Turn], few: &[Turn], machine: Machine) -> HerdRe
         handover_us: each.median,
         handover_us_spread: each.ends(),
         handovers_per_s: 1e6 / each.median,
-        between_processes_share: middle(|turn| turn.between_share),
-        between_processes_p50_us: middle(|turn| turn.between_p50_us),
-        between_processes_p99_us: middle(|turn| turn.between_p99_us),
-        longest_wait_ms: middle(|turn| turn.longest_ms),
-        mean_wait_ms: middle(|turn| turn.mean_ms),
-        handovers: rounds.iter().map(|turn| turn.handovers).sum(),
+        between_processes_share: middle(|sample| sample.between_share),
+        between_processes_p50_us: middle(|sample| sample.between_p50_us),
+        between_processes_p99_us: middle(|sample| sample.between_p99_us),
+        longest_wait_ms: middle(|sample| sample.longest_ms),
+        mean_wait_ms: middle(|sample| sample.mean_ms),
+        handovers: rounds.iter().map(|sample| sample.handovers).sum(),
         tasks,
         processes: PROCESSES.min(tasks),
         rounds: rounds.len(),
@@ -180,18 +180,24 @@ impl HerdReport {
     }
 }
 
-fn time_chart(reports: &[HerdReport], turns: &[Vec<Turn>]) -> Chart {
+fn time_chart(reports: &[HerdReport], samples: &[Vec<Sample>]) -> Chart {
     let series = vec![
-        line("in all", reports, turns, |turn| turn.handover_us),
-        line("to another process (median)", reports, turns, |turn| turn.between_p50_us),
+        line("in all", reports, samples, |sample| sample.handover_us),
+        line("to another process (median)", reports, samples, |sample| sample.between_p50_us),
     ];
-    chart("Time a hand-over, with many waiting", "microseconds a hand-over", reports, series, Vec::new())
+    chart(
+        "Time of a hand-over, by the number of tasks",
+        "microseconds a hand-over",
+        reports,
+        series,
+        Vec::new(),
+    )
 }
 
-fn requests_chart(reports: &[HerdReport], turns: &[Vec<Turn>]) -> Chart {
-    let series = vec![line("requests a hand-over", reports, turns, |turn| turn.requests)];
+fn requests_chart(reports: &[HerdReport], samples: &[Vec<Sample>]) -> Chart {
+    let series = vec![line("requests a hand-over", reports, samples, |sample| sample.requests)];
     let limits = vec![Limit { at: REQUESTS_AT_MOST, label: "at most".to_owned() }];
-    chart("What the server is asked, with many waiting", "requests a hand-over", reports, series, limits)
+    chart("Requests of a hand-over, by the number of tasks", "requests a hand-over", reports, series, limits)
 }
 
 fn chart(
@@ -214,10 +220,10 @@ fn chart(
 fn line(
     name: &str,
     reports: &[HerdReport],
-    turns: &[Vec<Turn>],
-    figure: fn(&Turn) -> f64,
+    samples: &[Vec<Sample>],
+    figure: fn(&Sample) -> f64,
 ) -> Series<(f64, Spread)> {
-    let points = reports.iter().zip(turns);
+    let points = reports.iter().zip(samples);
     let values = points.map(|(report, rounds)| (f64::from(report.tasks), Spread::over(rounds, figure)));
     Series { name: name.to_owned(), values: values.collect() }
 }

@@ -1,15 +1,15 @@
-//! What a hand-over inside a process costs: 64 tasks and one lock, beside tokio's own mutex in the same process and rounds.
+//! The cost of a hand-over within a process: 64 tasks and one lock, beside tokio's mutex in the same process and rounds.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::handoff::{PATIENCE, worker};
-use crate::meter::{Machine, Served, Threads};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
+use crate::meter::{Machine, Metered};
 use crate::report::{Output, per, per_s};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 
-/// What it must not be below.
-const A_TENTH: f64 = 0.1;
+/// The lowest ratio to tokio's hand-overs that is acceptable.
+const RATIO_LIMIT: f64 = 0.1;
 
 /// What is measured.
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     /// How many rounds alternate.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How long each side of a round takes.
+    /// How long each side of a round runs.
     #[arg(long, default_value_t = 1000)]
     round_ms: u64,
 }
@@ -31,9 +31,9 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct LocalReport {
     scenario: &'static str,
-    /// Hand-overs a second, to those of tokio's mutex.
+    /// Hand-overs per second, relative to those of tokio's mutex.
     ratio: f64,
-    /// The same of hand-overs in a second of the processor.
+    /// The same for hand-overs in a second of processor time.
     cpu_ratio: f64,
     requests_per_handover: f64,
     ratio_spread: [f64; 2],
@@ -42,7 +42,7 @@ struct LocalReport {
     handovers_per_s: f64,
     handovers_per_s_spread: [f64; 2],
     tokio_handovers_per_s: f64,
-    /// Processor time of the process, a hand-over.
+    /// Processor time of the process for a hand-over.
     client_us: f64,
     tokio_client_us: f64,
     tasks: u32,
@@ -53,7 +53,7 @@ struct LocalReport {
 }
 
 /// One side of one round.
-struct Turn {
+struct Sample {
     per_s: f64,
     requests: f64,
     client_us: f64,
@@ -61,16 +61,16 @@ struct Turn {
 
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
-    let mut worker = worker(&["inside", "--url", &server.url(), "--tasks", &options.tasks.to_string()])?;
-    worker.expect("ready", PATIENCE)?;
+    let server = start_server()?;
+    let mut worker = start_worker(&["local", "--url", &server.url(), "--tasks", &options.tasks.to_string()])?;
+    worker.expect("ready", REPLY_TIMEOUT)?;
     for side in ["ours", "tokio"] {
-        turn(&server, &mut worker, side, options.round_ms / 3 + 1)?;
+        measure(&server, &mut worker, side, options.round_ms / 3 + 1)?;
     }
     let mut rounds = Vec::new();
     for _ in 0..options.rounds {
-        let ours = turn(&server, &mut worker, "ours", options.round_ms)?;
-        rounds.push([ours, turn(&server, &mut worker, "tokio", options.round_ms)?]);
+        let ours = measure(&server, &mut worker, "ours", options.round_ms)?;
+        rounds.push([ours, measure(&server, &mut worker, "tokio", options.round_ms)?]);
     }
     worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
@@ -78,23 +78,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     options.output.draw("local", || report.chart(&rounds))
 }
 
-fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Turn> {
-    let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
-    worker.send(&format!("{side} {ms}"))?;
-    let line = worker.line(PATIENCE)?;
-    let (served, client) =
-        (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));
-    let (handovers, took_ns) = line.split_once(' ').context("two numbers")?;
-    let (handovers, took_ns) = (handovers.parse::<u64>()?, took_ns.parse()?);
+fn measure(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Sample> {
+    let metered = Metered::request(server, worker, &format!("{side} {ms}"))?;
+    let [handovers, took_ns] = metered.numbers()?;
     ensure!(handovers > 0, "nothing was handed over by {side}");
-    Ok(Turn {
+    Ok(Sample {
         per_s: per_s(handovers, took_ns),
-        requests: per(served.requests, handovers),
-        client_us: per(client.cpu_ns, handovers) / 1000.0,
+        requests: per(metered.server.requests, handovers),
+        client_us: per(metered.client.cpu_ns, handovers) / 1000.0,
     })
 }
 
-fn report(options: &Options, rounds: &[[Turn; 2]], machine: Machine) -> LocalReport {
+fn report(options: &Options, rounds: &[[Sample; 2]], machine: Machine) -> LocalReport {
     let ratio = Spread::over(rounds, |[ours, tokio]| ours.per_s / tokio.per_s);
     let cpu = Spread::over(rounds, |[ours, tokio]| tokio.client_us / ours.client_us);
     let requests = Spread::over(rounds, |[ours, _]| ours.requests);
@@ -122,7 +117,7 @@ fn report(options: &Options, rounds: &[[Turn; 2]], machine: Machine) -> LocalRep
 impl LocalReport {
     fn sentence(&self) -> String {
         format!(
-            "local: {:.3} x the hand-overs of tokio's mutex ({:.0} and {:.0} a second), {:.3} x by the processor's time \
+            "local: {:.3} x the hand-overs of tokio's mutex ({:.0} and {:.0} a second), {:.3} x by processor time \
              ({:.2} and {:.2} us each); \
              {:.4} requests a hand-over; {} tasks",
             self.ratio,
@@ -136,7 +131,7 @@ impl LocalReport {
         )
     }
 
-    fn chart(&self, rounds: &[[Turn; 2]]) -> Chart {
+    fn chart(&self, rounds: &[[Sample; 2]]) -> Chart {
         let [ours, tokio] = [0, 1].map(|side: usize| Spread::over(rounds, |round| round[side].per_s));
         let series = |name: &str, spread| Series { name: name.to_owned(), values: vec![spread] };
         Chart {
@@ -147,7 +142,7 @@ impl LocalReport {
                 groups: vec![String::new()],
                 series: vec![series("Leasehold, on Redis", ours), series("tokio::sync::Mutex", tokio)],
             },
-            limits: vec![Limit { at: tokio.median * A_TENTH, label: "a tenth of tokio's".to_owned() }],
+            limits: vec![Limit { at: tokio.median * RATIO_LIMIT, label: "a tenth of tokio's".to_owned() }],
         }
     }
 }

@@ -1,32 +1,26 @@
 //! Measures Leasehold as ratios to the limits of the machine, in one run.
 //!
-//! `cargo xtask bench SCENARIO [--json]` builds this in release mode and runs it. Every scenario boots
-//! its own server, pins it to one core and its clients to another, and starts its clients as processes
-//! of their own: this program again, in the role of a worker.
+//! `cargo xtask bench SCENARIO [--json]` builds this in release mode and runs it. Every scenario starts its own server on
+//! one core, and its clients on another, each in a process of its own: this program again, in the role of a worker.
 
 mod chart;
-mod crowd;
+mod contention;
+mod critical_section;
 mod fairness;
 mod handoff;
-mod held;
 mod herd;
-mod inside;
+mod launch;
 mod local;
 mod marketplace;
-mod member;
 mod memory;
 mod meter;
-mod pairs;
 mod peers;
-mod protocol;
 mod renewal;
 mod report;
-mod section;
 mod sharing;
 mod sqlite;
 mod sticky;
 mod uncontended;
-mod waiters;
 mod worker;
 
 use anyhow::Result;
@@ -41,25 +35,25 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Scenario {
-    /// Acquiring and releasing uncontended locks, beside a plain lock by hand.
+    /// Acquires and releases uncontended locks, beside a plain lock by hand.
     Uncontended(uncontended::Options),
-    /// From the release in one process to the next holder in another, beside a bare message.
+    /// Measures from the release in one process to the next holder in another, beside a bare message.
     Handoff(handoff::Options),
-    /// What a hand-over costs, however many wait.
+    /// Measures the cost of a hand-over with few and many waiters.
     Herd(herd::Options),
-    /// Sellers and buyers with WATCH, one lock, and a lock an item.
+    /// Runs sellers and buyers with WATCH, one lock, and a lock for each item.
     Marketplace(marketplace::Plan),
-    /// What a hand-over inside a process costs, beside tokio's own mutex.
+    /// Measures the cost of a hand-over within a process, beside tokio's mutex.
     Local(local::Options),
-    /// Taking and releasing a lock that stays where it was.
+    /// Acquires and releases a lock that the process keeps.
     Sticky(sticky::Options),
-    /// What it costs server and client to hold many locks, beside as many bare extends.
+    /// Measures what many held locks cost server and client, beside as many bare extends.
     Renewal(renewal::Options),
-    /// How evenly tasks share a lock.
+    /// Measures how evenly tasks share a lock.
     Fairness(fairness::Options),
-    /// How many bytes a held lock and a waiter take.
+    /// Measures the memory of a held lock and of a waiter.
     Memory(memory::Options),
-    /// Readers side by side, beside a Mutex.
+    /// Runs concurrent readers, beside a Mutex.
     Rwlock {
         #[command(flatten)]
         options: sharing::Options,
@@ -67,19 +61,19 @@ enum Scenario {
         #[arg(long, value_delimiter = ',', default_values_t = [100, 90, 50])]
         reads: Vec<u8>,
     },
-    /// Several permits, beside a Mutex.
+    /// Runs holders of several permits, beside a Mutex.
     Semaphore {
         #[command(flatten)]
         options: sharing::Options,
-        /// How many permits there are.
+        /// The numbers of permits.
         #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
         permits: Vec<u32>,
     },
-    /// What waiting costs between the processes of one machine, and how soon the next one wakes.
+    /// Measures what waiting on an SQLite file costs, and how soon the next process wakes.
     Sqlite(sqlite::Options),
-    /// Other libraries beside ours: passing a lock on, and many tasks that contend for one.
+    /// Measures other libraries beside Leasehold: hand-overs, and many tasks that contend for one lock.
     Peers(peers::Options),
-    /// Takes part in a scenario as one of its processes.
+    /// Runs as one process of a scenario.
     #[command(hide = true)]
     Worker {
         #[command(subcommand)]

@@ -1,52 +1,51 @@
-//! The marketplace of the book *Redis in Action*: sellers list items, buyers buy them, and something has to keep two of them
-//! from doing it at the same time.
+//! The marketplace of the book *Redis in Action*: sellers list items and buyers buy them, under several locking strategies.
 //!
-//! Each seller and each buyer is a process of its own, with a connection for data and whatever its way needs. All of them
-//! choose alike: by seeds that are the same for all ways in one round. Only what guards a deal differs, so what is measured is
-//! the price of the guarding. After each cell the books are audited: a way that loses money or sells an item twice is not
-//! slow, but wrong, and the run fails.
+//! Each seller and each buyer is a process of its own, with a connection for data and those that its strategy needs. Their
+//! choices come from seeds that are the same for all strategies in one round. Only the locking of a deal differs, so the
+//! measurement shows its cost. After each run the books are audited: if a strategy loses money or sells an item twice, the
+//! benchmark fails.
 //!
-//! It owns how cells are run. What is traded is in `deal`, what guards it in `way`, the process that trades in `trader`,
-//! what must be in order afterwards in `ledger`, and the reports in `figures` and `pictures`.
+//! Owns how runs are started and measured. What is traded is in `deal`, the locking in `strategy`, the process that trades
+//! in `trader`, the audit in `ledger`, and the reports in `figures` and `pictures`.
 
 mod deal;
 mod figures;
 mod ledger;
 mod pictures;
+mod strategy;
 mod trader;
-mod way;
 
 pub(crate) use trader::{Trader, run as trade};
 
-use crate::handoff::{PATIENCE, tell_all, worker};
-use crate::meter::{Served, Threads};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker, tell_all};
+use crate::meter::{ServerStats, ThreadStats};
 use anyhow::{Context, Result, ensure};
-use figures::{Cell, Reported};
+use figures::{Report, Run};
 use leasehold_testkit::{RedisServer, Worker};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
+use strategy::Strategy;
 use trader::Account;
-use way::Way;
 
-/// The funds of each user at first: more than a user can spend.
+/// The initial funds of each user: more than a user can spend.
 const FUNDS: i64 = 1_000_000_000;
-/// How long all trade before it counts.
+/// How long all traders trade before the measurement.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// What is to be measured.
+/// What is measured.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// Print one JSON object a line, way and crowd.
+    /// Print one JSON object a line, for each strategy and crowd.
     #[arg(long)]
     json: bool,
-    /// How long each way is measured with each crowd in a round.
+    /// How long each strategy is measured with each crowd in a round.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// How many rounds; each measures all ways with all crowds.
+    /// How many rounds; each measures all strategies with all crowds.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    /// How many sellers and buyers; and, if that is not all, among how many of the cheapest offers a buyer chooses.
+    /// How many sellers and buyers; and among how many of the cheapest offers a buyer chooses, if not among all.
     #[arg(
         long,
         value_delimiter = ',',
@@ -54,12 +53,12 @@ pub(crate) struct Plan {
         default_value = "1+1,5+1,5+5,5+5/10"
     )]
     crowds: Vec<Crowd>,
-    /// Draw pictures into this directory.
+    /// Draw charts into this directory.
     #[arg(long)]
     draw: Option<PathBuf>,
 }
 
-/// How many sellers and buyers there are.
+/// The numbers of sellers and buyers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crowd {
     sellers: u32,
@@ -68,61 +67,62 @@ struct Crowd {
     among: u64,
 }
 
-/// Runs all ways with all crowds, and again; so each gets what the machine gives at that time.
+/// Runs all strategies with all crowds in each round, so that all meet the same load of the machine.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
     let Plan { seconds, rounds, .. } = *plan;
     ensure!(seconds > 0 && rounds > 0, "there is nothing to measure in {rounds} rounds of {seconds} s");
-    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
-    let mut cells = Vec::new();
+    let server = start_server()?;
+    let mut runs = Vec::new();
     for round in 0..rounds {
         for &crowd in &plan.crowds {
-            for way in Way::ALL {
-                let cell = cell(&server, way, crowd, round, plan.seconds)
-                    .with_context(|| format!("{}, {}, round {}", way.name(), crowd.name(), round + 1))?;
-                eprintln!("marketplace: round {} of {rounds}: {}", round + 1, cell.told());
-                cells.push(cell);
+            for strategy in Strategy::ALL {
+                let run = measure(&server, strategy, crowd, round, plan.seconds)
+                    .with_context(|| format!("{}, {}, round {}", strategy.name(), crowd.name(), round + 1))?;
+                eprintln!("marketplace: round {} of {rounds}: {}", round + 1, run.summary());
+                runs.push(run);
             }
         }
     }
-    let reported = Reported::of(&cells, &plan.crowds, &server)?;
-    reported.print(plan.json)?;
-    plan.draw.as_deref().map_or(Ok(()), |directory| pictures::draw(&reported, directory))
+    let report = Report::of(&runs, &plan.crowds, &server)?;
+    report.print(plan.json)?;
+    plan.draw.as_deref().map_or(Ok(()), |directory| pictures::draw(&report, directory))
 }
 
-/// One way with one crowd on an empty server, from seeding to auditing.
-fn cell(server: &RedisServer, way: Way, crowd: Crowd, round: u64, seconds: u64) -> Result<Cell> {
+/// Runs one strategy with one crowd on an empty server, from seeding to the audit.
+fn measure(server: &RedisServer, strategy: Strategy, crowd: Crowd, round: u64, seconds: u64) -> Result<Run> {
     seed(server, crowd)?;
     let mut traders = Vec::new();
     for user in crowd.users() {
-        traders.push(start(server, way, crowd, user, round)?);
+        traders.push(start(server, strategy, crowd, user, round)?);
     }
     for trader in &mut traders {
-        trader.expect("ready", PATIENCE)?;
+        trader.expect("ready", REPLY_TIMEOUT)?;
     }
-    tell_all(&mut traders, "go")?;
+    tell_all(&mut traders, "begin")?;
     std::thread::sleep(WARM_UP);
     tell_all(&mut traders, "mark")?;
     server.reset_counts()?;
-    let (begun, served, used) = (Instant::now(), Served::of(server)?, cpu_ns(&traders)?);
+    let (begun, stats, cpu) = (Instant::now(), ServerStats::read(server)?, cpu_ns(&traders)?);
     std::thread::sleep(Duration::from_secs(seconds));
-    let (took, served, used) = (begun.elapsed(), Served::of(server)?.since(served), cpu_ns(&traders)? - used);
+    let (took, stats, cpu) =
+        (begun.elapsed(), ServerStats::read(server)?.since(stats), cpu_ns(&traders)? - cpu);
     let (counts, reads) = (server.command_counts()?, reads(server)?);
     tell_all(&mut traders, "stop")?;
     let mut accounts: Vec<Account> = Vec::new();
     for trader in &mut traders {
-        accounts.push(serde_json::from_str(&trader.line(PATIENCE)?)?);
+        accounts.push(serde_json::from_str(&trader.line(REPLY_TIMEOUT)?)?);
     }
     ledger::audit(FUNDS, &accounts, &ledger::State::read(&server.url(), crowd.users())?)?;
     let count = |command: &str| counts.get(command).copied().unwrap_or(0);
     let usage = figures::Usage {
         took,
         scripts: count("evalsha") + count("eval"),
-        sets: if way == Way::Rslock { count("set") } else { 0 },
+        sets: if strategy == Strategy::Rslock { count("set") } else { 0 },
         reads,
-        server_cpu_ns: served.cpu_us * 1000,
-        clients_cpu_ns: used,
+        server_cpu_ns: stats.cpu_us * 1000,
+        clients_cpu_ns: cpu,
     };
-    Ok(Cell::of(way, crowd, round, &accounts, usage))
+    Ok(Run::of(strategy, crowd, round, &accounts, usage))
 }
 
 impl FromStr for Crowd {
@@ -130,7 +130,7 @@ impl FromStr for Crowd {
 
     fn from_str(text: &str) -> Result<Self> {
         let (people, among) = text.split_once('/').unwrap_or((text, "0"));
-        let (sellers, buyers) = people.split_once('+').context("say SELLERS+BUYERS")?;
+        let (sellers, buyers) = people.split_once('+').context("SELLERS+BUYERS is expected")?;
         let crowd = Self { sellers: sellers.parse()?, buyers: buyers.parse()?, among: among.parse()? };
         ensure!(crowd.sellers > 0 && crowd.buyers > 0, "there must be a seller and a buyer");
         Ok(crowd)
@@ -138,7 +138,7 @@ impl FromStr for Crowd {
 }
 
 impl Crowd {
-    /// Sellers first.
+    /// All users, sellers first.
     fn users(self) -> impl Iterator<Item = u32> {
         1..=self.sellers + self.buyers
     }
@@ -149,7 +149,7 @@ impl Crowd {
     }
 }
 
-/// All users with their funds, and nothing else.
+/// Empties the server, and creates all users with their funds.
 fn seed(server: &RedisServer, crowd: Crowd) -> Result<()> {
     server.cli(&["FLUSHALL", "SYNC"])?.ok()?;
     for user in crowd.users() {
@@ -158,24 +158,24 @@ fn seed(server: &RedisServer, crowd: Crowd) -> Result<()> {
     Ok(())
 }
 
-fn start(server: &RedisServer, way: Way, crowd: Crowd, user: u32, round: u64) -> Result<Worker> {
-    // The same in all ways.
+fn start(server: &RedisServer, strategy: Strategy, crowd: Crowd, user: u32, round: u64) -> Result<Worker> {
+    // The same for all strategies.
     let seed = (round * 1000 + u64::from(user)).to_string();
     let (url, number, among) = (server.url(), user.to_string(), crowd.among.to_string());
-    let mut role = vec!["trade", "--url", &url, "--way", way.argument()];
+    let mut role = vec!["trade", "--url", &url, "--strategy", strategy.argument()];
     role.extend(["--user", &number, "--seed", &seed, "--among", &among]);
     if user > crowd.sellers {
         role.push("--buys");
     }
-    worker(&role)
+    start_worker(&role)
 }
 
 /// Processor time of all traders, in nanoseconds.
 fn cpu_ns(traders: &[Worker]) -> Result<u64> {
-    traders.iter().map(|trader| Ok(Threads::of(trader.pid(), None)?.cpu_ns)).sum()
+    traders.iter().map(|trader| Ok(ThreadStats::read(trader.pid(), None)?.cpu_ns)).sum()
 }
 
-/// How often the server has read from a client since its counts were reset: what is sent in one piece is read at once.
+/// How often the server has read from a client since its counts were reset. It reads a pipeline at once.
 fn reads(server: &RedisServer) -> Result<u64> {
     let info = server.cli(&["INFO", "stats"])?.ok()?;
     let mut lines = info.text().unwrap_or_default().lines();

@@ -1,20 +1,20 @@
-//! How many bytes a held lock and a waiter take, of the client and of the server.
+//! The memory of a held lock and of a waiter, in the client and in the server.
 //!
-//! What the kernel counts as resident of a fresh process, and the server as used, before and after there are many of them.
-//! Beside it, in the same rounds: what a bare key with a token and an expiry takes of the server, and a task that waits for
-//! a mutex of tokio's of the client.
+//! The kernel's count of resident memory of a fresh process, and the server's count of used memory, before and after there
+//! are many of them. Beside it, in the same rounds: a bare key with a token and an expiry in the server, and a task that
+//! waits for tokio's mutex in the client.
 
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
-use crate::handoff::{PATIENCE, worker};
-use crate::meter::{Machine, Served, resident_bytes, used_bytes};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
+use crate::meter::{Machine, ServerStats, resident_bytes, used_bytes};
 use crate::report::{Output, per};
-use crate::waiters::name;
+use crate::worker::memory::lock_name;
 use anyhow::{Context, Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What has been asked for is answered, and buffers have been given back, by then.
+/// By then requests are answered, and buffers are freed.
 const SETTLED: Duration = Duration::from_millis(700);
 
 /// What is measured.
@@ -25,10 +25,10 @@ pub(crate) struct Options {
     /// How many rounds alternate.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many locks are held, and how many tasks wait before one lock.
+    /// How many locks are held, and how many tasks wait for one lock.
     #[arg(long, default_value_t = 20_000)]
     count: u64,
-    /// How many tasks wait, each before a lock of its own: each of them looks now and then.
+    /// How many tasks wait, each for a lock of its own, which each of them polls.
     #[arg(long, default_value_t = 4_000)]
     apart: u64,
 }
@@ -37,19 +37,19 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct MemoryReport {
     scenario: &'static str,
-    /// Of the server a held lock, to a bare key; of the client a task that waits before one lock, to one that waits for
-    /// tokio's mutex.
+    /// A held lock in the server, relative to a bare key; a task that waits for one lock in the client, relative to one that
+    /// waits for tokio's mutex.
     held_server_ratio: f64,
     waiter_client_ratio: f64,
     held_server_ratio_spread: [f64; 2],
     waiter_client_ratio_spread: [f64; 2],
-    /// Bytes each: of locks that are held,
+    /// Bytes of each held lock,
     held_client_bytes: f64,
     held_server_bytes: f64,
-    /// of tasks of one process that wait before one lock,
+    /// of each task of one process that waits for the same lock,
     waiter_client_bytes: f64,
     waiter_server_bytes: f64,
-    /// and of tasks that wait before a lock each.
+    /// and of each task that waits for a lock of its own.
     apart_client_bytes: f64,
     apart_server_bytes: f64,
     bare_server_bytes: f64,
@@ -61,18 +61,18 @@ struct MemoryReport {
     machine: Machine,
 }
 
-/// Bytes each, of the client and of the server.
+/// Bytes for each lock or task, of the client and of the server.
 #[derive(Clone, Copy)]
-struct Each {
+struct BytesEach {
     client: f64,
     server: f64,
 }
 
 /// One round.
 struct Round {
-    held: Each,
-    waiter: Each,
-    apart: Each,
+    held: BytesEach,
+    waiter: BytesEach,
+    apart: BytesEach,
     bare_server: f64,
     tokio_client: f64,
 }
@@ -84,13 +84,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut machine = None;
     for _ in 0..options.rounds {
         rounds.push(Round {
-            held: held(count)?,
-            waiter: waiting(count, "one", 1)?,
-            apart: waiting(apart, "many", apart)?,
-            bare_server: bare(count)?,
-            tokio_client: waiting(count, "tokio", 0)?.client,
+            held: measure_held(count)?,
+            waiter: measure_waiting(count, "one", 1)?,
+            apart: measure_waiting(apart, "many", apart)?,
+            bare_server: measure_bare(count)?,
+            tokio_client: measure_waiting(count, "tokio", 0)?.client,
         });
-        let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+        let server = start_server()?;
         machine = Some(Machine::with(&server)?);
     }
     let report = report(options, &rounds, machine.context("no round")?);
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     options.output.draw("memory", || report.chart(&rounds))
 }
 
-/// What both sides have at a time, in bytes.
+/// The memory of both sides, in bytes.
 struct Bytes {
     client: u64,
     server: u64,
@@ -109,71 +109,67 @@ impl Bytes {
         Ok(Self { client: resident_bytes(worker.pid())?, server: used_bytes(server)? })
     }
 
-    /// How much more there is by now, for each of so many.
-    fn grown(&self, server: &RedisServer, worker: &Worker, count: u64) -> Result<Each> {
+    /// The growth since then, divided by a number of locks or tasks.
+    fn grown(&self, server: &RedisServer, worker: &Worker, count: u64) -> Result<BytesEach> {
         std::thread::sleep(SETTLED);
         let now = Self::now(server, worker)?;
         let each = |now: u64, before: u64| per(now.saturating_sub(before), count);
-        Ok(Each { client: each(now.client, self.client), server: each(now.server, self.server) })
+        Ok(BytesEach { client: each(now.client, self.client), server: each(now.server, self.server) })
     }
 }
 
-fn boot() -> Result<RedisServer> {
-    RedisServer::builder().pinned(0).start().context("booting redis-server")
-}
-
-/// Of many locks that one process holds.
-fn held(count: u64) -> Result<Each> {
-    let server = boot()?;
-    let mut holder = holder(&server, count)?;
+/// Measures many locks that one process holds.
+fn measure_held(count: u64) -> Result<BytesEach> {
+    let server = start_server()?;
+    let mut holder = start_holder(&server, count)?;
     let before = Bytes::now(&server, &holder)?;
-    take(&mut holder)?;
+    acquire_all(&mut holder)?;
     before.grown(&server, &holder, count)
 }
 
-/// Of many tasks of one process that wait, while another has so many locks.
-fn waiting(count: u64, before: &str, locks: u64) -> Result<Each> {
-    let server = boot()?;
-    let mut holder = holder(&server, locks)?;
-    take(&mut holder)?;
+/// Measures many tasks of one process that wait, while another process holds so many locks.
+fn measure_waiting(count: u64, wait_for: &str, locks: u64) -> Result<BytesEach> {
+    let server = start_server()?;
+    let mut holder = start_holder(&server, locks)?;
+    acquire_all(&mut holder)?;
     std::thread::sleep(SETTLED);
     let (url, tasks) = (server.url(), count.to_string());
-    let mut waiters = worker(&["wait", "--url", &url, "--before", before, "--tasks", &tasks])?;
-    waiters.expect("ready", PATIENCE)?;
-    let served = Served::of(&server)?;
+    let mut waiters = start_worker(&["wait", "--url", &url, "--wait-for", wait_for, "--tasks", &tasks])?;
+    waiters.expect("ready", REPLY_TIMEOUT)?;
+    let served = ServerStats::read(&server)?;
     let bytes = Bytes::now(&server, &waiters)?;
     waiters.send("wait")?;
-    waiters.expect("waiting", PATIENCE)?;
+    waiters.expect("waiting", REPLY_TIMEOUT)?;
     // Each lock is requested at least once, with the name of the waiter.
     let start = Instant::now();
-    while Served::of(&server)?.since(served).scripts < locks {
-        ensure!(start.elapsed() < PATIENCE, "not all of them wait");
+    while ServerStats::read(&server)?.since(served).scripts < locks {
+        ensure!(start.elapsed() < REPLY_TIMEOUT, "not all tasks wait");
         std::thread::sleep(Duration::from_millis(50));
     }
     bytes.grown(&server, &waiters, count)
 }
 
-/// Of many bare keys with a token and an expiry, on the server.
-fn bare(count: u64) -> Result<f64> {
-    let server = boot()?;
+/// Measures many bare keys with a token and an expiry.
+fn measure_bare(count: u64) -> Result<f64> {
+    let server = start_server()?;
     let mut conn = server.connect()?;
     let before = used_bytes(&server)?;
     for n in 0..count {
-        conn.call(&["SET", &name(n), &format!("{n:039}"), "NX", "PX", "60000"])?.ok()?;
+        conn.call(&["SET", &lock_name(n), &format!("{n:039}"), "NX", "PX", "60000"])?.ok()?;
     }
     Ok(per(used_bytes(&server)?.saturating_sub(before), count))
 }
 
-fn holder(server: &RedisServer, locks: u64) -> Result<Worker> {
+fn start_holder(server: &RedisServer, locks: u64) -> Result<Worker> {
     let mut holder =
-        worker(&["hold", "--url", &server.url(), "--locks", &locks.to_string(), "--over-ms", "0"])?;
-    holder.expect("ready", PATIENCE)?;
+        start_worker(&["hold", "--url", &server.url(), "--locks", &locks.to_string(), "--over-ms", "0"])?;
+    holder.expect("ready", REPLY_TIMEOUT)?;
     Ok(holder)
 }
 
-fn take(holder: &mut Worker) -> Result<()> {
+fn acquire_all(holder: &mut Worker) -> Result<()> {
     holder.send("acquire")?;
-    Ok(holder.expect("held", PATIENCE).map(drop)?)
+    Ok(holder.expect("held", REPLY_TIMEOUT).map(drop)?)
 }
 
 fn report(options: &Options, rounds: &[Round], machine: Machine) -> MemoryReport {
@@ -204,9 +200,9 @@ fn report(options: &Options, rounds: &[Round], machine: Machine) -> MemoryReport
 impl MemoryReport {
     fn sentence(&self) -> String {
         format!(
-            "memory: a held lock has {:.0} bytes of the client and {:.0} of the server, {:.1} x a bare key ({:.0}); a task that waits \
-             before one lock {:.0} of the client, {:.1} x one that waits for tokio's mutex ({:.0}), and {:.1} of the server; one \
-             that waits before a lock of its own {:.0} and {:.0}",
+            "memory: a held lock takes {:.0} bytes of the client and {:.0} of the server, {:.1} x a bare key ({:.0}); a task that \
+             waits for one lock {:.0} of the client, {:.1} x one that waits for tokio's mutex ({:.0}), and {:.1} of the server; \
+             a task that waits for a lock of its own {:.0} and {:.0}",
             self.held_client_bytes,
             self.held_server_bytes,
             self.held_server_ratio,
@@ -225,12 +221,8 @@ impl MemoryReport {
             let values = figures.map(|figure| Spread::over(rounds, figure)).to_vec();
             Series { name: name.to_owned(), values }
         };
-        let groups = [
-            "a held lock",
-            "a task that waits\nbefore one lock",
-            "a task that waits\nbefore its own",
-            "bare",
-        ];
+        let groups =
+            ["a held lock", "a task that waits\nfor one lock", "a task that waits\nfor its own", "bare"];
         Chart {
             title: "Bytes of a held lock, and of a waiter".to_owned(),
             note: self.machine.to_string(),

@@ -1,7 +1,8 @@
-//! Meters that the kernel and the server keep: processor time of processes, and what a server has executed.
+//! Counters that the kernel and the server keep: processor time of processes, and what a server has executed.
 
-use anyhow::{Context, Result};
-use leasehold_testkit::RedisServer;
+use crate::launch::REPLY_TIMEOUT;
+use anyhow::{Context, Result, anyhow};
+use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 use std::{fmt, fs};
 
@@ -9,18 +10,18 @@ use std::{fmt, fs};
 const REQUESTS: [&str; 8] =
     ["evalsha", "eval", "script|load", "subscribe", "unsubscribe", "ping", "hello", "client|setinfo"];
 
-/// What the threads of a process have used since they began.
+/// What the threads of a process have used since they started.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Threads {
+pub(crate) struct ThreadStats {
     /// Processor time, in nanoseconds, as the scheduler counts it.
     pub(crate) cpu_ns: u64,
-    /// How often they went to sleep by themselves, and so were woken.
-    pub(crate) naps: u64,
+    /// How often they blocked, and so were woken.
+    pub(crate) wake_ups: u64,
 }
 
-impl Threads {
-    /// Of the threads with this name, or of all. A thread that ends meanwhile counts for nothing.
-    pub(crate) fn of(pid: u32, named: Option<&str>) -> Result<Self> {
+impl ThreadStats {
+    /// Reads those of the threads with this name, or of all. A thread that ends meanwhile is left out.
+    pub(crate) fn read(pid: u32, named: Option<&str>) -> Result<Self> {
         let mut all = Self::default();
         for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
             let read = |file: &str, path: &std::path::Path| fs::read_to_string(path.join(file));
@@ -32,42 +33,42 @@ impl Threads {
             }
             let schedstat = read("schedstat", &path).unwrap_or_default();
             all.cpu_ns += first_number(&schedstat).unwrap_or(0);
-            all.naps +=
+            all.wake_ups +=
                 field(&read("status", &path).unwrap_or_default(), "voluntary_ctxt_switches:").unwrap_or(0);
         }
         Ok(all)
     }
 
-    /// What was used since `earlier`.
+    /// The usage since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
-            naps: self.naps.saturating_sub(earlier.naps),
+            wake_ups: self.wake_ups.saturating_sub(earlier.wake_ups),
         }
     }
 }
 
-/// What a server has done since it was booted.
+/// What a server has done since it started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Served {
+pub(crate) struct ServerStats {
     /// Processor time of its process, in microseconds.
     pub(crate) cpu_us: u64,
-    /// How many requests it got of the kinds that only a client sends, never a script of ours.
+    /// Requests of the kinds that only clients send, never a script of Leasehold's.
     pub(crate) requests: u64,
-    /// How many scripts it ran by their names.
+    /// Calls of scripts by their digests.
     pub(crate) scripts: u64,
-    /// How long they ran, in microseconds, with the commands inside.
+    /// How long they ran, in microseconds, with the commands in them.
     pub(crate) scripts_us: u64,
-    /// How many SETs it ran, by scripts or without, and how long they took.
+    /// SETs, in scripts or outside, and how long they took.
     pub(crate) sets: u64,
     pub(crate) sets_us: u64,
-    /// How many expiries were set, by scripts or without: one an extend, and one a beat.
+    /// Expiries that were set, in scripts or outside: one for each extend, and one for each heartbeat.
     pub(crate) expiries: u64,
 }
 
-impl Served {
+impl ServerStats {
     /// Reads the server's own statistics.
-    pub(crate) fn of(server: &RedisServer) -> Result<Self> {
+    pub(crate) fn read(server: &RedisServer) -> Result<Self> {
         let cpu = info(server, "cpu")?;
         let seconds = |name| -> Result<f64> {
             let text = cpu.lines().find_map(|line| line.strip_prefix(name)).context("no processor time")?;
@@ -96,7 +97,7 @@ impl Served {
         })
     }
 
-    /// What was done since `earlier`.
+    /// The difference to `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
@@ -110,37 +111,61 @@ impl Served {
     }
 }
 
-/// What a process has in memory, in bytes.
+/// A reply of a worker, and what its request has cost.
+pub(crate) struct Metered {
+    pub(crate) reply: String,
+    pub(crate) server: ServerStats,
+    pub(crate) client: ThreadStats,
+}
+
+impl Metered {
+    /// Sends a request to a worker, and waits for the reply.
+    pub(crate) fn request(server: &RedisServer, worker: &mut Worker, request: &str) -> Result<Self> {
+        let before = (ServerStats::read(server)?, ThreadStats::read(worker.pid(), None)?);
+        worker.send(request)?;
+        let reply = worker.line(REPLY_TIMEOUT)?;
+        let (server, client) = (ServerStats::read(server)?, ThreadStats::read(worker.pid(), None)?);
+        Ok(Self { reply, server: server.since(before.0), client: client.since(before.1) })
+    }
+
+    /// The numbers of the reply.
+    pub(crate) fn numbers<const N: usize>(&self) -> Result<[u64; N]> {
+        let numbers = self.reply.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+        <[u64; N]>::try_from(numbers).map_err(|_| anyhow!("{N} numbers were expected, not `{}`", self.reply))
+    }
+}
+
+/// The resident memory of a process, in bytes.
 pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     Ok(field(&all, "Rss:").context("no resident memory")? * 1024)
 }
 
-/// What a server has in use, in bytes, by its own words.
+/// The memory that a server reports as used, in bytes.
 pub(crate) fn used_bytes(server: &RedisServer) -> Result<u64> {
     field(&info(server, "memory")?, "used_memory:").context("no memory in use")
 }
 
-/// What stands behind the figures of a report: they cannot be compared with those of another.
+/// Where a report was measured. Figures of different machines cannot be compared.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
-    /// The processor's own words of what it is.
+    /// The model of the processor.
     cpu: String,
-    /// How many of its cores this program may use.
+    /// The cores that this program may use.
     cores: usize,
-    /// The kernel, and its release.
+    /// The kernel and its release.
     kernel: String,
-    /// The server's own words of what it is.
+    /// The server and its version.
     server: String,
 }
 
 impl Machine {
-    /// The one that this program and that server run on.
+    /// The machine of this program, with a server.
     pub(crate) fn with(server: &RedisServer) -> Result<Self> {
         Self::here(server_version(server)?)
     }
 
-    /// The one that this program runs on, with what is said of the server.
+    /// The machine of this program, with a description of the server.
     pub(crate) fn here(server: String) -> Result<Self> {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model =
@@ -162,7 +187,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The server's own words of what it is.
+/// The server and its version.
 pub(crate) fn server_version(server: &RedisServer) -> Result<String> {
     let text = info(server, "server")?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
@@ -199,14 +224,14 @@ mod tests {
             }
         });
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        let counted = || Threads::of(pid, Some("a-thread-with-a-long-name")).expect("there is /proc");
+        let counted = || ThreadStats::read(pid, Some("a-thread-with-a-long-name")).expect("there is /proc");
         // How soon the thread gets a core depends on the load.
         while counted().cpu_ns <= 5_000_000 && std::time::Instant::now() < deadline {
             std::thread::yield_now();
         }
         let named = counted();
-        let all = Threads::of(pid, None).expect("there is /proc");
-        let none = Threads::of(pid, Some("no such thread")).expect("there is /proc");
+        let all = ThreadStats::read(pid, None).expect("there is /proc");
+        let none = ThreadStats::read(pid, Some("no such thread")).expect("there is /proc");
         drop(stop);
         busy.expect("it starts").join().expect("no panic");
         assert!(named.cpu_ns > 5_000_000, "{named:?}");

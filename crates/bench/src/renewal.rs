@@ -1,13 +1,13 @@
-//! What it costs to hold many locks: one process keeps them, each with the default lease.
+//! The cost of holding many locks: one process holds them, each with the default lease.
 //!
 //! Beside it, in the same rounds, on the same cores and with a server of its own, a bare client sends as many of the
-//! same extends, in one pipeline a tick: how far from the machine's limit the keeper is.
+//! same extends, in one pipeline for each interval. It shows how far the keeper is from the limit of the machine.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::handoff::{PATIENCE, worker};
-use crate::held::PERIOD;
-use crate::meter::{Machine, Served, Threads};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
+use crate::meter::{Machine, ServerStats, ThreadStats};
 use crate::report::{Output, median, per, spread};
+use crate::worker::renewal::PERIOD;
 use anyhow::{Context, Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
@@ -16,21 +16,21 @@ use std::time::{Duration, Instant};
 const SECOND_NS: u64 = 1_000_000_000;
 /// The keeper's thread.
 const KEEPER: &str = "leasehold-keeper";
-/// Of a core, for 10 000 locks.
-const A_HUNDREDTH: f64 = 0.01;
-/// How many of the extends that are due in a round have to be seen in it: one can fall just before it, or behind.
-const SEEN_AT_LEAST: f64 = 0.95;
+/// The acceptable share of a core for 10 000 locks.
+const CPU_LIMIT: f64 = 0.01;
+/// The share of the due extends that a round must contain: one can fall just before it, or after it.
+const SENT_AT_LEAST: f64 = 0.95;
 
 /// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct RenewalReport {
     scenario: &'static str,
-    /// Processor time of the server, and of the client, an extend: the keeper's to the bare client's.
+    /// Processor time of the server and of the client for an extend, the keeper's relative to the bare client's.
     server_ratio: f64,
     client_ratio: f64,
     server_ratio_spread: [f64; 2],
     client_ratio_spread: [f64; 2],
-    /// Processor time to the time that went by: 0.01 is 1 % of one core.
+    /// Processor time divided by the elapsed time: 0.01 is 1 % of one core.
     server_cpu_share: f64,
     client_cpu_share: f64,
     keeper_cpu_share: f64,
@@ -39,16 +39,16 @@ struct RenewalReport {
     extends_per_s: f64,
     /// Calls of scripts, each of which extends many.
     requests_per_s: f64,
-    /// How often the keeper's thread was woken.
+    /// Wake-ups of the keeper's thread.
     keeper_wakeups_per_s: f64,
-    /// Microseconds an extend: inside the script, of the server's processor, of the client's.
+    /// Microseconds for an extend: in the script, of the server's processor, of the client's.
     script_us: f64,
     server_us: f64,
     client_us: f64,
     bare_script_us: f64,
     bare_server_us: f64,
     bare_client_us: f64,
-    /// For how long the lock with the least left was held at the end.
+    /// The shortest remaining lease at the end.
     shortest_left_ms: u64,
     locks: u64,
     rounds: usize,
@@ -57,12 +57,12 @@ struct RenewalReport {
     machine: Machine,
 }
 
-/// What both sides of one client have done by now.
+/// The counters of one client and its server.
 #[derive(Clone, Copy)]
 struct Meters {
-    served: Served,
-    client: Threads,
-    keeper: Threads,
+    server: ServerStats,
+    client: ThreadStats,
+    keeper: ThreadStats,
 }
 
 /// A client with a server of its own.
@@ -71,7 +71,7 @@ struct Side {
     worker: Worker,
 }
 
-/// One round, by what was used in it.
+/// The usage in one round.
 struct Round {
     took_ns: u64,
     ours: Meters,
@@ -83,20 +83,20 @@ struct Round {
 pub(crate) struct Options {
     #[command(flatten)]
     output: Output,
-    /// How many locks one process holds; one after the other.
+    /// How many locks one process holds; each number is measured by itself.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000])]
     locks: Vec<u64>,
-    /// Over how many seconds they are taken; 0 for as fast as it goes.
+    /// Over how many seconds they are acquired; 0 for as fast as possible.
     #[arg(long, default_value_t = 10)]
     over: u64,
-    /// How many renewal periods are measured, each by itself; three at least.
+    /// How many renewal periods are measured, at least three.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
 }
 
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    ensure!(options.rounds >= 3, "fewer than three renewal periods say little");
+    ensure!(options.rounds >= 3, "at least three renewal periods must be measured");
     let over = Duration::from_secs(options.over);
     let mut reports = Vec::new();
     for locks in &options.locks {
@@ -109,14 +109,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
     let (locks_text, over_ms) = (locks.to_string(), over.as_millis().to_string());
-    let mut ours =
-        Side::start(|url| worker(&["hold", "--url", url, "--locks", &locks_text, "--over-ms", &over_ms]))?;
-    let mut bare = Side::start(|url| worker(&["extend", "--url", url, "--locks", &locks_text]))?;
-    bare.worker.expect("ready", PATIENCE)?;
-    ours.worker.expect("ready", PATIENCE)?;
+    let mut ours = Side::start(|url| {
+        start_worker(&["hold", "--url", url, "--locks", &locks_text, "--over-ms", &over_ms])
+    })?;
+    let mut bare = Side::start(|url| start_worker(&["extend", "--url", url, "--locks", &locks_text]))?;
+    bare.worker.expect("ready", REPLY_TIMEOUT)?;
+    ours.worker.expect("ready", REPLY_TIMEOUT)?;
     ours.worker.send("acquire")?;
-    ours.worker.expect("held", PATIENCE + over)?;
-    // What follows the first extend to the full lease is the first of the renewals.
+    ours.worker.expect("held", REPLY_TIMEOUT + over)?;
+    // After the first extend to the full lease, the next one is a renewal.
     let mut measured = Vec::new();
     for _ in 0..rounds {
         let (start, before) = (Instant::now(), (ours.read()?, bare.read()?));
@@ -126,45 +127,45 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
         measured.push(Round { took_ns, ours: ours.since(before.0), bare: bare.since(before.1) });
     }
     ours.worker.send("check")?;
-    let checked = ours.worker.line(PATIENCE)?;
+    let checked = ours.worker.line(REPLY_TIMEOUT)?;
     let (held, shortest_left_ms) = checked.split_once(' ').context("two numbers")?;
     let (held, shortest_left_ms) = (held.parse::<u64>()?, shortest_left_ms.parse::<u64>()?);
     let report = report(locks, &measured, shortest_left_ms, Machine::with(&ours.server)?);
     ensure!(held == locks, "{} of {locks} locks were lost", locks - held);
     for round in &measured {
         let due = per(locks * round.took_ns, u64::try_from(PERIOD.as_nanos())?);
-        let seen = round.ours.served.expiries;
-        ensure!(per(seen, 1) >= due * SEEN_AT_LEAST, "{seen} extends in a round, {due:.0} were due");
+        let sent = round.ours.server.expiries;
+        ensure!(per(sent, 1) >= due * SENT_AT_LEAST, "{sent} extends in a round, {due:.0} were due");
     }
     Ok(report)
 }
 
 impl Side {
-    fn start(worker: impl FnOnce(&str) -> Result<Worker>) -> Result<Self> {
-        let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
-        let worker = worker(&server.url())?;
+    fn start(start_worker: impl FnOnce(&str) -> Result<Worker>) -> Result<Self> {
+        let server = start_server()?;
+        let worker = start_worker(&server.url())?;
         Ok(Self { server, worker })
     }
 
     fn read(&self) -> Result<Meters> {
         let pid = self.worker.pid();
-        let (client, keeper) = (Threads::of(pid, None)?, Threads::of(pid, Some(KEEPER))?);
-        Ok(Meters { served: Served::of(&self.server)?, client, keeper })
+        let (client, keeper) = (ThreadStats::read(pid, None)?, ThreadStats::read(pid, Some(KEEPER))?);
+        Ok(Meters { server: ServerStats::read(&self.server)?, client, keeper })
     }
 }
 
 impl Meters {
     fn since(self, earlier: Self) -> Self {
         Self {
-            served: self.served.since(earlier.served),
+            server: self.server.since(earlier.server),
             client: self.client.since(earlier.client),
             keeper: self.keeper.since(earlier.keeper),
         }
     }
 
-    /// Microseconds an extend: in the script, of the server, of the client.
+    /// Microseconds for an extend: in the script, of the server, of the client.
     fn each_us(&self) -> [f64; 3] {
-        let Served { cpu_us, scripts_us, expiries, .. } = self.served;
+        let ServerStats { cpu_us, scripts_us, expiries, .. } = self.server;
         [per(scripts_us, expiries), per(cpu_us, expiries), per(self.client.cpu_ns, expiries) / 1000.0]
     }
 }
@@ -174,7 +175,7 @@ fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, machine: Machine)
     let middle = |figure: &dyn Fn(&Round) -> f64| median(&all(figure));
     let each = |side: &dyn Fn(&Round) -> Meters, which: usize| middle(&|round| side(round).each_us()[which]);
     let ratio = |which: usize| all(&|round| round.ours.each_us()[which] / round.bare.each_us()[which]);
-    let server_share = all(&|round| per(round.ours.served.cpu_us * 1000, round.took_ns));
+    let server_share = all(&|round| per(round.ours.server.cpu_us * 1000, round.took_ns));
     let client_share = all(&|round| per(round.ours.client.cpu_ns, round.took_ns));
     RenewalReport {
         scenario: "renewal",
@@ -187,9 +188,9 @@ fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, machine: Machine)
         keeper_cpu_share: middle(&|round| per(round.ours.keeper.cpu_ns, round.took_ns)),
         server_cpu_share_spread: spread(&server_share),
         client_cpu_share_spread: spread(&client_share),
-        extends_per_s: middle(&|round| per(round.ours.served.expiries * SECOND_NS, round.took_ns)),
-        requests_per_s: middle(&|round| per(round.ours.served.scripts * SECOND_NS, round.took_ns)),
-        keeper_wakeups_per_s: middle(&|round| per(round.ours.keeper.naps * SECOND_NS, round.took_ns)),
+        extends_per_s: middle(&|round| per(round.ours.server.expiries * SECOND_NS, round.took_ns)),
+        requests_per_s: middle(&|round| per(round.ours.server.scripts * SECOND_NS, round.took_ns)),
+        keeper_wakeups_per_s: middle(&|round| per(round.ours.keeper.wake_ups * SECOND_NS, round.took_ns)),
         script_us: each(&|round| round.ours, 0),
         server_us: each(&|round| round.ours, 1),
         client_us: each(&|round| round.ours, 2),
@@ -250,6 +251,6 @@ fn chart(reports: &[RenewalReport]) -> Chart {
                 line("client", |report| (report.client_cpu_share, report.client_cpu_share_spread)),
             ],
         },
-        limits: vec![Limit { at: A_HUNDREDTH, label: "1 %, for 10 000 locks".to_owned() }],
+        limits: vec![Limit { at: CPU_LIMIT, label: "1 %, for 10 000 locks".to_owned() }],
     }
 }

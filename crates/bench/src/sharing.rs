@@ -1,9 +1,9 @@
-//! What it brings to be side by side: `rwlock`, whose readers are, and `semaphore`, of whose permits there are several.
+//! The gain of several concurrent holders: `rwlock` with its readers, and `semaphore` with several permits.
 //!
-//! Each is compared with a Mutex under which the same tasks do the same for as long, one after the other.
+//! Each is compared with a Mutex under which the same tasks do the same, one after the other.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::crowd::{Lap, Side, Span, alternate, posts};
+use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};
 use crate::meter::Machine;
 use crate::report::{Output, per};
 use anyhow::{Result, ensure};
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// How many rounds alternate.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many seconds each lock of a round is watched.
+    /// How many seconds each lock of a round is measured.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
     /// How long each section takes; timers are no finer than a millisecond.
@@ -40,7 +40,7 @@ struct RwLockReport {
     /// Of a hundred sections.
     reads: u8,
     #[serde(flatten)]
-    end: End,
+    setup: Setup,
 }
 
 /// What one count of permits measured. Every field is documented in docs/reference/benchmarks.md.
@@ -53,13 +53,13 @@ struct SemaphoreReport {
     longest_wait_ms: f64,
     permits: u32,
     #[serde(flatten)]
-    end: End,
+    setup: Setup,
 }
 
-/// The figures that both have.
+/// The figures of both reports.
 #[derive(Debug, Serialize)]
 struct Common {
-    /// Sections a second, to those of the Mutex.
+    /// Sections per second, relative to those of the Mutex.
     ratio: f64,
     requests_per_section: f64,
     ratio_spread: [f64; 2],
@@ -67,14 +67,14 @@ struct Common {
     sections_per_s: f64,
     mutex_sections_per_s: f64,
     mutex_requests_per_section: f64,
-    /// The server's time in scripts, in microseconds a section.
+    /// The server's time in scripts for a section, in microseconds.
     script_us: f64,
     mutex_script_us: f64,
 }
 
-/// What was measured.
+/// How it was measured.
 #[derive(Debug, Clone, Serialize)]
-struct End {
+struct Setup {
     hold_us: u64,
     tasks: u32,
     processes: u32,
@@ -84,30 +84,30 @@ struct End {
 }
 
 /// One lock in one round.
-struct Turn {
-    each_s: f64,
+struct Sample {
+    sections_per_s: f64,
     requests: f64,
     script_us: f64,
     longest_ms: f64,
     mean_ms: f64,
-    longest_alone_ms: f64,
-    longest_beside_ms: f64,
+    longest_exclusive_ms: f64,
+    longest_shared_ms: f64,
 }
 
 /// Runs `rwlock`.
 pub(crate) fn rwlock(options: &Options, reads: &[u8]) -> Result<()> {
-    ensure!(reads.iter().all(|reads| *reads <= 100), "of a hundred sections");
-    let sought = reads.iter().map(|reads| format!("rwlock:{reads}"));
-    let (turns, end) = measure(options, sought)?;
-    let [mutex, mixes @ ..] = &turns[..] else { return Ok(()) };
+    ensure!(reads.iter().all(|reads| *reads <= 100), "at most 100 of 100 sections read");
+    let locks = reads.iter().map(|reads| format!("rwlock:{reads}"));
+    let (samples, setup) = measure(options, locks)?;
+    let [mutex, mixes @ ..] = &samples[..] else { return Ok(()) };
     for (reads, mix) in reads.iter().zip(mixes) {
         let report = RwLockReport {
             scenario: "rwlock",
             common: Common::new(mix, mutex),
-            longest_read_wait_ms: Spread::over(mix, |turn| turn.longest_beside_ms).median,
-            longest_write_wait_ms: Spread::over(mix, |turn| turn.longest_alone_ms).median,
+            longest_read_wait_ms: Spread::over(mix, |sample| sample.longest_shared_ms).median,
+            longest_write_wait_ms: Spread::over(mix, |sample| sample.longest_exclusive_ms).median,
             reads: *reads,
-            end: end.clone(),
+            setup: setup.clone(),
         };
         options.output.print(&report, || {
             let lock = format!("rwlock, {} of 100 sections read", report.reads);
@@ -119,22 +119,22 @@ pub(crate) fn rwlock(options: &Options, reads: &[u8]) -> Result<()> {
         })?;
     }
     let groups = reads.iter().map(|reads| format!("{reads} % reads")).collect();
-    options.output.draw("rwlock", || chart("Readers side by side, 64 tasks", groups, mutex, mixes, &end))
+    options.output.draw("rwlock", || chart("Concurrent readers, 64 tasks", groups, mutex, mixes, &setup))
 }
 
 /// Runs `semaphore`.
 pub(crate) fn semaphore(options: &Options, permits: &[u32]) -> Result<()> {
-    let sought = permits.iter().map(|permits| format!("semaphore:{permits}"));
-    let (turns, end) = measure(options, sought)?;
-    let [mutex, counts @ ..] = &turns[..] else { return Ok(()) };
+    let locks = permits.iter().map(|permits| format!("semaphore:{permits}"));
+    let (samples, setup) = measure(options, locks)?;
+    let [mutex, counts @ ..] = &samples[..] else { return Ok(()) };
     for (permits, count) in permits.iter().zip(counts) {
         let report = SemaphoreReport {
             scenario: "semaphore",
             common: Common::new(count, mutex),
-            longest_to_mean_wait: Spread::over(count, |turn| turn.longest_ms / turn.mean_ms).median,
-            longest_wait_ms: Spread::over(count, |turn| turn.longest_ms).median,
+            longest_to_mean_wait: Spread::over(count, |sample| sample.longest_ms / sample.mean_ms).median,
+            longest_wait_ms: Spread::over(count, |sample| sample.longest_ms).median,
             permits: *permits,
-            end: end.clone(),
+            setup: setup.clone(),
         };
         options.output.print(&report, || {
             let waits = format!(
@@ -145,52 +145,53 @@ pub(crate) fn semaphore(options: &Options, permits: &[u32]) -> Result<()> {
         })?;
     }
     let groups = permits.iter().map(|permits| format!("{permits} permits")).collect();
-    options.output.draw("semaphore", || chart("Several permits, 64 tasks", groups, mutex, counts, &end))
+    options.output.draw("semaphore", || chart("Several permits, 64 tasks", groups, mutex, counts, &setup))
 }
 
-/// The Mutex, and then the others.
-fn measure(options: &Options, sought: impl Iterator<Item = String>) -> Result<(Vec<Vec<Turn>>, End)> {
+/// Measures the Mutex, and then the other locks.
+fn measure(options: &Options, locks: impl Iterator<Item = String>) -> Result<(Vec<Vec<Sample>>, Setup)> {
     let Options { rounds, seconds, hold_us, .. } = *options;
-    let side = |sought: String| Side {
-        sought,
-        posts: posts(TASKS, PROCESSES, hold_us),
-        warm_up: Span::of(Duration::from_millis(500)),
-        span: Span::of(Duration::from_secs(seconds)),
+    let variant = |lock: String| Variant {
+        lock,
+        processes: spread_tasks(TASKS, PROCESSES, hold_us),
+        warm_up: Window::of(Duration::from_millis(500)),
+        window: Window::of(Duration::from_secs(seconds)),
     };
-    let sides: Vec<_> = std::iter::once("mutex".to_owned()).chain(sought).map(side).collect();
-    let (turns, machine) = alternate(&sides, rounds, |_, lap| Turn::of(lap))?;
-    Ok((turns, End { hold_us, tasks: TASKS, processes: PROCESSES, rounds, machine }))
+    let variants: Vec<_> = std::iter::once("mutex".to_owned()).chain(locks).map(variant).collect();
+    let (samples, machine) =
+        measure_alternating(&variants, rounds, |_, measurement| Sample::of(measurement))?;
+    Ok((samples, Setup { hold_us, tasks: TASKS, processes: PROCESSES, rounds, machine }))
 }
 
-impl Turn {
-    fn of(lap: &Lap) -> Self {
-        let (longest_ms, mean_ms) = lap.waits_ms(|_| true);
+impl Sample {
+    fn of(measurement: &Measurement) -> Self {
+        let (longest_ms, mean_ms) = measurement.waits_ms(|_| true);
         Self {
-            each_s: lap.each_s(),
-            requests: lap.requests_each(),
-            script_us: per(lap.served.scripts_us, lap.count()),
+            sections_per_s: measurement.sections_per_s(),
+            requests: measurement.requests_per_section(),
+            script_us: per(measurement.server.scripts_us, measurement.count()),
             longest_ms,
             mean_ms,
-            longest_alone_ms: lap.waits_ms(|section| section.alone).0,
-            longest_beside_ms: lap.waits_ms(|section| !section.alone).0,
+            longest_exclusive_ms: measurement.waits_ms(|section| section.exclusive).0,
+            longest_shared_ms: measurement.waits_ms(|section| !section.exclusive).0,
         }
     }
 }
 
 impl Common {
-    fn new(turns: &[Turn], mutex: &[Turn]) -> Self {
-        let ratios = ratios(turns, mutex);
-        let requests = Spread::over(turns, |turn| turn.requests);
+    fn new(samples: &[Sample], mutex: &[Sample]) -> Self {
+        let ratios = ratios(samples, mutex);
+        let requests = Spread::over(samples, |sample| sample.requests);
         Self {
             ratio: ratios.median,
             requests_per_section: requests.median,
             ratio_spread: ratios.ends(),
             requests_per_section_spread: requests.ends(),
-            sections_per_s: Spread::over(turns, |turn| turn.each_s).median,
-            mutex_sections_per_s: Spread::over(mutex, |turn| turn.each_s).median,
-            mutex_requests_per_section: Spread::over(mutex, |turn| turn.requests).median,
-            script_us: Spread::over(turns, |turn| turn.script_us).median,
-            mutex_script_us: Spread::over(mutex, |turn| turn.script_us).median,
+            sections_per_s: Spread::over(samples, |sample| sample.sections_per_s).median,
+            mutex_sections_per_s: Spread::over(mutex, |sample| sample.sections_per_s).median,
+            mutex_requests_per_section: Spread::over(mutex, |sample| sample.requests).median,
+            script_us: Spread::over(samples, |sample| sample.script_us).median,
+            mutex_script_us: Spread::over(mutex, |sample| sample.script_us).median,
         }
     }
 
@@ -209,18 +210,30 @@ impl Common {
     }
 }
 
-/// Sections a second, to those of the Mutex in the same round.
-fn ratios(turns: &[Turn], mutex: &[Turn]) -> Spread {
-    Spread::of(&turns.iter().zip(mutex).map(|(turn, mutex)| turn.each_s / mutex.each_s).collect::<Vec<_>>())
+/// Sections per second, relative to those of the Mutex in the same round.
+fn ratios(samples: &[Sample], mutex: &[Sample]) -> Spread {
+    Spread::of(
+        &samples
+            .iter()
+            .zip(mutex)
+            .map(|(sample, mutex)| sample.sections_per_s / mutex.sections_per_s)
+            .collect::<Vec<_>>(),
+    )
 }
 
-fn chart(title: &str, groups: Vec<String>, mutex: &[Turn], turns: &[Vec<Turn>], end: &End) -> Chart {
-    let values = turns.iter().map(|turns| ratios(turns, mutex)).collect();
+fn chart(
+    title: &str,
+    groups: Vec<String>,
+    mutex: &[Sample],
+    samples: &[Vec<Sample>],
+    setup: &Setup,
+) -> Chart {
+    let values = samples.iter().map(|samples| ratios(samples, mutex)).collect();
     Chart {
         title: title.to_owned(),
-        note: end.machine.to_string(),
-        y: Axis { label: "sections a second, times those of a Mutex".to_owned(), log: true },
-        kind: Kind::Bars { groups, series: vec![Series { name: "side by side".to_owned(), values }] },
+        note: setup.machine.to_string(),
+        y: Axis { label: "sections a second, relative to a Mutex".to_owned(), log: true },
+        kind: Kind::Bars { groups, series: vec![Series { name: "several holders".to_owned(), values }] },
         limits: vec![Limit { at: 1.0, label: "a Mutex".to_owned() }],
     }
 }

@@ -1,15 +1,15 @@
-//! What waiting costs between the processes of one machine, and how soon the next one wakes.
+//! The cost of waiting for a lock in an SQLite file, and how soon the next process wakes.
 //!
-//! 64 processes wait for one lock in an SQLite file, held by this one; their processor time is read from
-//! the kernel's scheduler. Then they pass the lock on among themselves.
+//! 64 processes wait for one lock, which this process holds; their processor time is read from the kernel's scheduler. Then
+//! they hand the lock over among themselves.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::crowd::Crowd;
-use crate::handoff::PATIENCE;
-use crate::meter::{Machine, Threads};
-use crate::protocol::LOCK;
+use crate::contention::Contenders;
+use crate::critical_section::{handovers_ns, now_ns};
+use crate::launch::REPLY_TIMEOUT;
+use crate::meter::{Machine, ThreadStats};
 use crate::report::{Output, per, quantile_us};
-use crate::section::{handovers_ns, now_ns};
+use crate::worker::protocol::LOCK;
 use anyhow::{Context, Result, ensure};
 use leasehold::Client;
 use leasehold_testkit::Worker;
@@ -17,16 +17,16 @@ use serde::Serialize;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What the 99th percentile of a wake-up is to be within.
+/// The acceptable 99th percentile of a wake-up.
 const WAKE_AT_MOST_MS: f64 = 20.0;
-/// How long each holds the lock while it is passed on.
+/// How long each process holds the lock before it hands it over.
 const HOLD_US: u64 = 5_000;
 
 /// What the scenario measured. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 struct SqliteReport {
     scenario: &'static str,
-    /// Processor time of all waiting processes together, to the time that went by.
+    /// Processor time of all waiting processes together, divided by the elapsed time.
     waiting_cpu_share: f64,
     /// From the call of the release to the next holder running in another process, in milliseconds.
     wake_p50_ms: f64,
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// How many processes wait.
     #[arg(long, default_value_t = 64)]
     processes: u32,
-    /// How long they wait, and how long the lock is then passed on.
+    /// How long they wait, and how long they then hand the lock over.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
 }
@@ -63,27 +63,27 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let guard = runtime.block_on(mutex.acquire())?;
     let mut workers = Vec::new();
     for process in 0..processes {
-        workers.push(worker(&url, process)?);
+        workers.push(start_worker(&url, process)?);
     }
-    let mut crowd = Crowd::of(workers)?;
-    crowd.go()?;
+    let mut contenders = Contenders::connect(workers)?;
+    contenders.begin()?;
     let start = Instant::now();
     while runtime.block_on(mutex.inspect())?.waiting < u64::from(processes) {
-        ensure!(start.elapsed() < PATIENCE, "not all of them wait");
+        ensure!(start.elapsed() < REPLY_TIMEOUT, "not all processes wait");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // What it takes to begin to wait is not waiting.
+    // The cost of joining the queue is not measured.
     std::thread::sleep(Duration::from_secs(3));
-    let (start, before) = (Instant::now(), cpu_ns(crowd.workers())?);
+    let (start, before) = (Instant::now(), cpu_ns(contenders.workers())?);
     std::thread::sleep(Duration::from_secs(seconds));
-    let (waited, after) = (start.elapsed(), cpu_ns(crowd.workers())?);
-    crowd.mark()?;
+    let (waited, after) = (start.elapsed(), cpu_ns(contenders.workers())?);
+    contenders.discard()?;
     runtime.block_on(guard.release())?;
     std::thread::sleep(Duration::from_secs(seconds));
     let until_ns = now_ns();
-    let mut sections = crowd.stop()?;
-    // Each ends a little after the other, and what is handed over between those that are left is not seen in full.
-    sections.retain(|section| section.got_ns < until_ns);
+    let mut sections = contenders.stop()?;
+    // The processes stop one after another, so later hand-overs are not recorded completely.
+    sections.retain(|section| section.acquired_ns < until_ns);
     let wakes = handovers_ns(&mut sections);
     let report = SqliteReport {
         scenario: "sqlite",
@@ -119,7 +119,7 @@ impl SqliteReport {
         let groups = ["median", "99th percentile", "longest"].map(str::to_owned).to_vec();
         let name = "from release to the next holder".to_owned();
         Chart {
-            title: format!("A lock in an SQLite file, passed on among {} processes", self.processes),
+            title: format!("A lock in an SQLite file, handed over among {} processes", self.processes),
             note: self.machine.to_string(),
             y: Axis { label: "milliseconds".to_owned(), log: false },
             kind: Kind::Bars { groups, series: vec![Series { name, values: values.to_vec() }] },
@@ -128,14 +128,14 @@ impl SqliteReport {
     }
 }
 
-fn worker(url: &str, process: u32) -> Result<Worker> {
+fn start_worker(url: &str, process: u32) -> Result<Worker> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["worker", "member", "--url", url, "--tasks", "1"]);
+    command.args(["worker", "contend", "--url", url, "--tasks", "1"]);
     command.args(["--process", &process.to_string(), "--hold-us", &HOLD_US.to_string()]);
-    Worker::of_command(command).start().context("starting a worker")
+    Worker::of_command(command).start().context("failed to start a worker")
 }
 
 /// Processor time of all threads of all workers, in nanoseconds.
 fn cpu_ns(workers: &[Worker]) -> Result<u64> {
-    workers.iter().map(|worker| Ok(Threads::of(worker.pid(), None)?.cpu_ns)).sum()
+    workers.iter().map(|worker| Ok(ThreadStats::read(worker.pid(), None)?.cpu_ns)).sum()
 }

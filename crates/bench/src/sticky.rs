@@ -1,19 +1,18 @@
-//! What it costs to take and release a lock that stays where it was: one task and a sticky lock.
+//! The cost of acquiring and releasing a lock that the process keeps: one task and a sticky lock.
 //!
-//! Beside it, in the same process and rounds: the same lock without that, for which the server is asked each time; and tokio's
-//! own mutex, of which one process is all there is.
+//! Beside it, in the same process and rounds: a lock that is not sticky, which sends requests each time; and tokio's mutex.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::handoff::{PATIENCE, worker};
-use crate::inside::BATCH;
-use crate::meter::{Machine, Served, Threads};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
+use crate::meter::{Machine, Metered};
 use crate::report::{Output, per};
-use anyhow::{Context, Result, bail};
+use crate::worker::local::BATCH;
+use anyhow::{Result, bail};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 
 /// The sides, as the worker calls them.
-const SIDES: [&str; 3] = ["sticky", "plain", "alone"];
+const SIDES: [&str; 3] = ["sticky", "plain", "tokio-pair"];
 
 /// What is measured.
 #[derive(Debug, clap::Args)]
@@ -23,7 +22,7 @@ pub(crate) struct Options {
     /// How many rounds alternate.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How long each side of a round takes.
+    /// How long each side of a round runs.
     #[arg(long, default_value_t = 1000)]
     round_ms: u64,
 }
@@ -32,7 +31,7 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct StickyReport {
     scenario: &'static str,
-    /// A pair, to one of tokio's mutex, and to one that asks the server.
+    /// The time of a pair, relative to one of tokio's mutex, and to one that sends requests.
     ratio_tokio: f64,
     ratio_plain: f64,
     requests_per_pair: f64,
@@ -42,7 +41,7 @@ struct StickyReport {
     /// The median over batches, in nanoseconds a pair.
     pair_ns: f64,
     pair_ns_spread: [f64; 2],
-    /// The mean, with all that comes between.
+    /// The mean, with everything between the batches.
     pair_mean_ns: f64,
     pair_mean_ns_spread: [f64; 2],
     pair_p99_ns: f64,
@@ -57,7 +56,7 @@ struct StickyReport {
 }
 
 /// One side of one round.
-struct Turn {
+struct Sample {
     median_ns: f64,
     mean_ns: f64,
     p99_ns: f64,
@@ -67,20 +66,20 @@ struct Turn {
 
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
-    let mut worker = worker(&["inside", "--url", &server.url(), "--tasks", "1"])?;
-    worker.expect("ready", PATIENCE)?;
+    let server = start_server()?;
+    let mut worker = start_worker(&["local", "--url", &server.url(), "--tasks", "1"])?;
+    worker.expect("ready", REPLY_TIMEOUT)?;
     for side in SIDES {
-        turn(&server, &mut worker, side, options.round_ms / 3 + 1)?;
+        measure(&server, &mut worker, side, options.round_ms / 3 + 1)?;
     }
     let mut rounds = Vec::new();
     for _ in 0..options.rounds {
-        let mut turns = Vec::new();
+        let mut samples = Vec::new();
         for side in SIDES {
-            turns.push(turn(&server, &mut worker, side, options.round_ms)?);
+            samples.push(measure(&server, &mut worker, side, options.round_ms)?);
         }
-        let Ok(turns) = <[Turn; 3]>::try_from(turns) else { bail!("a side had no turn") };
-        rounds.push(turns);
+        let Ok(samples) = <[Sample; 3]>::try_from(samples) else { bail!("a side was not measured") };
+        rounds.push(samples);
     }
     worker.send("stop")?;
     let report = report(options, &rounds, Machine::with(&server)?);
@@ -88,26 +87,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     options.output.draw("sticky", || report.chart(&rounds))
 }
 
-fn turn(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Turn> {
-    let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
-    worker.send(&format!("{side} {ms}"))?;
-    let line = worker.line(PATIENCE)?;
-    let (served, client) =
-        (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));
-    let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-    let [batches, took_ns, median_ns, p99_ns] = numbers[..] else { bail!("four numbers, not {line}") };
+fn measure(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Sample> {
+    let metered = Metered::request(server, worker, &format!("{side} {ms}"))?;
+    let [batches, took_ns, median_ns, p99_ns] = metered.numbers()?;
     let pairs = batches * BATCH;
-    Ok(Turn {
+    Ok(Sample {
         median_ns: per(median_ns, BATCH),
         mean_ns: per(took_ns, pairs),
         p99_ns: per(p99_ns, BATCH),
-        cpu_ns: per(client.cpu_ns, pairs),
-        requests: per(served.requests, pairs),
+        cpu_ns: per(metered.client.cpu_ns, pairs),
+        requests: per(metered.server.requests, pairs),
     })
 }
 
-fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> StickyReport {
-    let tokio = Spread::over(rounds, |[sticky, _, alone]| sticky.median_ns / alone.median_ns);
+fn report(options: &Options, rounds: &[[Sample; 3]], machine: Machine) -> StickyReport {
+    let tokio = Spread::over(rounds, |[sticky, _, tokio]| sticky.median_ns / tokio.median_ns);
     let plain = Spread::over(rounds, |[sticky, plain, _]| sticky.median_ns / plain.median_ns);
     let requests = Spread::over(rounds, |[sticky, ..]| sticky.requests);
     let pair = Spread::over(rounds, |[sticky, ..]| sticky.median_ns);
@@ -126,7 +120,7 @@ fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> StickyRe
         pair_mean_ns_spread: mean.ends(),
         pair_p99_ns: Spread::over(rounds, |[sticky, ..]| sticky.p99_ns).median,
         pair_cpu_ns: Spread::over(rounds, |[sticky, ..]| sticky.cpu_ns).median,
-        tokio_pair_ns: Spread::over(rounds, |[_, _, alone]| alone.median_ns).median,
+        tokio_pair_ns: Spread::over(rounds, |[_, _, tokio]| tokio.median_ns).median,
         plain_pair_ns: Spread::over(rounds, |[_, plain, _]| plain.median_ns).median,
         rounds: rounds.len(),
         round_ms: options.round_ms,
@@ -137,8 +131,8 @@ fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> StickyRe
 impl StickyReport {
     fn sentence(&self) -> String {
         format!(
-            "sticky: {:.0} ns a pair (mean {:.0}, 99th percentile {:.0}, {:.0} of the processor), {:.1} x tokio's mutex ({:.0} ns), {:.5} x a pair that asks \
-             the server ({:.0} ns); {:.5} requests a pair",
+            "sticky: {:.0} ns a pair (mean {:.0}, 99th percentile {:.0}, {:.0} of the processor), {:.1} x tokio's mutex ({:.0} ns), {:.5} x a pair that \
+             sends requests ({:.0} ns); {:.5} requests a pair",
             self.pair_ns,
             self.pair_mean_ns,
             self.pair_p99_ns,
@@ -151,7 +145,7 @@ impl StickyReport {
         )
     }
 
-    fn chart(&self, rounds: &[[Turn; 3]]) -> Chart {
+    fn chart(&self, rounds: &[[Sample; 3]]) -> Chart {
         let names = ["sticky", "not sticky", "tokio::sync::Mutex"];
         let series = names.iter().enumerate().map(|(side, name)| {
             let median = Spread::over(rounds, |round| round[side].median_ns);
@@ -159,7 +153,7 @@ impl StickyReport {
             Series { name: (*name).to_owned(), values: vec![median, mean] }
         });
         Chart {
-            title: "One task takes and releases a lock".to_owned(),
+            title: "One task acquires and releases a lock".to_owned(),
             note: self.machine.to_string(),
             y: Axis { label: "nanoseconds a pair".to_owned(), log: true },
             kind: Kind::Bars {

@@ -1,14 +1,14 @@
-//! What it costs to acquire and release uncontended locks: 64 tasks of one process, each with a lock of its own.
+//! The cost of acquiring and releasing uncontended locks: 64 tasks of one process, each with a lock of its own.
 //!
 //! Beside it, in alternating rounds of the same process: a plain lock by hand, `SET NX PX` and a script that compares and
-//! deletes; and the very requests of the library, as the server has received them, sent with nothing around them. The first
-//! says what fencing, fairness and the rest cost; the second, what the library's own code does.
+//! deletes; and the same requests as the library's, recorded at the server and sent by a bare client. The first shows the
+//! cost of fencing, fairness and the rest; the second, the cost of the library's own code.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::handoff::{PATIENCE, worker};
-use crate::meter::{Machine, Served, Threads};
-use crate::pairs::{Heard, lock_of};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
+use crate::meter::{Machine, Metered};
 use crate::report::{Output, per, per_s};
+use crate::worker::uncontended::{RecordedRequests, lock_of};
 use anyhow::{Context, Result, bail, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
@@ -24,16 +24,16 @@ const SAME: usize = 2;
 pub(crate) struct Options {
     #[command(flatten)]
     output: Output,
-    /// How many tasks take and release, each its own lock.
+    /// How many tasks acquire and release, each its own lock.
     #[arg(long, default_value_t = 64)]
     tasks: u32,
     /// How many rounds alternate.
     #[arg(long, default_value_t = 7)]
     rounds: usize,
-    /// How long each side of a round takes.
+    /// How long each side of a round runs.
     #[arg(long, default_value_t = 1000)]
     round_ms: u64,
-    /// The lease that the locks are asked for with.
+    /// The requested lease.
     #[arg(long, default_value_t = 30_000)]
     lease_ms: u64,
 }
@@ -42,13 +42,13 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct UncontendedReport {
     scenario: &'static str,
-    /// Pairs a second, to those of the plain lock, and to those of the same requests.
+    /// Pairs per second, relative to those of the plain lock, and to those of the same requests.
     ratio_plain: f64,
     ratio_same: f64,
-    /// Processor time of the client a pair, and time in commands a pair, to those of the plain lock.
+    /// Processor time of the client for a pair, and time in commands, relative to those of the plain lock.
     client_cpu_ratio: f64,
     server_time_ratio: f64,
-    /// The same by the processor time of the server, which has what commands cost around them.
+    /// The same for the processor time of the server, which includes the cost around commands.
     server_cpu_ratio: f64,
     requests_per_pair: f64,
     ratio_plain_spread: [f64; 2],
@@ -60,7 +60,7 @@ struct UncontendedReport {
     ours_pairs_per_s: f64,
     plain_pairs_per_s: f64,
     same_pairs_per_s: f64,
-    /// Microseconds a pair: of the client's processor, of the server's, and in commands as the server counts it.
+    /// Microseconds for a pair: of the client's processor, of the server's, and in commands as the server counts them.
     ours_client_us: f64,
     plain_client_us: f64,
     same_client_us: f64,
@@ -80,7 +80,7 @@ struct UncontendedReport {
 
 /// One side of one round.
 #[derive(Clone, Copy)]
-struct Turn {
+struct Sample {
     pairs_per_s: f64,
     client_us: f64,
     server_us: f64,
@@ -91,27 +91,34 @@ struct Turn {
 /// Runs the scenario.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let Options { tasks, lease_ms, round_ms, .. } = *options;
-    let server = RedisServer::builder().pinned(0).start().context("booting redis-server")?;
+    let server = start_server()?;
     let (tasks_text, lease_text) = (tasks.to_string(), lease_ms.to_string());
-    let mut worker =
-        worker(&["pairs", "--url", &server.url(), "--tasks", &tasks_text, "--lease-ms", &lease_text])?;
-    worker.expect("ready", PATIENCE)?;
+    let mut worker = start_worker(&[
+        "uncontended",
+        "--url",
+        &server.url(),
+        "--tasks",
+        &tasks_text,
+        "--lease-ms",
+        &lease_text,
+    ])?;
+    worker.expect("ready", REPLY_TIMEOUT)?;
     let warm_up_ms = round_ms / 3 + 1;
-    // The first grant of a lock makes its record, which later ones find.
-    turn(&server, &mut worker, OURS, warm_up_ms)?;
-    let heard = overhear(&server, &mut worker)?;
-    worker.send(&format!("heard {}", serde_json::to_string(&heard)?))?;
+    // The first grant of a lock creates its record.
+    measure(&server, &mut worker, OURS, warm_up_ms)?;
+    let recorded = record_requests(&server, &mut worker)?;
+    worker.send(&format!("recorded {}", serde_json::to_string(&recorded)?))?;
     for side in [PLAIN, SAME] {
-        turn(&server, &mut worker, side, warm_up_ms)?;
+        measure(&server, &mut worker, side, warm_up_ms)?;
     }
     let mut rounds = Vec::new();
     for round in 0..options.rounds {
-        let mut turns = [None; SIDES.len()];
-        // Each is now the first, now the last.
+        let mut samples = [None; SIDES.len()];
+        // Each side is measured first, second and last in turn.
         for side in (0..SIDES.len()).map(|n| (n + round) % SIDES.len()) {
-            turns[side] = Some(turn(&server, &mut worker, side, round_ms)?);
+            samples[side] = Some(measure(&server, &mut worker, side, round_ms)?);
         }
-        let [Some(ours), Some(plain), Some(same)] = turns else { bail!("a side had no turn") };
+        let [Some(ours), Some(plain), Some(same)] = samples else { bail!("a side was not measured") };
         rounds.push([ours, plain, same]);
     }
     worker.send("stop")?;
@@ -120,36 +127,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     options.output.draw("uncontended", || report.chart(&rounds))
 }
 
-/// Lets one side take and release for a time.
-fn turn(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> Result<Turn> {
-    let (served, client) = (Served::of(server)?, Threads::of(worker.pid(), None)?);
-    worker.send(&format!("{} {ms}", SIDES[side]))?;
-    let line = worker.line(PATIENCE)?;
-    let (served, client) =
-        (Served::of(server)?.since(served), Threads::of(worker.pid(), None)?.since(client));
-    let (pairs, took_ns) = line.split_once(' ').context("two numbers")?;
-    let (pairs, took_ns) = (pairs.parse::<u64>()?, took_ns.parse::<u64>()?);
-    ensure!(pairs > 0, "no pair of {} went by", SIDES[side]);
+/// Measures one side for a time.
+fn measure(server: &RedisServer, worker: &mut Worker, side: usize, ms: u64) -> Result<Sample> {
+    let metered = Metered::request(server, worker, &format!("{} {ms}", SIDES[side]))?;
+    let ([pairs, took_ns], server, client) = (metered.numbers()?, metered.server, metered.client);
+    ensure!(pairs > 0, "{} made no pair", SIDES[side]);
     // Only the plain lock's SET is a request of its own; another is part of the script that runs it.
-    let (sets, sets_us) = if side == PLAIN { (served.sets, served.sets_us) } else { (0, 0) };
-    Ok(Turn {
+    let (sets, sets_us) = if side == PLAIN { (server.sets, server.sets_us) } else { (0, 0) };
+    Ok(Sample {
         pairs_per_s: per_s(pairs, took_ns),
         client_us: per(client.cpu_ns, pairs) / 1000.0,
-        server_us: per(served.cpu_us, pairs),
-        command_us: per(served.scripts_us + sets_us, pairs),
-        requests: per(served.requests + sets, pairs),
+        server_us: per(server.cpu_us, pairs),
+        command_us: per(server.scripts_us + sets_us, pairs),
+        requests: per(server.requests + sets, pairs),
     })
 }
 
 /// The requests of one pair, as the server receives them.
-fn overhear(server: &RedisServer, worker: &mut Worker) -> Result<Heard> {
+fn record_requests(server: &RedisServer, worker: &mut Worker) -> Result<RecordedRequests> {
     let mut monitor = server.connect()?;
     monitor.call(&["MONITOR"])?.ok()?;
     worker.send("once")?;
-    worker.expect("done", PATIENCE)?;
-    let end = "that is all";
+    worker.expect("done", REPLY_TIMEOUT)?;
+    let end = "end of the recording";
     server.cli(&["ECHO", end])?.ok()?;
-    let mut heard = Vec::new();
+    let mut recorded = Vec::new();
     loop {
         let line = monitor.receive()?;
         let line = line.text().context("no line of MONITOR")?;
@@ -157,18 +159,18 @@ fn overhear(server: &RedisServer, worker: &mut Worker) -> Result<Heard> {
         if arguments.get(1).is_some_and(|text| text == end) {
             break;
         }
-        // Commands that scripts run are not sent by a client; of those that are sent, one pair is about this lock.
+        // Commands of scripts are marked as such. Of those that clients send, one pair is about this lock.
         let is_sent = !line.contains(" lua] ");
         if is_sent && arguments.get(3) == Some(&lock_of(0)) {
-            heard.push(arguments);
+            recorded.push(arguments);
         }
     }
-    // Between them there may be an extend, where the lease is a long one.
-    let (Some(acquire), Some(release)) = (heard.first().cloned(), heard.last().cloned()) else {
-        bail!("no pair was heard");
+    // There may be an extend between them if the lease is long.
+    let (Some(acquire), Some(release)) = (recorded.first().cloned(), recorded.last().cloned()) else {
+        bail!("no pair was recorded");
     };
-    ensure!(acquire[1] != release[1], "one script for both: {heard:?}");
-    Ok(Heard { acquire, release })
+    ensure!(acquire[1] != release[1], "one script for both: {recorded:?}");
+    Ok(RecordedRequests { acquire, release })
 }
 
 /// The arguments of a command as MONITOR shows it: in quotes, with backslashes.
@@ -185,24 +187,24 @@ fn arguments(line: &str) -> Vec<String> {
     arguments
 }
 
-/// What one side's figure is to another's in the same round.
-fn ratio(rounds: &[[Turn; 3]], of: usize, to: usize, figure: fn(&Turn) -> f64) -> Spread {
+/// The ratio of one side's figure to another's in the same round.
+fn ratio(rounds: &[[Sample; 3]], of: usize, to: usize, figure: fn(&Sample) -> f64) -> Spread {
     Spread::over(rounds, |round| figure(&round[of]) / figure(&round[to]))
 }
 
-fn report(options: &Options, rounds: &[[Turn; 3]], machine: Machine) -> UncontendedReport {
+fn report(options: &Options, rounds: &[[Sample; 3]], machine: Machine) -> UncontendedReport {
     let middle =
-        |side: usize, figure: fn(&Turn) -> f64| Spread::over(rounds, |round| figure(&round[side])).median;
-    let pairs_plain = ratio(rounds, OURS, PLAIN, |turn| turn.pairs_per_s);
-    let pairs_same = ratio(rounds, OURS, SAME, |turn| turn.pairs_per_s);
-    let client_cpu = ratio(rounds, OURS, PLAIN, |turn| turn.client_us);
-    let server_time = ratio(rounds, OURS, PLAIN, |turn| turn.command_us);
-    let server_cpu = ratio(rounds, OURS, PLAIN, |turn| turn.server_us);
+        |side: usize, figure: fn(&Sample) -> f64| Spread::over(rounds, |round| figure(&round[side])).median;
+    let pairs_plain = ratio(rounds, OURS, PLAIN, |sample| sample.pairs_per_s);
+    let pairs_same = ratio(rounds, OURS, SAME, |sample| sample.pairs_per_s);
+    let client_cpu = ratio(rounds, OURS, PLAIN, |sample| sample.client_us);
+    let server_time = ratio(rounds, OURS, PLAIN, |sample| sample.command_us);
+    let server_cpu = ratio(rounds, OURS, PLAIN, |sample| sample.server_us);
     let requests = Spread::over(rounds, |round| round[OURS].requests);
-    let pairs = |side| middle(side, |turn| turn.pairs_per_s);
-    let client = |side| middle(side, |turn| turn.client_us);
-    let server = |side| middle(side, |turn| turn.server_us);
-    let command = |side| middle(side, |turn| turn.command_us);
+    let pairs = |side| middle(side, |sample| sample.pairs_per_s);
+    let client = |side| middle(side, |sample| sample.client_us);
+    let server = |side| middle(side, |sample| sample.server_us);
+    let command = |side| middle(side, |sample| sample.command_us);
     UncontendedReport {
         scenario: "uncontended",
         ratio_plain: pairs_plain.median,
@@ -260,13 +262,11 @@ impl UncontendedReport {
             self.tasks,
         )
     }
-}
 
-impl UncontendedReport {
-    fn chart(&self, rounds: &[[Turn; 3]]) -> Chart {
+    fn chart(&self, rounds: &[[Sample; 3]]) -> Chart {
         let series = |name: &str, side: usize| {
-            let figures: [fn(&Turn) -> f64; 3] =
-                [|turn| turn.pairs_per_s, |turn| turn.client_us, |turn| turn.command_us];
+            let figures: [fn(&Sample) -> f64; 3] =
+                [|sample| sample.pairs_per_s, |sample| sample.client_us, |sample| sample.command_us];
             let values = figures.map(|figure| ratio(rounds, side, PLAIN, figure)).to_vec();
             Series { name: name.to_owned(), values }
         };
@@ -276,9 +276,9 @@ impl UncontendedReport {
             "the server's time\na pair",
         ];
         Chart {
-            title: format!("A free lock taken and released, by {} tasks", self.tasks),
+            title: format!("A free lock acquired and released, by {} tasks", self.tasks),
             note: self.machine.to_string(),
-            y: Axis { label: "times that of SET NX PX and compare-and-delete".to_owned(), log: true },
+            y: Axis { label: "relative to SET NX PX and compare-and-delete".to_owned(), log: true },
             kind: Kind::Bars {
                 groups: groups.map(str::to_owned).to_vec(),
                 series: vec![series("Leasehold", OURS), series("its requests alone", SAME)],
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_monitor_shows_is_taken_apart() {
+    fn a_line_of_monitor_is_parsed() {
         let line = r#"1762000000.123456 [0 127.0.0.1:4711] "EVALSHA" "sha" "1" "a \"b\"" "" "back\\slash""#;
         assert_eq!(arguments(line), ["EVALSHA", "sha", "1", "a \"b\"", "", "back\\slash"]);
     }

@@ -1,4 +1,4 @@
-//! A driver: one client of another library, in a process of its own, that takes requests line by line.
+//! A driver: one client of another library, in a process of its own, that answers requests line by line.
 //!
 //! Owns the requesting side of the interop protocol of `drivers/README.md`.
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use leasehold_testkit::Worker;
 
-use crate::neighbour::Neighbour;
+use crate::library::Library;
 
 /// How long a request may take that does not wait for a lock. node-redlock reports a lost lock after 2 s; the rest is for
 /// busy machines.
@@ -18,11 +18,11 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Driver {
     worker: Worker,
-    /// Answers of its threads that came before they were read.
-    early: Vec<(Option<String>, Answer)>,
+    /// Answers of its threads that arrived before they were read.
+    unread: Vec<(Option<String>, Answer)>,
 }
 
-/// What a driver answers.
+/// An answer of a driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Hello(String),
@@ -30,8 +30,8 @@ pub(crate) enum Answer {
     Taken,
     Ok,
     Lost,
-    /// The library does not report whether it was done.
-    Unsaid,
+    /// The library does not report whether it succeeded.
+    Unreported,
     Counted(Count),
     /// The owner that the thread is at the key.
     Owner(String),
@@ -46,9 +46,9 @@ pub(crate) struct State {
     /// The thread's hold count.
     pub(crate) count: u32,
     /// Whether any owner holds it.
-    pub(crate) locked: bool,
+    pub(crate) is_locked: bool,
     /// Whether the thread holds it.
-    pub(crate) mine: bool,
+    pub(crate) is_mine: bool,
     /// The remaining lease; negative as in the reply of PTTL.
     pub(crate) remaining_ms: i64,
 }
@@ -56,82 +56,88 @@ pub(crate) struct State {
 /// What a client observed while it counted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Count {
-    /// The longest time that it waited for the lock.
-    pub(crate) longest: Duration,
-    /// The numbers before each of its steps.
-    pub(crate) seen: Vec<u64>,
+    /// The longest wait for the lock.
+    pub(crate) longest_wait: Duration,
+    /// The number before each of its steps.
+    pub(crate) numbers: Vec<u64>,
 }
 
 impl Driver {
-    /// Starts a driver and returns when it is ready. `watchdog` is the lease of locks that are given none.
-    pub(crate) fn start(neighbour: &Neighbour, url: &str, watchdog: Duration) -> Result<Self> {
-        let worker = Worker::of_command(neighbour.command(url, watchdog)).start()?;
-        let mut driver = Self { worker, early: Vec::new() };
-        match driver.ask("hello").context("the driver does not start")? {
+    /// Starts a driver and returns when it is ready. `watchdog` is the lease of locks that are requested without one.
+    pub(crate) fn start(library: &Library, url: &str, watchdog: Duration) -> Result<Self> {
+        let worker = Worker::of_command(library.command(url, watchdog)?).start()?;
+        let mut driver = Self { worker, unread: Vec::new() };
+        match driver
+            .request("hello")
+            .with_context(|| format!("the driver of {} does not start", library.name))?
+        {
             Answer::Hello(_) => Ok(driver),
             other => bail!("`hello` was answered {other:?}"),
         }
     }
 
     /// Sends a request and returns the answer.
-    pub(crate) fn ask(&mut self, request: &str) -> Result<Answer> {
+    pub(crate) fn request(&mut self, request: &str) -> Result<Answer> {
         self.send(request)?;
         self.answer_to(request, REQUEST_TIMEOUT).with_context(|| format!("`{request}`"))
     }
 
     /// Sends a request, and fails if the answer is another one.
     pub(crate) fn expect(&mut self, request: &str, expected: &Answer) -> Result<()> {
-        let answer = self.ask(request)?;
-        ensure!(answer == *expected, "their `{request}` was answered {answer:?} and not {expected:?}");
+        let answer = self.request(request)?;
+        ensure!(
+            answer == *expected,
+            "the library's `{request}` was answered {answer:?} and not {expected:?}"
+        );
         Ok(())
     }
 
     /// Sends a request without waiting for the answer.
     pub(crate) fn send(&mut self, request: &str) -> Result<()> {
-        self.worker.send(request).with_context(|| format!("to send `{request}` to the driver"))
+        self.worker.send(request).with_context(|| format!("failed to send `{request}` to the driver"))
     }
 
-    /// The answer to the last request, where the driver has no threads.
+    /// The answer to the last request, of a driver without threads.
     pub(crate) fn answer(&mut self, within: Duration) -> Result<Answer> {
         self.answer_to("", within)
     }
 
     /// The answer to the last request to the thread that `request` names.
     pub(crate) fn answer_to(&mut self, request: &str, within: Duration) -> Result<Answer> {
-        let (thread, _) = addressed(request);
-        if let Some(at) = self.early.iter().position(|(of, _)| of.as_deref() == thread) {
-            return Ok(self.early.remove(at).1);
+        let (thread, _) = split_thread(request);
+        if let Some(at) = self.unread.iter().position(|(of, _)| of.as_deref() == thread) {
+            return Ok(self.unread.remove(at).1);
         }
         let deadline = Instant::now() + within;
         loop {
             let line = self.worker.line(deadline.saturating_duration_since(Instant::now()))?;
-            let (of, answer) = addressed(&line);
+            let (of, answer) = split_thread(&line);
             let answer = Answer::parse(answer)?;
             if of == thread {
                 return Ok(answer);
             }
-            self.early.push((of.map(str::to_owned), answer));
+            self.unread.push((of.map(str::to_owned), answer));
         }
     }
 
-    /// Fails if an answer of any thread comes within that time.
-    pub(crate) fn silent_for(&mut self, time: Duration) -> Result<()> {
-        ensure!(self.early.is_empty(), "they answered {:?} too early", self.early);
+    /// Fails if an answer of any thread arrives within that time.
+    pub(crate) fn expect_no_answer(&mut self, time: Duration) -> Result<()> {
+        ensure!(self.unread.is_empty(), "the library answered {:?} too early", self.unread);
         match self.worker.line(time) {
             Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
             Err(error) => Err(error.into()),
-            Ok(line) => bail!("they answered `{line}` too early"),
+            Ok(line) => bail!("the library answered `{line}` too early"),
         }
     }
 
     /// Kills it at once.
-    pub(crate) fn kill(mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         Ok(self.worker.kill()?)
     }
 }
 
 /// The thread of a request or an answer, and the rest of the line.
-fn addressed(line: &str) -> (Option<&str>, &str) {
+fn split_thread(line: &str) -> (Option<&str>, &str) {
     match line.strip_prefix("as ").and_then(|named| named.split_once(' ')) {
         Some((thread, rest)) => (Some(thread), rest),
         None => (None, line),
@@ -147,19 +153,19 @@ impl Answer {
             ["taken"] => Self::Taken,
             ["ok"] => Self::Ok,
             ["lost"] => Self::Lost,
-            ["unsaid"] => Self::Unsaid,
+            ["unreported"] => Self::Unreported,
             ["owner", owner] => Self::Owner(owner.to_owned()),
             ["state", count, locked, mine, remaining_ms] => Self::State(State {
                 count: count.parse()?,
-                locked: locked == "locked",
-                mine: mine == "mine",
+                is_locked: locked == "locked",
+                is_mine: mine == "mine",
                 remaining_ms: remaining_ms.parse()?,
             }),
             ["yes"] => Self::Yes,
             ["no"] => Self::No,
             ["counted", longest_ms, ref numbers @ ..] => Self::Counted(Count {
-                longest: Duration::from_millis(longest_ms.parse()?),
-                seen: numbers.iter().map(|number| number.parse()).collect::<Result<_, _>>()?,
+                longest_wait: Duration::from_millis(longest_ms.parse()?),
+                numbers: numbers.iter().map(|number| number.parse()).collect::<Result<_, _>>()?,
             }),
             _ => bail!("the driver answers `{line}`"),
         })

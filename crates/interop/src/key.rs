@@ -1,6 +1,4 @@
 //! A lock's key, seen from outside: its value, its expiry, and the messages about it.
-//!
-//! Expects nothing of them but that a lock is held or free.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -9,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use leasehold_testkit::{RedisServer, RespConnection, Value};
 
-/// A connection, and the key that it looks at.
+/// A connection, and the key that it inspects.
 pub(crate) struct Key {
     name: String,
-    outside: RespConnection,
+    redis: RespConnection,
 }
 
-/// The value at a lock's key, without a way to show it.
+/// The value at a lock's key. It has no `Debug`: tokens are secret.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Token(Vec<u8>);
 
@@ -25,27 +23,27 @@ pub(crate) struct Messages {
 }
 
 impl Key {
-    pub(crate) fn of(server: &RedisServer, name: &str) -> Result<Self> {
-        Ok(Self { name: name.to_owned(), outside: server.connect()? })
+    pub(crate) fn connect(server: &RedisServer, name: &str) -> Result<Self> {
+        Ok(Self { name: name.to_owned(), redis: server.connect()? })
     }
 
     /// Sends a command about the key.
     pub(crate) fn call(&mut self, command: &str, arguments: &[&str]) -> Result<Value> {
         let words: Vec<&str> = [command, &self.name].into_iter().chain(arguments.iter().copied()).collect();
-        Ok(self.outside.call(&words)?.ok()?)
+        Ok(self.redis.call(&words)?.ok()?)
     }
 
-    /// What stands at the key of a lock that is a string.
+    /// The value of a lock that is a string.
     pub(crate) fn token(&mut self) -> Result<Token> {
         let value = self.call("GET", &[])?;
-        let bytes = value.bytes().ok_or_else(|| self.gone())?;
+        let bytes = value.bytes().ok_or_else(|| self.missing())?;
         Ok(Token(bytes.to_vec()))
     }
 
-    /// Fails if the key is not held by the same hold any more.
-    pub(crate) fn is_still(&mut self, token: &Token, whose: &str) -> Result<()> {
-        let still = self.token().with_context(|| format!("the hold of {whose} was ended"))? == *token;
-        ensure!(still, "the hold of {whose} was taken over");
+    /// Fails if the key has another value: then the hold of `holder` was ended.
+    pub(crate) fn expect_token(&mut self, token: &Token, holder: &str) -> Result<()> {
+        let is_same = self.token().with_context(|| format!("the hold of {holder} was ended"))? == *token;
+        ensure!(is_same, "the hold of {holder} was replaced by another");
         Ok(())
     }
 
@@ -57,8 +55,8 @@ impl Key {
         Ok(words.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect())
     }
 
-    /// Fails if the hash holds anything but that.
-    pub(crate) fn is_hash(&mut self, expected: &[(&str, &str)]) -> Result<()> {
+    /// Fails unless the hash has exactly these fields.
+    pub(crate) fn expect_hash(&mut self, expected: &[(&str, &str)]) -> Result<()> {
         let found = self.hash()?;
         let expected =
             expected.iter().map(|(field, value)| ((*field).to_owned(), (*value).to_owned())).collect();
@@ -67,36 +65,36 @@ impl Key {
     }
 
     /// Fails if the lock is not free.
-    pub(crate) fn is_free(&mut self) -> Result<()> {
+    pub(crate) fn expect_free(&mut self) -> Result<()> {
         ensure!(self.call("EXISTS", &[])?.integer() == Some(0), "the key `{}` was not removed", self.name);
         Ok(())
     }
 
-    /// How long the key lasts as things stand; `None` without an expiry.
+    /// The time until the key expires; `None` without an expiry.
     pub(crate) fn remaining(&mut self) -> Result<Option<Duration>> {
         match self.call("PTTL", &[])?.integer() {
             Some(-1) => Ok(None),
             Some(ms @ 0..) => Ok(Some(Duration::from_millis(ms.unsigned_abs()))),
-            _ => Err(self.gone()),
+            _ => Err(self.missing()),
         }
     }
 
-    /// Fails unless the key ends in more than half of that time, and not later.
-    pub(crate) fn lasts(&mut self, lease: Duration) -> Result<()> {
+    /// Fails unless the key expires within that time, and not before half of it.
+    pub(crate) fn expect_expiry(&mut self, lease: Duration) -> Result<()> {
         let remaining = self.remaining()?;
-        let lasts = remaining.is_some_and(|left| left > lease / 2 && left <= lease);
-        ensure!(lasts, "`{}` ends in {remaining:?} and not in {lease:?}", self.name);
+        let is_right = remaining.is_some_and(|left| left > lease / 2 && left <= lease);
+        ensure!(is_right, "`{}` expires in {remaining:?} and not in {lease:?}", self.name);
         Ok(())
     }
 
     /// Publishes a message.
     pub(crate) fn publish(&mut self, channel: &str, message: &str) -> Result<()> {
-        self.outside.call(&["PUBLISH", channel, message])?.ok()?;
+        self.redis.call(&["PUBLISH", channel, message])?.ok()?;
         Ok(())
     }
 
-    fn gone(&self) -> anyhow::Error {
-        anyhow!("nothing is at the key `{}`, but it should be held", self.name)
+    fn missing(&self) -> anyhow::Error {
+        anyhow!("the key `{}` does not exist, but the lock should be held", self.name)
     }
 }
 
@@ -104,7 +102,7 @@ impl Messages {
     /// The channel of the last message in [`received`](Self::received): no client publishes on it.
     const END: &str = "end of the messages";
 
-    pub(crate) fn of(server: &RedisServer) -> Result<Self> {
+    pub(crate) fn connect(server: &RedisServer) -> Result<Self> {
         let mut messages = server.connect()?;
         messages.call(&["PSUBSCRIBE", "*"])?.ok()?;
         Ok(Self { messages })
@@ -117,7 +115,7 @@ impl Messages {
         loop {
             let message = match self.messages.receive() {
                 Ok(message) => message,
-                Err(error) if error.kind() == ErrorKind::TimedOut => bail!("no message comes any more"),
+                Err(error) if error.kind() == ErrorKind::TimedOut => bail!("no more message arrives"),
                 Err(error) => return Err(error.into()),
             };
             match message.elements() {

@@ -1,71 +1,104 @@
-//! Tests the locks of other libraries against Leasehold's.
+//! Tests the locks of other libraries against Leasehold's on the same keys.
 //!
 //! `cargo xtask interop` installs the libraries, builds their drivers (`drivers/` at the repository's root) and runs this
-//! program. It owns the cases and what each proves: that their hold excludes our clients, and our hold theirs. It
-//! installs and builds nothing. In these sources "theirs" are clients of the other library, "ours" are Leasehold's.
+//! program. It owns the cases and what each proves: a hold of the library excludes Leasehold's clients, and the reverse.
+//! It installs and builds nothing. Clients that run in processes of their own without a library (`builtin`) are this
+//! program again, started in another role.
 
+mod builtin;
 mod case;
 mod contention;
 mod driver;
-mod ground;
+mod fixture;
 mod key;
-mod neighbour;
-mod planted;
+mod library;
+mod mutant_proxy;
+mod mutants;
 mod report;
-mod wire;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::case::Case;
-use crate::contention::{Crowd, Work};
-use crate::neighbour::{Format, Neighbour};
+use crate::contention::{Contention, CountOptions};
+use crate::library::{Format, Library};
+use crate::mutants::Mutant;
 use crate::report::Report;
 
 #[derive(Parser)]
-#[command(name = "leasehold-interop", about = "Tests the locks of other libraries against Leasehold's")]
+#[command(
+    name = "leasehold-interop",
+    about = "Tests the locks of other libraries against Leasehold's",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    #[command(flatten)]
+    tests: Tests,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Serves as a driver without a library.
+    #[command(hide = true)]
+    Serve {
+        #[command(subcommand)]
+        driver: builtin::Driver,
+    },
+}
+
+#[derive(clap::Args)]
+struct Tests {
     /// The directory with the drivers, each in a directory with the name of its library.
     #[arg(long, value_name = "DIR", default_value = "target/drivers")]
     drivers: PathBuf,
-    /// A case to run; without this, all of them, and with several libraries one more with all at once.
+    /// A case to run. Without this option all cases run, and with several libraries one more in which all contend.
     #[arg(long, value_enum)]
     case: Vec<Case>,
     #[command(flatten)]
-    work: Work,
-    /// A fault to plant into what Leasehold's clients send, for a case to find.
-    #[arg(long, value_enum, value_name = "FAULT")]
-    ours: Option<planted::Fault>,
-    /// The libraries; or `plant:FAULT` for a built-in driver with a fault that locks as a Mutex does, or
-    /// `rlock:FAULT` for one that locks as Redisson does.
+    count: CountOptions,
+    /// A defect to plant into what Leasehold's clients send, for a case to find.
+    #[arg(long, value_enum, value_name = "MUTANT")]
+    mutant: Option<Mutant>,
+    /// The libraries. `mutex:FAULT` is a built-in driver with a fault that locks as a Mutex does, `rlock:FAULT` one that
+    /// locks as Redisson does.
     #[arg(required = true)]
-    neighbours: Vec<String>,
+    libraries: Vec<String>,
 }
 
-#[tokio::main(worker_threads = 2)]
-async fn main() -> Result<ExitCode> {
+fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    let neighbours: Result<Vec<_>> =
-        args.neighbours.iter().map(|name| Neighbour::named(name, &args.drivers, args.ours)).collect();
-    let report = try_all(&neighbours?, &args.case, args.work).await;
-    Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if let Some(Role::Serve { driver }) = args.role {
+        builtin::serve(driver)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Tests { drivers, case, count, mutant, libraries } = args.tests;
+    let libraries: Result<Vec<_>> =
+        libraries.iter().map(|name| Library::named(name, &drivers, mutant)).collect();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let report = runtime.block_on(run_cases(&libraries?, &case, count));
+    Ok(report.exit_code())
 }
 
-async fn try_all(neighbours: &[Neighbour], only: &[Case], work: Work) -> Report {
+async fn run_cases(libraries: &[Library], only: &[Case], count: CountOptions) -> Report {
     let mut report = Report::default();
-    for neighbour in neighbours {
+    for library in libraries {
         let chosen = |case: &&Case| only.is_empty() || only.contains(case);
-        for case in Case::value_variants().iter().filter(chosen).filter(|case| case.suits(neighbour.format)) {
-            report.add(&neighbour.name, case.title(), case.run(neighbour, work).await);
+        for case in
+            Case::value_variants().iter().filter(chosen).filter(|case| case.applies_to(library.format))
+        {
+            report.add(&library.name, case.title(), case.run(library, count).await);
         }
     }
-    let theirs: Vec<_> = neighbours.iter().filter(|neighbour| neighbour.format == Format::String).collect();
-    if theirs.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
-        let crowd = Crowd { theirs, ours: 2, work };
-        report.add("all at once", Case::Contention.title(), crowd.count());
+    let plain: Vec<_> = libraries.iter().filter(|library| library.format == Format::String).collect();
+    if plain.len() > 1 && (only.is_empty() || only.contains(&Case::Contention)) {
+        let contention = Contention { libraries: plain, leasehold_clients: 2, count };
+        report.add("all at once", Case::Contention.title(), contention.run());
     }
     report
 }

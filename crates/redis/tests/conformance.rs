@@ -290,7 +290,7 @@ impl RedisQuorum {
 
     /// Runs a command on each.
     fn cli(&self, command: &[&str]) {
-        for server in self.0.0.each() {
+        for server in self.0.0.iter() {
             server.cli(command).expect("a reply");
         }
     }

@@ -20,8 +20,8 @@ pub(crate) enum AnyGuard {
     Write(WriteGuard),
 }
 
-/// The remaining holds after the release of one guard, or the name of the lock if it failed.
-fn once(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<String>> {
+/// The remaining holds after a release that ends the hold, or the name of the lock if it failed.
+fn single(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<String>> {
     released.map(|()| 0).map_err(|_| vec![name])
 }
 
@@ -145,12 +145,12 @@ impl AnyGuard {
     /// released.
     pub(crate) async fn release(self) -> Result<u64, Vec<String>> {
         match self {
-            Self::Mutex(guard, _) => once(guard.name().to_string(), guard.release().await),
-            Self::Leader(leadership) => once(leadership.name().to_string(), leadership.resign().await),
-            Self::Permit(permit) => once(permit.name().to_string(), permit.release().await),
-            Self::Read(guard) => once(guard.name().to_string(), guard.release().await),
-            Self::Upgradable(guard) => once(guard.name().to_string(), guard.release().await),
-            Self::Write(guard) => once(guard.name().to_string(), guard.release().await),
+            Self::Mutex(guard, _) => single(guard.name().to_string(), guard.release().await),
+            Self::Leader(leadership) => single(leadership.name().to_string(), leadership.resign().await),
+            Self::Permit(permit) => single(permit.name().to_string(), permit.release().await),
+            Self::Read(guard) => single(guard.name().to_string(), guard.release().await),
+            Self::Upgradable(guard) => single(guard.name().to_string(), guard.release().await),
+            Self::Write(guard) => single(guard.name().to_string(), guard.release().await),
             Self::Reentrant(guard) => {
                 let name = guard.name().to_string();
                 match guard.release().await {

@@ -62,7 +62,7 @@ pub enum Event<'a> {
     Host(HostId, HostEvent),
     /// Something happened to the server.
     Server(ServerEvent),
-    /// A client gave an operation to its connection.
+    /// A client sent an operation on its connection.
     Sent {
         /// The sender.
         host: HostId,
@@ -82,7 +82,7 @@ pub enum Event<'a> {
     },
     /// The store has executed an operation.
     Executed(&'a Execution<'a>),
-    /// A client has the outcome of an operation; `None` if that is unknown, or that it was refused.
+    /// A client received the outcome of an operation: `None` without a reply, or if it was refused.
     Answered {
         /// The receiver.
         host: HostId,
@@ -93,16 +93,16 @@ pub enum Event<'a> {
     },
     /// The store has executed an acquire of several locks in one step. An `Executed` event for each lock follows.
     MultiExecuted(&'a MultiExecution<'a>),
-    /// A client has the outcome of such a question; `None` if that is unknown, or that it was refused.
+    /// A client received the outcome of such an acquire: `None` without a reply, or if it was refused.
     MultiAnswered {
         /// The receiver.
         host: HostId,
         /// Which message.
         message: u64,
         /// The reply for each lock.
-        shares: Option<&'a [MultiAcquired]>,
+        replies: Option<&'a [MultiAcquired]>,
     },
-    /// A client gave an operation on sessions to its connection.
+    /// A client sent an operation on sessions on its connection.
     SessionSent {
         /// The sender.
         host: HostId,
@@ -115,7 +115,7 @@ pub enum Event<'a> {
     },
     /// The store has executed an operation on sessions.
     SessionExecuted(&'a SessionExecution<'a>),
-    /// A client has the outcome of an operation on sessions; `None` if that is unknown.
+    /// A client received the outcome of an operation on sessions: `None` without a reply.
     SessionAnswered {
         /// The receiver.
         host: HostId,
@@ -126,9 +126,9 @@ pub enum Event<'a> {
     },
     /// A message has reached the mailbox of a process.
     Notified(HostId, Notification),
-    /// A client of another library holds the lock, at most until then; or has released it.
+    /// A client of another library holds the lock until at most then, or has released it.
     Foreign(LockId, Option<Instant>),
-    /// Something a task did.
+    /// An event of a task.
     Task(TaskId, LockId, TaskEvent),
     /// An event of an observer of an Election.
     Observer(TaskId, LockId, ObserverEvent),
@@ -141,27 +141,27 @@ pub enum Event<'a> {
 /// An event of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostEvent {
-    /// It is gone, in the middle of whatever it did.
+    /// It crashed.
     Crashed,
     /// It is suspended. Its clock keeps running.
     Stopped,
     /// It resumes.
-    WentOn,
-    /// A connection of its broke: the keeper's, or the other.
+    Resumed,
+    /// One of its connections broke.
     LinkDown {
-        /// Which.
+        /// Whether it is the keeper's connection.
         keeper: bool,
     },
-    /// A connection of its is there again, with its mailboxes.
+    /// One of its connections is up again, with its mailboxes.
     LinkUp {
-        /// Which.
+        /// Whether it is the keeper's connection.
         keeper: bool,
     },
-    /// A message of this process is lost or late. Until then, checks do not expect the process to know its effect.
+    /// A message of this process is lost or delayed. Until then, checks do not expect the process to know its effect.
     Delayed(Instant),
-    /// An operation of its failed: it pauses before it tries again.
+    /// One of its operations failed, and it pauses before the next attempt.
     OperationFailed,
-    /// It has ended, with nothing left to do.
+    /// It ended by itself.
     Ended,
 }
 
@@ -172,10 +172,10 @@ pub enum ServerEvent {
     Down,
     /// It is up again.
     Up {
-        /// Whether it has kept its data.
+        /// Whether it kept its data.
         with_data: bool,
     },
-    /// A replica has taken over. Updates that had not reached it are lost.
+    /// A replica took over. Updates that had not reached it are lost.
     FailedOver,
     /// Its clock was set.
     Jumped(i64),
@@ -183,23 +183,31 @@ pub enum ServerEvent {
     Deleted(LockId),
 }
 
+impl ServerEvent {
+    /// Whether the state of the store is unknown until the next operation: data was lost or restored, or which keys
+    /// expire has changed.
+    pub const fn makes_state_unknown(self) -> bool {
+        matches!(self, Self::Up { with_data: false } | Self::FailedOver | Self::Jumped(_))
+    }
+}
+
 /// A fault of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageFault {
     /// The request is lost.
     RequestLost,
-    /// The request arrives then.
-    RequestLate(Instant),
-    /// The request arrives a second time then.
-    RequestTwice(Instant),
-    /// The connection `broken_links`, and the request arrives all the same, then.
-    Ghost(Instant),
+    /// The request arrives late, at that time.
+    RequestDelayed(Instant),
+    /// The request arrives a second time, at that time.
+    RequestDuplicated(Instant),
+    /// The connection broke, and the request arrives nevertheless, at that time.
+    ArrivedAfterBreak(Instant),
     /// The reply is lost.
     ReplyLost,
-    /// A message to a mailbox is lost.
-    WakeLost,
-    /// A message to a mailbox arrives then.
-    WakeLate(Instant),
+    /// A notification is lost.
+    NotificationLost,
+    /// A notification arrives late, at that time.
+    NotificationDelayed(Instant),
 }
 
 /// An operation that the store has executed.
@@ -210,9 +218,9 @@ pub struct Execution<'a> {
     /// Which message.
     pub message: u64,
     /// Set if the request was late, a duplicate, or overtaken by a later one. Its sender does not rely on it.
-    pub out_of_time: bool,
+    pub is_stale: bool,
     /// Set if it is part of an acquire of several locks, which grants nothing to other waiters.
-    pub together: bool,
+    pub in_multi_acquire: bool,
     /// Which lock.
     pub lock: LockId,
     /// The operation.
@@ -220,7 +228,7 @@ pub struct Execution<'a> {
     /// The reply.
     pub reply: &'a Reply,
     /// The notifications that it causes.
-    pub wakes: &'a [Notification],
+    pub notifications: &'a [Notification],
     /// The lock afterwards.
     pub state: &'a LockState,
     /// The sessions that the store knows.
@@ -237,7 +245,7 @@ pub struct MultiExecution<'a> {
     /// Which message.
     pub message: u64,
     /// For each lock: the request, the reply, and the state afterwards.
-    pub shares: &'a [(LockId, &'a Acquire, &'a MultiAcquired, &'a LockState)],
+    pub replies: &'a [(LockId, &'a Acquire, &'a MultiAcquired, &'a LockState)],
     /// The store's clock.
     pub clock: &'a Clock,
 }
@@ -250,7 +258,7 @@ pub struct SessionExecution<'a> {
     /// Which message.
     pub message: u64,
     /// Set if the request was late, a duplicate, or overtaken by a later one.
-    pub out_of_time: bool,
+    pub is_stale: bool,
     /// The operation.
     pub op: &'a SessionOp,
     /// The reply.
@@ -264,27 +272,27 @@ pub struct SessionExecution<'a> {
 /// An event of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEvent {
-    /// It begins to acquire the lock for this owner. `None` stands for the task itself, or a new owner.
+    /// It begins to acquire the lock for this owner. `None` is the task itself, or a new owner.
     Acquiring(AcquireMethod, Option<OwnerId>),
-    /// It has the lock, and should have it for so long.
+    /// It acquired the lock.
     Acquired(GuardId, NewGuard),
-    /// Its belief in its hold has changed.
+    /// The time until which its guard is valid changed.
     ValidityChanged(GuardId, Validity),
-    /// It did not get the lock.
+    /// Its acquire failed.
     NotAcquired(AcquireFailure),
-    /// It was let in by a Latch or a Barrier, or has arrived: it has nothing to give back.
+    /// It passed a Latch or a Barrier, or arrived there. It has no guard.
     Admitted,
-    /// It begins to convert its guard, and does not observe a loss until that ends.
+    /// It begins to convert its guard, and observes no loss until the conversion ends.
     Converting(GuardId),
-    /// It begins to lengthen its hold.
-    Extends(GuardId),
-    /// It lengthened its hold, to last until then at least.
+    /// It begins to extend its hold.
+    Extending(GuardId),
+    /// It extended its hold, at least until that time.
     Extended(GuardId, Instant),
-    /// It stopped wanting the lock, by dropping the future.
+    /// It dropped the future of its acquire.
     Cancelled,
-    /// It begins to give the lock back, or drops its guard, or the release that it began.
+    /// It begins to release the lock, or drops its guard or the future of its release.
     Releasing(GuardId, ReleaseMethod),
-    /// Its release has returned; where that was a success, with how often its owner has the lock yet.
+    /// Its release returned: on success, with the remaining holds of its owner.
     Released(GuardId, Option<u64>),
     /// The loss of this lock was reported, or that of another lock of the same guard.
     LossReported(GuardId, LossScope),
@@ -297,23 +305,23 @@ pub enum ObserverEvent {
     Begins,
     /// The leader with this token was reported, or that there is no leader.
     Reported(Option<FencingToken>),
-    /// It observes no more.
+    /// It stops observing.
     Ends,
 }
 
 /// An event of a task that uses `once_per`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeriodEvent {
-    /// It has the turn.
-    Has {
+    /// It started the period.
+    Started {
         /// The fencing token.
         fence: FencingToken,
-        /// Until when it believes in it, in true time.
+        /// Until when its guard is valid, in true time.
         until: Instant,
         /// The period, within which no other task may start.
         period: Duration,
     },
-    /// It begins to finish, give up or drop its guard, and relies on it no longer.
+    /// It begins to finish, give up or drop its guard.
     Releasing(FencingToken),
 }
 
@@ -323,8 +331,8 @@ pub struct NewGuard {
     /// The fencing token.
     pub fence: FencingToken,
     /// Until when the guard is valid.
-    pub belief: Validity,
-    /// For how long the hold is to last.
+    pub validity: Validity,
+    /// The requested lease.
     pub lease_policy: LeasePolicy,
     /// The owner, of a ReentrantMutex or an RwLock.
     pub owner: Option<OwnerId>,
@@ -333,7 +341,7 @@ pub struct NewGuard {
     /// How many holds the owner has, including this one, as reported to the task.
     pub count: u64,
     /// Set if it is one of several locks under one guard.
-    pub together: bool,
+    pub is_multi: bool,
     /// How long the process may cache the hold after its release.
     pub keep_for: Option<Duration>,
 }
@@ -343,35 +351,35 @@ pub struct NewGuard {
 pub enum LossScope {
     /// The lock of the event.
     This,
-    /// Another that was held together with it.
+    /// Another lock of the same guard.
     Another,
 }
 
-/// How a lock is sought.
+/// How a lock is acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireMethod {
     /// One attempt.
     Try,
     /// Wait in the queue, up to a limit.
-    Wait(Duration),
+    WaitTimeout(Duration),
     /// Wait in the queue without a limit.
-    WaitForEver,
-    /// By trying again and again, for so long at the most.
+    Wait,
+    /// Poll without the queue, up to a limit.
     Poll(Duration),
     /// Several locks, one attempt.
     TryAll,
-    /// Together with others, for so long at the most; for as long as it takes if there is no limit.
+    /// Wait for several locks, up to a limit if there is one.
     All(Option<Duration>),
 }
 
 impl AcquireMethod {
     /// Whether it waits in the process's local queue.
-    pub const fn is_in_line(self) -> bool {
-        matches!(self, Self::Try | Self::Wait(_) | Self::WaitForEver)
+    pub const fn is_queued(self) -> bool {
+        matches!(self, Self::Try | Self::WaitTimeout(_) | Self::Wait)
     }
 
-    /// Whether others are sought with it.
-    pub const fn is_for_several(self) -> bool {
+    /// Whether it acquires several locks.
+    pub const fn is_multi_acquire(self) -> bool {
         matches!(self, Self::TryAll | Self::All(_))
     }
 }
@@ -385,18 +393,18 @@ pub enum AcquireFailure {
     TimedOut,
     /// The store failed.
     Fault,
-    /// The lease is shorter than the way to the store.
-    TooSlow,
+    /// The lease ended before the reply arrived.
+    LeaseTooShort,
     /// Of several locks, one was lost before all were acquired.
     Lost,
     /// It can never succeed.
     Impossible,
 }
 
-/// How long a hold is to last.
+/// The lease of a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeasePolicy {
-    /// For as long as its guard lives, by leases of this length.
+    /// Renewed while its guard exists, by leases of this length.
     Renewed(Duration),
     /// This lease, counted from the request.
     Given(Duration),
@@ -404,7 +412,7 @@ pub enum LeasePolicy {
     Added(Duration),
 }
 
-/// Until when a holder believes that it holds the lock.
+/// Until when a guard is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// In true time.
@@ -420,7 +428,7 @@ pub enum ReleaseMethod {
     Drop,
 }
 
-/// A hold of ours at the store.
+/// A hold of Leasehold's at the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     /// Which.
@@ -434,16 +442,16 @@ pub struct Held {
     /// Until when, in true time; `None` if it never ends.
     pub until: Option<Instant>,
     /// What can end it before its lease.
-    pub life: Liveness,
+    pub liveness: Liveness,
     /// Since when, in milliseconds of the store's clock.
     since_ms: u64,
 }
 
 impl Held {
-    /// Until when, in the store's milliseconds, it is spared though the store does not know its session: its holder may
-    /// believe in it for so long.
-    pub const fn spared_until_ms(&self) -> Option<u64> {
-        match self.life {
+    /// Until when the store does not evict it although it does not know its session, in the store's milliseconds. Its guard
+    /// may be valid for so long.
+    pub const fn session_spared_until_ms(&self) -> Option<u64> {
+        match self.liveness {
             Liveness::Session { alive_ms } => Some(self.since_ms + alive_ms),
             Liveness::Lease => None,
         }
@@ -468,22 +476,22 @@ impl Execution<'_> {
         claim_of(self.op)
     }
 
-    /// Whether a session has not beaten for too long at that time, or is not known.
-    pub fn is_without_beat(&self, session: SessionId, at: Instant) -> bool {
+    /// Whether a session's record has lapsed at that time, or does not exist.
+    pub fn has_no_live_record(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
         self.sessions.records.get(&session).is_none_or(|record| record.alive_until_ms < now_ms)
     }
 
-    /// Whether a session has lapsed at that time, by its record and the store's clock. Without a record, by the holds
-    /// that the operation left.
+    /// Whether a session has lapsed at that time by the store's clock: by its record, or without a record by its holds on the
+    /// lock.
     pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
-        if !self.is_without_beat(session, at) || self.sessions.records.contains_key(&session) {
-            return self.is_without_beat(session, at);
+        if !self.has_no_live_record(session, at) || self.sessions.records.contains_key(&session) {
+            return self.has_no_live_record(session, at);
         }
         let holds = self.holds(at);
         let its = holds.iter().filter(|held| held.hold.session() == session);
-        its.filter_map(Held::spared_until_ms).max().is_none_or(|until_ms| until_ms < now_ms)
+        its.filter_map(Held::session_spared_until_ms).max().is_none_or(|until_ms| until_ms < now_ms)
     }
 
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
@@ -501,7 +509,7 @@ impl Execution<'_> {
     pub fn evicts(&self) -> Option<SessionId> {
         match self.op {
             Op::Evict(evict) => Some(evict.session),
-            Op::Acquire(ask) => ask.predecessor,
+            Op::Acquire(request) => request.predecessor,
             _ => None,
         }
     }
@@ -509,7 +517,7 @@ impl Execution<'_> {
     /// The acquire in the operation, with its reply.
     pub fn acquires(&self) -> Option<(&Acquire, &Acquired)> {
         match (self.op, self.reply) {
-            (Op::Acquire(ask), Reply::Acquire(reply)) => Some((ask, reply)),
+            (Op::Acquire(request), Reply::Acquire(reply)) => Some((request, reply)),
             (Op::Release(release), Reply::Release(released)) => match (&release.next, &released.next) {
                 (Some(next), Some(Ok(reply))) => Some((next, reply)),
                 _ => None,
@@ -519,9 +527,9 @@ impl Execution<'_> {
     }
 }
 
-/// The holds of ours that a lock has, also those that are over and lie there yet.
+/// The holds of Leasehold's on a lock, with expired ones that are not removed yet.
 pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
-    let ends = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
+    let expiry = |at_ms: u64| clock.shows_at((at_ms + 1) * 1000);
     match &state.value {
         Some(Value { content: Content::ReentrantHolds(entries), expires_ms }) => {
             let held = |entry: &leasehold_core::model::ReentrantHold| Held {
@@ -530,55 +538,55 @@ pub(crate) fn holds(state: &LockState, clock: &Clock) -> Vec<Held> {
                 mode: LockMode::Exclusive,
                 fence: entries.fence.unwrap_or(FencingToken::new(0)),
                 // No entry outlasts its key.
-                until: Some(ends(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
-                life: entry.liveness,
+                until: Some(expiry(expires_ms.map_or(entry.until_ms, |at_ms| at_ms.min(entry.until_ms)))),
+                liveness: entry.liveness,
                 since_ms: entry.since_ms,
             };
             entries.holds.iter().map(held).collect()
         }
-        Some(Value { content: Content::SharedHolders(parts), expires_ms }) => {
-            let held = |part: &leasehold_core::model::SharedHold| Held {
-                hold: part.hold,
-                owner: part.owner.clone(),
-                mode: part.mode,
-                fence: part.fence,
-                // No part outlasts its key.
-                until: Some(ends(expires_ms.map_or(part.until_ms, |at_ms| at_ms.min(part.until_ms)))),
-                life: part.liveness,
-                since_ms: part.since_ms,
+        Some(Value { content: Content::SharedHolders(holders), expires_ms }) => {
+            let held = |hold: &leasehold_core::model::SharedHold| Held {
+                hold: hold.hold,
+                owner: hold.owner.clone(),
+                mode: hold.mode,
+                fence: hold.fence,
+                // No hold outlasts its key.
+                until: Some(expiry(expires_ms.map_or(hold.until_ms, |at_ms| at_ms.min(hold.until_ms)))),
+                liveness: hold.liveness,
+                since_ms: hold.since_ms,
             };
-            parts.holds.iter().map(held).collect()
+            holders.holds.iter().map(held).collect()
         }
-        Some(value) => tenant(state, value, ends).into_iter().collect(),
+        Some(value) => single_hold(state, value, expiry).into_iter().collect(),
         None => Vec::new(),
     }
 }
 
 /// The hold on a Mutex or an Election. `None` during a backoff after a release.
-fn tenant(state: &LockState, value: &Value, ends: impl Fn(u64) -> Instant) -> Option<Held> {
+fn single_hold(state: &LockState, value: &Value, expiry: impl Fn(u64) -> Instant) -> Option<Held> {
     let record = state.record.as_ref()?;
-    let tenant = record.last_holder.as_ref()?;
-    let hold = tenant.claim.hold;
+    let last_holder = record.last_holder.as_ref()?;
+    let hold = last_holder.claim.hold;
     let ended = record.ended.find(&hold).is_some();
-    if value.content.token() != Some(&*state.kind.token(&tenant.claim))
-        || (tenant.claim.value.is_some() && ended)
+    if value.content.token() != Some(&*state.kind.token(&last_holder.claim))
+        || (last_holder.claim.value.is_some() && ended)
     {
         return None;
     }
-    let (fence, until) = (record.last_fence?, value.expires_ms.map(ends));
+    let (fence, until) = (record.last_fence?, value.expires_ms.map(expiry));
     Some(Held {
         hold,
         owner: None,
         mode: LockMode::Exclusive,
         fence,
         until,
-        life: tenant.liveness,
-        since_ms: tenant.since_ms,
+        liveness: last_holder.liveness,
+        since_ms: last_holder.since_ms,
     })
 }
 
-/// When sessions end, in true time, if they beat no more.
-pub(crate) fn ends(sessions: &Sessions, clock: &Clock) -> BTreeMap<SessionId, Instant> {
+/// When sessions end without further heartbeats, in true time.
+pub(crate) fn session_ends(sessions: &Sessions, clock: &Clock) -> BTreeMap<SessionId, Instant> {
     let end = |until_ms: u64| clock.shows_at((until_ms + 1) * 1000);
     sessions.records.iter().map(|(session, record)| (*session, end(record.alive_until_ms))).collect()
 }
@@ -586,7 +594,7 @@ pub(crate) fn ends(sessions: &Sessions, clock: &Clock) -> BTreeMap<SessionId, In
 /// The claim that an operation is about.
 pub(crate) fn claim_of(op: &Op) -> Option<&Claim> {
     match op {
-        Op::Acquire(ask) => Some(&ask.claim),
+        Op::Acquire(request) => Some(&request.claim),
         Op::Extend(extend) => Some(&extend.claim),
         Op::Release(release) => Some(&release.claim),
         Op::Inspect(inspect) => inspect.claim.as_ref(),
@@ -594,12 +602,12 @@ pub(crate) fn claim_of(op: &Op) -> Option<&Claim> {
     }
 }
 
-/// Shortens a hold's identifier for traces. The secret half is not shown.
-struct Short<'a>(&'a HoldId);
+/// A short form of a hold's token for traces.
+struct ShortToken<'a>(&'a HoldId);
 
-impl fmt::Display for Short<'_> {
+impl fmt::Display for ShortToken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A simulated secret protects nothing, and a trace must distinguish two holds of one session.
+        // A simulated token protects nothing, and a trace must distinguish two holds of one session.
         let token = self.0.token();
         f.write_str(&token[..4])?;
         f.write_str("…")?;
@@ -609,13 +617,13 @@ impl fmt::Display for Short<'_> {
 
 fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match op {
-        Op::Acquire(ask) => show_acquire(ask, f),
+        Op::Acquire(request) => show_acquire(request, f),
         Op::Extend(extend) => {
-            write!(f, "extend {} by {} ms", Short(&extend.claim.hold), extend.lease_ms)?;
+            write!(f, "extend {} by {} ms", ShortToken(&extend.claim.hold), extend.lease_ms)?;
             extend.reserve.map_or(Ok(()), |reserve| write!(f, ", {reserve:?}"))
         }
         Op::Release(release) => {
-            write!(f, "release {} ({:?})", Short(&release.claim.hold), release.action)?;
+            write!(f, "release {} ({:?})", ShortToken(&release.claim.hold), release.action)?;
             match &release.next {
                 Some(next) => {
                     f.write_str(" and ")?;
@@ -632,9 +640,9 @@ fn show_op(op: &Op, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match op {
-        SessionOp::Heartbeat(beat) => {
-            let what = if beat.begin.is_some() { "begin" } else { "beat" };
-            write!(f, "{what} {} for {} ms", beat.session, beat.alive_ms)
+        SessionOp::Heartbeat(heartbeat) => {
+            let what = if heartbeat.begin.is_some() { "begin" } else { "heartbeat" };
+            write!(f, "{what} {} for {} ms", heartbeat.session, heartbeat.alive_ms)
         }
         SessionOp::End(session) => write!(f, "end {session}"),
         _ => f.write_str("list the sessions"),
@@ -643,25 +651,25 @@ fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
-        SessionReply::Heartbeat(beaten) => write!(f, "{beaten:?}"),
+        SessionReply::Heartbeat(heartbeat_reply) => write!(f, "{heartbeat_reply:?}"),
         SessionReply::List(all) => write!(f, "{} sessions", all.len()),
         _ => f.write_str("ended"),
     }
 }
 
-fn show_acquire(ask: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    write!(f, "acquire {} for {} ms", Short(&ask.claim.hold), ask.lease_ms)?;
-    if ask.mode != LockMode::Exclusive {
-        write!(f, " ({:?})", ask.mode)?;
+fn show_acquire(request: &Acquire, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "acquire {} for {} ms", ShortToken(&request.claim.hold), request.lease_ms)?;
+    if request.mode != LockMode::Exclusive {
+        write!(f, " ({:?})", request.mode)?;
     }
-    if let Some(value) = &ask.claim.value {
+    if let Some(value) = &request.claim.value {
         write!(f, " as {}", value.as_str())?;
     }
-    match &ask.queue {
+    match &request.queue {
         Some(queue) => write!(f, ", queue {} for {} ms", short_nonce(queue.nonce), queue.ttl_ms),
         None => Ok(()),
     }?;
-    match &ask.predecessor {
+    match &request.predecessor {
         Some(ahead) => write!(f, ", behind {ahead}"),
         None => Ok(()),
     }
@@ -686,11 +694,11 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-fn show_share(share: &MultiAcquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match share {
+fn show_multi_reply(reply: &MultiAcquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match reply {
         MultiAcquired::Acquired(acquired) => show_acquired(acquired, f),
         MultiAcquired::Blocked(Ok(acquired)) => {
-            f.write_str("in the way: ")?;
+            f.write_str("blocked: ")?;
             show_acquired(acquired, f)
         }
         other => write!(f, "{other:?}"),
@@ -709,7 +717,7 @@ fn show_reply(reply: &Reply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             }
             Ok(())
         }
-        Reply::Inspect(seen) => write!(f, "{:?}, {} wait", seen.hold_status, seen.waiters),
+        Reply::Inspect(seen) => write!(f, "{:?}, {} waiting", seen.hold_status, seen.waiters),
         other => write!(f, "{other:?}"),
     }
 }
@@ -730,11 +738,11 @@ impl fmt::Display for Event<'_> {
                 show_op(done.op, f)?;
                 f.write_str(" -> ")?;
                 show_reply(done.reply, f)?;
-                for wake in done.wakes {
-                    write!(f, "; {}", ShownWake(wake))?;
+                for notification in done.notifications {
+                    write!(f, "; {}", ShownNotification(notification))?;
                 }
                 for held in holds(done.state, done.clock) {
-                    write!(f, "; held by {} until {:?}", Short(&held.hold), held.until)?;
+                    write!(f, "; held by {} until {:?}", ShortToken(&held.hold), held.until)?;
                     if held.mode != LockMode::Exclusive {
                         write!(f, " ({:?})", held.mode)?;
                     }
@@ -742,15 +750,15 @@ impl fmt::Display for Event<'_> {
                 match &done.state.value {
                     None => f.write_str("; free")?,
                     Some(_) if holds(done.state, done.clock).is_empty() => {
-                        f.write_str("; held by a stranger, or resting")?;
+                        f.write_str("; held by a foreign client, or in cooldown")?;
                     }
                     Some(_) => {}
                 }
                 let waiting = done.state.record.as_ref().map_or(0, |record| record.entries.len());
-                write!(f, ", {waiting} places")
+                write!(f, ", {waiting} waiting")
             }
             Self::Answered { host, message, reply } => {
-                write!(f, "{host} has {message}: ")?;
+                write!(f, "{host} receives {message}: ")?;
                 match reply {
                     Some(reply) => show_reply(reply, f),
                     None => f.write_str("no reply"),
@@ -758,12 +766,12 @@ impl fmt::Display for Event<'_> {
             }
             Self::MultiExecuted(done) => {
                 write!(f, "server executes {} of {}: all of", done.message, done.host)?;
-                done.shares.iter().try_for_each(|(lock, ..)| write!(f, " {lock}"))
+                done.replies.iter().try_for_each(|(lock, ..)| write!(f, " {lock}"))
             }
-            Self::MultiAnswered { host, message, shares } => {
-                write!(f, "{host} has {message}: ")?;
-                match shares {
-                    Some(shares) => shares.iter().try_for_each(|share| show_share(share, f)),
+            Self::MultiAnswered { host, message, replies } => {
+                write!(f, "{host} receives {message}: ")?;
+                match replies {
+                    Some(replies) => replies.iter().try_for_each(|reply| show_multi_reply(reply, f)),
                     None => f.write_str("no reply"),
                 }
             }
@@ -779,35 +787,35 @@ impl fmt::Display for Event<'_> {
                 show_session_reply(done.reply, f)
             }
             Self::SessionAnswered { host, message, reply } => {
-                write!(f, "{host} has {message}: ")?;
+                write!(f, "{host} receives {message}: ")?;
                 match reply {
                     Some(reply) => show_session_reply(reply, f),
                     None => f.write_str("no reply"),
                 }
             }
-            Self::Notified(host, wake) => {
-                write!(f, "{host} has {}", ShownWake(wake))
+            Self::Notified(host, notification) => {
+                write!(f, "{host} receives {}", ShownNotification(notification))
             }
-            Self::Foreign(lock, Some(until)) => write!(f, "a stranger has {lock} until {until}"),
-            Self::Foreign(lock, None) => write!(f, "a stranger gives {lock} back"),
+            Self::Foreign(lock, Some(until)) => write!(f, "a foreign client holds {lock} until {until}"),
+            Self::Foreign(lock, None) => write!(f, "a foreign client releases {lock}"),
             Self::Task(task, lock, what) => write!(f, "{task} {lock}: {what:?}"),
             Self::Observer(task, lock, what) => write!(f, "{task} observes {lock}: {what:?}"),
-            Self::Period(task, lock, what) => write!(f, "{task} in its turn of {lock}: {what:?}"),
-            Self::FaultsEnded => f.write_str("healed"),
+            Self::Period(task, lock, what) => write!(f, "{task} in a period of {lock}: {what:?}"),
+            Self::FaultsEnded => f.write_str("faults end"),
         }
     }
 }
 
-/// A message, without its nonce's random half.
-struct ShownWake<'a>(&'a Notification);
+/// A notification without the random half of its nonce.
+struct ShownNotification<'a>(&'a Notification);
 
-impl fmt::Display for ShownWake<'_> {
+impl fmt::Display for ShownNotification<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Notification::Grant { nonce, fence, .. } => {
                 write!(f, "the grant of {fence} to {}", short_nonce(*nonce))
             }
-            Notification::Wanted { fence, .. } => write!(f, "that {fence} is wanted"),
+            Notification::Wanted { fence, .. } => write!(f, "the request for {fence}"),
             other => write!(f, "the loss of {}", other.fence()),
         }
     }

@@ -1,10 +1,10 @@
-//! A simulated world, made to break locks in.
+//! A simulated world that searches for defects in locks.
 //!
-//! The real engine runs in it, not a copy. Clients are [`leasehold::Client`]s whose clock, randomness, timers and
-//! store come from this crate. Everything else is simulated on one thread in virtual time, in an order drawn from a
-//! seed: a server that executes the model; a network that loses, delays, duplicates and reorders messages; processes
-//! that stop and crash; a server that restarts with or without its data, or fails over to a lagging replica; clocks
-//! that drift and jump; and futures that are dropped at any await.
+//! The library's engine runs in it. Clients are [`leasehold::Client`]s whose clock, randomness, timers and store come from
+//! this crate. Everything else is simulated on one thread in virtual time, in an order drawn from a seed: a server that
+//! executes the model; a network that loses, delays, duplicates and reorders messages; processes that stop and crash; a
+//! server that restarts with or without its data, or fails over to a lagging replica; clocks that drift and jump; and
+//! futures that are dropped at any await.
 //!
 //! ```
 //! use leasehold_sim::{Run, run};
@@ -14,11 +14,11 @@
 //! assert_eq!(outcome.counts, run(&Run::new(7)).counts); // the same seed is the same run
 //! ```
 //!
-//! The [`checks`] state what must hold. They are separate from the workload and know nothing of it. [Mutants](Mutant)
-//! prove that each check can fail.
+//! The [`checks`] define what must hold. They depend only on events, not on the workload. [Mutants](Mutant) prove that each
+//! check can fail.
 //!
-//! 1. A run depends on its seed alone: no clock, no thread, no hash order.
-//! 2. Nothing of a run outlives it, so a process can execute millions of runs.
+//! 1. A run depends only on its seed: not on a clock, threads or hash order.
+//! 2. A run leaves nothing behind, so a process can execute millions of runs.
 
 mod any_guard;
 pub mod checks;
@@ -37,7 +37,7 @@ pub use event::{
     LossScope, MessageFault, MultiExecution, NewGuard, ObserverEvent, OwnerId, PeriodEvent, ReleaseMethod,
     ServerEvent, SessionExecution, TaskEvent, TaskId, Validity,
 };
-pub use model_server::{Data, Flaw, ModelServer, ServerObservation};
+pub use model_server::{Data, ModelServer, ServerMutant, ServerObservation};
 pub use mutants::Mutant;
 pub use run::{Outcome, Run, run};
 pub use world::faults::FaultProfile;

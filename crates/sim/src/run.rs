@@ -4,7 +4,7 @@ use crate::checks::recorder::{Counts, Recorder, Violation};
 use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
 use crate::event::LockId;
 use crate::mutants::Mutant;
-use crate::workload::{admin, process, stranger};
+use crate::workload::{admin, foreign_client, process};
 use crate::world::faults::{FaultPlan, FaultProfile};
 use crate::world::network::Net;
 use crate::world::server::Server;
@@ -25,7 +25,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run as it should be.
+    /// A run without a defect.
     pub const fn new(seed: u64) -> Self {
         Self { seed, mutant: None, with_trace: false }
     }
@@ -60,7 +60,7 @@ pub struct Outcome {
 }
 
 impl Mutant {
-    /// Whether a run has the locks that it is of.
+    /// Whether a run has the locks that the mutant is about.
     pub const fn applies_to(self, run: &Run) -> bool {
         if self.is_of_shared_locks() {
             run.has_shared_locks()
@@ -76,34 +76,34 @@ impl Mutant {
 
 /// Runs the world once.
 pub fn run(run: &Run) -> Outcome {
-    let chance = Random::from_seed(run.seed);
-    let slots = usize::try_from(chance.between(1, 4)).unwrap_or(1);
-    let locks = u8::try_from(*chance.pick(&[1, 2, 2, 3])).unwrap_or(1);
-    let fault_plan = FaultPlan::draw(&chance, slots, locks);
+    let random = Random::from_seed(run.seed);
+    let slots = usize::try_from(random.between(1, 4)).unwrap_or(1);
+    let locks = u8::try_from(*random.pick(&[1, 2, 2, 3])).unwrap_or(1);
+    let fault_plan = FaultPlan::draw(&random, slots, locks);
     let profile = fault_plan.profile;
-    let clock = Clock::new(1_760_000_000_000_000 + chance.below(1_000_000), drift(&chance, &fault_plan));
-    let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &chance)).collect();
-    // A generator of its own, so that other runs keep their random choices.
-    let apart = Random::from_seed(!run.seed);
-    let limits = SharedLimits::draw(&apart);
+    let clock = Clock::new(1_760_000_000_000_000 + random.below(1_000_000), drift(&random, &fault_plan));
+    let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &random)).collect();
+    // A separate generator, so that other runs keep their random choices.
+    let extra_random = Random::from_seed(!run.seed);
+    let limits = SharedLimits::draw(&extra_random);
     let handoff = HandoffConfig::draw(&Random::from_seed(run.seed.rotate_left(32)));
     if run.has_shared_locks() {
-        locks = locks.into_iter().map(|lock| shared(lock, &apart)).collect();
+        locks = locks.into_iter().map(|lock| shared(lock, &extra_random)).collect();
     }
     if run.has_elections() {
-        locks = led(locks, &apart);
+        locks = with_elections(locks, &extra_random);
     }
-    let period = run.has_periods().then(|| Period::draw(&apart));
+    let period = run.has_periods().then(|| Period::draw(&extra_random));
     if let Some(first) = locks.first_mut().filter(|_| period.is_some()) {
         first.kind = Kind::Mutex;
     }
     let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
     let server = Server::new(clock, profile == FaultProfile::DataLoss, kinds.clone());
-    let net = Net::new(chance.branch(), server);
-    let (scheduler_chance, config) = (chance.branch(), WorkloadConfig::draw(&chance));
-    let recorder = Recorder::new(fault_plan.promises(), config.free_every.is_some(), kinds, run.with_trace);
+    let net = Net::new(random.branch(), server);
+    let (scheduler_random, config) = (random.branch(), WorkloadConfig::draw(&random));
+    let recorder = Recorder::new(fault_plan.promises(), config.yield_every.is_some(), kinds, run.with_trace);
     let sim = Sim::new(SimConfig {
-        scheduler_chance,
+        scheduler_random,
         fault_plan,
         workload: config,
         handoff,
@@ -113,38 +113,38 @@ pub fn run(run: &Run) -> Outcome {
         mutant: run.mutant,
         net,
         recorder,
-        start_process: |sim, host, chance| Box::pin(process(sim, host, chance)),
+        start_process: |sim, host, random| Box::pin(process(sim, host, random)),
     });
     for _ in 0..slots {
-        sim.add_slot(chance.branch());
+        sim.add_slot(random.branch());
     }
-    if chance.chance(250) {
+    if random.chance(250) {
         let host = sim.scheduler.add_host(Clock::new(0, 0));
-        sim.scheduler.spawn(host, Box::pin(stranger(sim.clone(), chance.branch())));
+        sim.scheduler.spawn(host, Box::pin(foreign_client(sim.clone(), random.branch())));
     }
-    if chance.chance(300) {
-        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
-        sim.scheduler.spawn(host, Box::pin(admin::monitor(sim.store(host, &chance), chance)));
+    if random.chance(300) {
+        let (host, random) = (sim.scheduler.add_host(Clock::new(0, 0)), random.branch());
+        sim.scheduler.spawn(host, Box::pin(admin::monitor(sim.store(host, &random), random)));
     }
-    if chance.chance(200) {
-        let (host, chance) = (sim.scheduler.add_host(Clock::new(0, 0)), chance.branch());
-        sim.scheduler.spawn(host, Box::pin(admin::operator(sim.store(host, &chance), chance)));
+    if random.chance(200) {
+        let (host, random) = (sim.scheduler.add_host(Clock::new(0, 0)), random.branch());
+        sim.scheduler.spawn(host, Box::pin(admin::operator(sim.store(host, &random), random)));
     }
     sim.schedule_faults();
-    sim.live();
+    sim.run();
     sim.scheduler.end();
     let (violation, counts, trace) = sim.result();
     Outcome { violation, counts, profile, trace }
 }
 
-fn lock(number: u8, chance: &Random) -> Option<Lock> {
+fn lock(number: u8, random: &Random) -> Option<Lock> {
     let name = LockName::try_from(LockId(number).to_string()).ok()?;
-    Some(if chance.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
+    Some(if random.chance(350) { Lock::reentrant(name) } else { Lock::mutex(name) })
 }
 
 /// The same name with another kind of lock, sometimes unchanged.
-fn shared(lock: Lock, chance: &Random) -> Lock {
-    match chance.below(20) {
+fn shared(lock: Lock, random: &Random) -> Lock {
+    match random.below(20) {
         0..9 => Lock::rwlock(lock.name),
         9..15 => Lock::semaphore(lock.name),
         15..17 => Lock::latch(lock.name),
@@ -154,10 +154,10 @@ fn shared(lock: Lock, chance: &Random) -> Lock {
 }
 
 /// The first lock as an Election, and of the others some that are Mutexes.
-fn led(locks: Vec<Lock>, chance: &Random) -> Vec<Lock> {
-    let leads = |(number, lock): (usize, Lock)| {
-        let is_led = number == 0 || (lock.kind == Kind::Mutex && chance.chance(500));
+fn with_elections(locks: Vec<Lock>, random: &Random) -> Vec<Lock> {
+    let as_election = |(number, lock): (usize, Lock)| {
+        let is_led = number == 0 || (lock.kind == Kind::Mutex && random.chance(500));
         if is_led { Lock::election(lock.name) } else { lock }
     };
-    locks.into_iter().enumerate().map(leads).collect()
+    locks.into_iter().enumerate().map(as_election).collect()
 }

@@ -4,21 +4,21 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// More points than any of our operations has, to detect a future that never completes.
+/// More points than any operation of Leasehold has, to detect a future that never completes.
 const MAX_POINTS: usize = 10_000;
 
 /// Starts the future of `start` again and again, and drops it after its k-th pending poll, k = 0, 1, 2, …, until it
-/// completes before it can be dropped. After each drop `check` is run with k. Gives the number of points at which
-/// the future was dropped; k = 0 drops it before its first poll.
+/// completes before it can be dropped. After each drop it runs `check` with k. k = 0 drops the future before its first
+/// poll. Returns the number of points at which the future was dropped.
 ///
-/// Points are counted by polls: a future that is woken without need has more of them, and the number can differ
-/// between runs where a network takes part. The output of the completed run is dropped before this returns.
+/// A point is a poll: a future that is woken without need has more of them, and with a network the number differs
+/// between runs. The output of the completed run is dropped before this returns.
 ///
 /// Cancel safety: when this future itself is dropped, so is the future under test, with no check after it.
 ///
 /// # Panics
 ///
-/// When the future has not completed after 10 000 points.
+/// If the future has not completed after 10 000 points.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {

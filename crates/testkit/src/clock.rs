@@ -1,11 +1,11 @@
-//! Clocks of servers, under a test's control.
+//! Server clocks that a test controls.
 //!
 //! Owns the C shim that is preloaded into a server, and the small file through which a test sets the time. It does
 //! not touch the test's own clock, nor the server's monotonic one. (libfaketime breaks redis, hence a shim of
 //! our own.)
 //!
-//! 1. The file holds the setting and its complement. A write from here is not promised to be atomic for a reader
-//!    of the mapping, and the shim reads again until the two agree.
+//! 1. The file contains the setting and its complement. A write may not be atomic for a reader of the mapping, so the
+//!    shim reads until the two agree.
 //! 2. The file lives as long as any clock *or server* refers to it, so that a restart finds it.
 
 use std::env;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tempfile::{NamedTempFile, TempDir};
 
-/// A server clock that stands still until a test advances it.
+/// A server clock that is stopped until a test advances it.
 ///
 /// Clones are handles to one clock, which several servers may use.
 ///
@@ -126,7 +126,7 @@ enum Mode {
 pub struct Setting {
     /// Removed when the last handle is gone (2).
     file: NamedTempFile,
-    /// What was written last; the lock makes a change one step.
+    /// The value in the file. The mutex makes a change atomic.
     value: Mutex<i64>,
 }
 
@@ -155,7 +155,7 @@ impl Setting {
         Ok(())
     }
 
-    /// Makes `command` run by this clock. The shim is put into `dir`, which must outlive the process.
+    /// Makes `command` use this clock. The shim is put into `dir`, which must outlive the process.
     pub(crate) fn preload(&self, command: &mut Command, dir: &Path) -> io::Result<()> {
         let shim = dir.join("clock.so");
         fs::write(&shim, compiled_shim()?)?;

@@ -14,7 +14,7 @@ use crate::wait::wait_until;
 const SLOTS: usize = 16_384;
 /// After how long without a reply a node counts as failed, in milliseconds.
 const NODE_TIMEOUT_MS: &str = "1000";
-/// How long they may take to agree, or to promote a replica.
+/// How long the nodes may take to agree, or to promote a replica.
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Primaries, each with its replicas, that share all slots. All of them are killed on drop.
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// ```
 #[derive(Debug)]
 pub struct Cluster {
-    /// The primaries first, as they were when all began; then the replicas.
+    /// The initial primaries, then the replicas.
     nodes: Vec<RedisServer>,
     /// The ids of the nodes.
     ids: Vec<String>,
@@ -58,7 +58,7 @@ impl Cluster {
         let nodes = (0..count).map(|_| settings.clone().start()).collect::<io::Result<Vec<_>>>()?;
         let id = |node: &RedisServer| -> io::Result<_> {
             let id = node.cli(&["CLUSTER", "MYID"])?.ok()?;
-            id.text().map(str::to_owned).ok_or_else(|| io::Error::other("a node without a name"))
+            id.text().map(str::to_owned).ok_or_else(|| io::Error::other("a node has no id"))
         };
         let ids = nodes.iter().map(id).collect::<io::Result<_>>()?;
         let cluster = Self { nodes, ids };
@@ -67,13 +67,13 @@ impl Cluster {
             let primary = &cluster.ids[at % primaries];
             cluster.nodes[at].cli(&["CLUSTER", "REPLICATE", primary])?.ok()?;
         }
-        cluster.agreed()?;
+        cluster.wait_agreed()?;
         Ok(cluster)
     }
 
     fn meet(&self, primaries: usize) -> io::Result<()> {
         for (at, node) in self.nodes.iter().enumerate() {
-            // Without it all begin with the same epoch, and take a while to differ.
+            // Otherwise all nodes start with the same epoch, and resolve the conflict later.
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?.ok()?;
             if at < primaries {
                 let (first, end) = (SLOTS * at / primaries, SLOTS * (at + 1) / primaries);
@@ -82,7 +82,7 @@ impl Cluster {
             }
         }
         let mut met: Option<Instant> = None;
-        self.wait_until("the nodes to know one another", || {
+        self.wait_until("the nodes to know each other", || {
             // On a busy machine a handshake can exceed its limit of a second.
             if met.is_none_or(|met| met.elapsed() > Duration::from_secs(2)) {
                 met = Some(Instant::now());
@@ -105,7 +105,7 @@ impl Cluster {
 
     /// Waits until all running nodes report a healthy cluster, agree on the owner of each slot, and all replicas are
     /// in sync.
-    pub fn agreed(&self) -> io::Result<()> {
+    pub fn wait_agreed(&self) -> io::Result<()> {
         self.wait_until("the nodes to agree", || {
             let mut maps = Vec::new();
             for node in self.running() {
@@ -130,7 +130,7 @@ impl Cluster {
         format!("{scheme}+cluster://{}", nodes.join(","))
     }
 
-    /// The nodes: those that were primaries when all began, and then the replicas.
+    /// The nodes: the initial primaries, then the replicas.
     pub fn nodes(&mut self) -> &mut [RedisServer] {
         &mut self.nodes
     }
@@ -151,22 +151,22 @@ impl Cluster {
     pub fn owner(&self, slot: u16) -> io::Result<usize> {
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.pid().is_some()) {
             let Ok(map) = node.cli(&["CLUSTER", "SLOTS"]).and_then(Value::ok) else { continue };
-            let has = |(first, last, ports): &Shard| {
+            let owns = |(first, last, ports): &Shard| {
                 (*first..=*last).contains(&slot.into()) && ports.first() == Some(&node.port().into())
             };
-            if shards(&map).iter().any(has) {
+            if shards(&map).iter().any(owns) {
                 return Ok(at);
             }
         }
         Err(io::Error::other(format!("no node owns slot {slot}")))
     }
 
-    /// The number of the primary that has a key.
+    /// The index of the primary that owns a key.
     pub fn owner_of(&self, key: &str) -> io::Result<usize> {
         self.owner(self.slot(key)?)
     }
 
-    /// Runs a command where a key is.
+    /// Runs a command on the primary that owns a key.
     pub fn cli_at<A: AsRef<[u8]>>(&self, key: &str, arguments: &[A]) -> io::Result<Value> {
         self.nodes[self.owner_of(key)?].cli(arguments)
     }
@@ -201,7 +201,7 @@ impl Cluster {
         Ok(keys.elements().iter().filter_map(|key| key.text().map(str::to_owned)).collect())
     }
 
-    /// Moves some of its keys.
+    /// Moves keys of the slot.
     pub fn move_keys<K: AsRef<str>>(&self, keys: &[K], from: usize, to: usize) -> io::Result<()> {
         let port = self.nodes[to].port().to_string();
         let mut command = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
@@ -209,8 +209,8 @@ impl Cluster {
         self.nodes[from].cli(&command)?.ok().map(drop)
     }
 
-    /// Ends the move. Returns when all nodes report the new owner and know each other's epochs; a slot that moves
-    /// again before could be claimed by its former owner.
+    /// Ends the move. Returns when all nodes report the new owner and know each other's epochs: before that, the former
+    /// owner could claim the slot when it moves again.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
         let (slot, id) = (slot.to_string(), &self.ids[to]);
         let others = (0..self.nodes.len()).filter(|at| ![from, to].contains(at));
@@ -225,10 +225,10 @@ impl Cluster {
             let mut epochs = Vec::new();
             for node in self.running() {
                 let map = shards(&node.cli(&["CLUSTER", "SLOTS"])?.ok()?);
-                let has = |(first, last, ports): &Shard| {
+                let owns = |(first, last, ports): &Shard| {
                     (*first..=*last).contains(&slot) && ports.first() == Some(&port)
                 };
-                if !map.iter().any(has) {
+                if !map.iter().any(owns) {
                     return Ok(false);
                 }
                 let info = node.cli(&["CLUSTER", "INFO"])?.ok()?;
@@ -244,13 +244,13 @@ impl Cluster {
     }
 
     /// Waits until another node owns the slots of this one. Returns its index.
-    pub fn promoted(&self, slot: u16, old: usize) -> io::Result<usize> {
+    pub fn wait_promoted(&self, slot: u16, old: usize) -> io::Result<usize> {
         let mut promoted = None;
         self.wait_until("a replica to be promoted", || {
             promoted = self.owner(slot).ok().filter(|at| *at != old);
             Ok(promoted.is_some())
         })?;
-        promoted.ok_or_else(|| io::Error::other("it was promoted, and is gone"))
+        promoted.ok_or_else(|| io::Error::other("the promoted node has ended"))
     }
 
     fn running(&self) -> impl Iterator<Item = &RedisServer> {

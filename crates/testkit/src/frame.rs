@@ -1,34 +1,34 @@
 //! Splits a byte stream into RESP frames.
 //!
 //! Handles RESP2 and RESP3 commands and replies, however the bytes are chunked. It does not build values
-//! ([`Value`](crate::Value) does), and never changes a byte: a frame can be forwarded as it came.
+//! ([`Value`](crate::Value) does), and never changes a byte, so a frame can be forwarded.
 //!
-//! 1. A frame is complete when no element is owed any more. A scalar pays one; an aggregate pays one and owes its
-//!    elements; an attribute owes its pairs and pays nothing, since its value follows.
+//! 1. A frame is complete when no element is missing. A scalar is one element; an aggregate is one, and adds its
+//!    elements to the missing ones; an attribute only adds its pairs, since its value follows.
 //! 2. Each byte is scanned once: `scanned` never decreases, so a frame that arrives byte by byte costs as much as a
 //!    whole one.
 
-/// Bytes that are no frame.
+/// An error in the byte stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// A frame that begins with a byte which no type of the protocol has.
-    #[error("byte {0:#04x} begins no RESP type")]
+    /// The first byte of a frame is not a type of the protocol.
+    #[error("byte {0:#04x} is not a RESP type")]
     UnknownType(u8),
-    /// A length or count that is no number.
-    #[error("`{0}` is no length")]
+    /// A length or count is not a number.
+    #[error("`{0}` is not a length")]
     Length(String),
-    /// A frame longer than the splitter may hold.
+    /// A frame is longer than the splitter accepts.
     #[error("a frame is longer than {0} bytes")]
     TooLong(usize),
 }
 
-/// Cuts a stream of bytes into whole frames.
+/// Splits a stream of bytes into whole frames.
 ///
 /// ```
-/// use leasehold_testkit::Splitter;
+/// use leasehold_testkit::FrameSplitter;
 ///
-/// let mut replies = Splitter::replies();
+/// let mut replies = FrameSplitter::replies();
 /// replies.push(b"+OK\r\n$5\r\nhe");
 /// assert_eq!(replies.next_frame(), Ok(Some(b"+OK\r\n".to_vec())));
 /// assert_eq!(replies.next_frame(), Ok(None));
@@ -36,16 +36,16 @@ pub enum FrameError {
 /// assert_eq!(replies.next_frame(), Ok(Some(b"$5\r\nhello\r\n".to_vec())));
 /// ```
 #[derive(Debug)]
-pub struct Splitter {
+pub struct FrameSplitter {
     /// Pushed bytes that are not part of a returned frame.
     buffer: Vec<u8>,
-    /// How much of `buffer` belongs to the frame at its head for certain (2).
+    /// How much of `buffer` certainly belongs to its first frame (2).
     scanned: usize,
     /// How far the search for the end of the current line has come (2).
     searched: usize,
-    /// How many elements the frame at the head still lacks (1).
-    owed: u64,
-    /// Whether plain lines stand for commands.
+    /// How many elements of the first frame are missing (1).
+    missing: u64,
+    /// Whether plain lines are commands.
     inline: Inline,
 }
 
@@ -55,10 +55,10 @@ enum Inline {
     Refused,
 }
 
-/// The longest frame: far above what locks send, far below what would exhaust memory.
+/// The longest accepted frame: far longer than any of a lock, and far too short to exhaust memory.
 const MAX_FRAME: usize = 16 << 20;
 
-impl Splitter {
+impl FrameSplitter {
     /// For client output: arrays of bulk strings, or inline commands such as `PING`.
     pub fn requests() -> Self {
         Self::new(Inline::Allowed)
@@ -70,7 +70,7 @@ impl Splitter {
     }
 
     fn new(inline: Inline) -> Self {
-        Self { buffer: Vec::new(), scanned: 0, searched: 0, owed: 1, inline }
+        Self { buffer: Vec::new(), scanned: 0, searched: 0, missing: 1, inline }
     }
 
     /// Appends received bytes.
@@ -80,7 +80,7 @@ impl Splitter {
 
     /// The next complete frame, or `None` until more bytes arrive. After an error the stream is unusable.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
-        while self.owed > 0 {
+        while self.missing > 0 {
             if !self.scan_element()? {
                 if self.buffer.len() > MAX_FRAME {
                     return Err(FrameError::TooLong(MAX_FRAME));
@@ -90,7 +90,7 @@ impl Splitter {
         }
         let rest = self.buffer.split_off(self.scanned);
         let frame = std::mem::replace(&mut self.buffer, rest);
-        (self.scanned, self.searched, self.owed) = (0, 0, 1);
+        (self.scanned, self.searched, self.missing) = (0, 0, 1);
         Ok(Some(frame))
     }
 
@@ -99,7 +99,7 @@ impl Splitter {
         let Some(&kind) = self.buffer.get(self.scanned) else { return Ok(false) };
         let Some(line_end) = self.line_end() else { return Ok(false) };
         let text = trimmed(&self.buffer[self.scanned + 1..line_end]);
-        let (length, pays, owes) = match kind {
+        let (length, completed, added) = match kind {
             _ if self.scanned == 0 && self.inline == Inline::Allowed && kind != b'*' => (0, 1, 0),
             b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => (0, 1, 0),
             b'$' | b'!' | b'=' => (count(text)?.map_or(0, |length| length + 2), 1, 0),
@@ -109,14 +109,14 @@ impl Splitter {
             other => return Err(FrameError::UnknownType(other)),
         };
         let length = usize::try_from(length).map_err(|_| FrameError::TooLong(MAX_FRAME))?;
-        if length > MAX_FRAME || owes > MAX_FRAME as u64 {
+        if length > MAX_FRAME || added > MAX_FRAME as u64 {
             return Err(FrameError::TooLong(MAX_FRAME));
         }
         let end = line_end + length;
         if self.buffer.len() < end {
             return Ok(false);
         }
-        self.owed = self.owed - pays + owes;
+        self.missing = self.missing - completed + added;
         (self.scanned, self.searched) = (end, end);
         Ok(true)
     }
@@ -150,7 +150,7 @@ fn count(text: &[u8]) -> Result<Option<u64>, FrameError> {
         .ok_or_else(|| FrameError::Length(String::from_utf8_lossy(text).into_owned()))
 }
 
-/// The arguments of a request frame, as [`Splitter::requests`] cut it.
+/// The arguments of a request frame that [`FrameSplitter::requests`] returned.
 pub fn arguments(frame: &[u8]) -> Vec<Vec<u8>> {
     if frame.first() != Some(&b'*') {
         return frame
@@ -181,7 +181,7 @@ fn after_line(bytes: &[u8]) -> &[u8] {
     &bytes[end..]
 }
 
-/// The first element of an aggregate if that is a string: the kind of a push message.
+/// The first element of an aggregate, if it is a string: the kind of a push message.
 pub(crate) fn first_text(frame: &[u8]) -> Option<&[u8]> {
     let rest = after_line(frame);
     match rest.first()? {
@@ -195,7 +195,7 @@ pub(crate) fn first_text(frame: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// One reply of each type, and their nestings.
+    /// Replies of each type, and nested ones.
     const REPLIES: &[&[u8]] = &[
         b"+OK\r\n",
         b"-ERR no such thing\r\n",
@@ -222,15 +222,15 @@ mod tests {
         b"|1\r\n+ttl\r\n:3600\r\n*2\r\n:1\r\n|1\r\n+x\r\n+y\r\n:2\r\n",
     ];
 
-    fn frames(splitter: &mut Splitter) -> Vec<Vec<u8>> {
+    fn frames(splitter: &mut FrameSplitter) -> Vec<Vec<u8>> {
         std::iter::from_fn(|| splitter.next_frame().expect("the test's bytes are well formed")).collect()
     }
 
     #[test]
-    fn replies_are_cut_the_same_wherever_the_bytes_are_split() {
+    fn replies_are_split_the_same_however_the_bytes_are_chunked() {
         let stream = REPLIES.concat();
         for at in 0..=stream.len() {
-            let mut splitter = Splitter::replies();
+            let mut splitter = FrameSplitter::replies();
             splitter.push(&stream[..at]);
             let mut found = frames(&mut splitter);
             splitter.push(&stream[at..]);
@@ -240,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn replies_that_come_byte_by_byte_are_cut_at_their_last_byte() {
-        let mut splitter = Splitter::replies();
+    fn replies_that_arrive_byte_by_byte_end_at_their_last_byte() {
+        let mut splitter = FrameSplitter::replies();
         for reply in REPLIES {
             for (at, byte) in reply.iter().enumerate() {
                 splitter.push(&[*byte]);
@@ -256,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_cut_at_every_split_and_give_their_arguments() {
+    fn requests_are_split_however_chunked_and_give_their_arguments() {
         let stream = b"*2\r\n$3\r\nGET\r\n$5\r\na\r\n*1\r\nPING\r\n*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$0\r\n\r\n  \r\necho  hi\n";
         let wanted: &[&[&[u8]]] =
             &[&[b"GET", b"a\r\n*1"], &[b"PING"], &[b"SET", b"k", b""], &[], &[b"echo", b"hi"]];
         for at in 0..=stream.len() {
-            let mut splitter = Splitter::requests();
+            let mut splitter = FrameSplitter::requests();
             splitter.push(&stream[..at]);
             let mut found = frames(&mut splitter);
             splitter.push(&stream[at..]);
@@ -280,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_an_error() {
+    fn an_invalid_frame_is_an_error() {
         let check = |bytes: &[u8], wanted: FrameError| {
-            let mut splitter = Splitter::replies();
+            let mut splitter = FrameSplitter::replies();
             splitter.push(bytes);
             assert_eq!(splitter.next_frame(), Err(wanted));
         };

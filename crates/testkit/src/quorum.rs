@@ -25,18 +25,18 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// So many servers.
+    /// Starts `count` servers.
     pub fn start(count: usize) -> io::Result<Self> {
         Self::with(count, &RedisServer::builder())
     }
 
-    /// The same, with settings.
+    /// As [`start`](Self::start), with server settings.
     pub fn with(count: usize, settings: &RedisServerBuilder) -> io::Result<Self> {
         let servers = (0..count).map(|_| settings.clone().start()).collect::<io::Result<_>>()?;
         Ok(Self { servers })
     }
 
-    /// `redlock://…`, with all of them, and nothing set.
+    /// `redlock://…`, with all servers and no options.
     pub fn url(&self) -> String {
         let servers: Vec<_> =
             self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
@@ -48,8 +48,8 @@ impl Quorum {
         &mut self.servers
     }
 
-    /// The servers, immutably.
-    pub fn each(&self) -> impl Iterator<Item = &RedisServer> {
+    /// The servers, for shared access.
+    pub fn iter(&self) -> impl Iterator<Item = &RedisServer> {
         self.servers.iter()
     }
 }

@@ -14,14 +14,14 @@ pub struct Random {
 }
 
 impl Random {
-    /// With the seed in `LEASEHOLD_SEED`, or a fresh one.
+    /// A generator with the seed in `LEASEHOLD_SEED`, or a fresh one.
     pub fn from_env() -> Self {
         let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
         let fresh = || std::hash::RandomState::new().build_hasher().finish();
         Self::from_seed(given.unwrap_or_else(fresh))
     }
 
-    /// From a seed.
+    /// A generator with this seed.
     pub const fn from_seed(seed: u64) -> Self {
         Self { seed, state: AtomicU64::new(seed) }
     }
@@ -32,8 +32,8 @@ impl Random {
         Self::from_seed(self.bits())
     }
 
-    /// How to have the same numbers again.
-    pub fn recipe(&self) -> String {
+    /// The setting that repeats the same numbers.
+    pub fn seed_setting(&self) -> String {
         format!("{SEED}={}", self.seed)
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::frame::Splitter;
+use crate::frame::FrameSplitter;
 
 /// A reply of a server.
 #[derive(Clone, PartialEq, Eq)]
@@ -23,14 +23,14 @@ pub enum Value {
     Integer(i64),
     /// A string of any bytes.
     Bulk(Vec<u8>),
-    /// Nothing there.
+    /// Nil: no value.
     Nil,
     /// Several values.
     Array(Vec<Value>),
 }
 
 impl Value {
-    /// Whether there was nothing.
+    /// Whether it is nil.
     pub fn is_nil(&self) -> bool {
         *self == Self::Nil
     }
@@ -68,7 +68,7 @@ impl Value {
         }
     }
 
-    /// The text behind a name, in an array of names and texts.
+    /// The text after a name, in an array of names and texts.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.elements().chunks(2).find(|pair| pair[0].text() == Some(name))?.get(1)?.text()
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for Value {
 #[derive(Debug)]
 pub struct RespConnection {
     stream: Stream,
-    replies: Splitter,
+    replies: FrameSplitter,
 }
 
 #[derive(Debug)]
@@ -109,22 +109,22 @@ enum Stream {
 }
 
 impl RespConnection {
-    /// Connects to `port` of 127.0.0.1; no reply is waited for longer than `patience`.
-    pub fn open(port: u16, patience: Duration) -> io::Result<Self> {
+    /// Connects to `port` of 127.0.0.1; a reply may take `limit` at most.
+    pub fn open(port: u16, limit: Duration) -> io::Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let stream = TcpStream::connect_timeout(&address, patience)?;
+        let stream = TcpStream::connect_timeout(&address, limit)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream: Stream::Tcp(stream), replies: Splitter::replies() })
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { stream: Stream::Tcp(stream), replies: FrameSplitter::replies() })
     }
 
-    /// Connects to a Unix socket; no reply is waited for longer than `patience`.
-    pub fn open_unix(path: &Path, patience: Duration) -> io::Result<Self> {
+    /// Connects to a Unix socket; a reply may take `limit` at most.
+    pub fn open_unix(path: &Path, limit: Duration) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        Ok(Self { stream: Stream::Unix(stream), replies: Splitter::replies() })
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(Self { stream: Stream::Unix(stream), replies: FrameSplitter::replies() })
     }
 
     /// Sends a command and waits for its reply. An error reply is a [`Value::Error`], not an `Err`.
@@ -133,7 +133,7 @@ impl RespConnection {
         self.receive()
     }
 
-    /// Sends a command and does not wait: for pipelines, and for commands that are to be left alone.
+    /// Sends a command and does not wait: for pipelines, and for commands whose reply does not matter.
     pub fn send<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<()> {
         let mut frame = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_resp2_is_an_error() {
+    fn an_invalid_reply_is_an_error() {
         for bytes in [&b"%1\r\n+a\r\n+b\r\n"[..], b"", b":x\r\n", b"$5\r\nab\r\n"] {
             assert_eq!(parse(&mut &bytes[..]).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData));
         }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::server::{RedisServer, RedisServerBuilder};
 use crate::wait::wait_until;
 
-/// What the Sentinels call the primary.
+/// The Sentinels' name of the primary.
 const NAME: &str = "main";
-/// How many Sentinels there are, and how many of them have to find a primary dead.
+/// How many Sentinels there are, and how many must find the primary down.
 const SENTINELS: (usize, usize) = (3, 2);
-/// How long they may take to know of one another, or of a new primary.
+/// How long the Sentinels may take to discover each other, or a new primary.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A primary and its replicas, with three Sentinels. All of them are killed on drop.
@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// ```
 #[derive(Debug)]
 pub struct Sentinels {
-    /// The first was the primary when all began.
+    /// The first is the initial primary.
     servers: Vec<RedisServer>,
     sentinels: Vec<RedisServer>,
 }
@@ -40,13 +40,13 @@ impl Sentinels {
         Self::with(replicas, &RedisServer::builder())
     }
 
-    /// The same, of servers with settings.
+    /// As [`start`](Self::start), with server settings.
     pub fn with(replicas: usize, settings: &RedisServerBuilder) -> io::Result<Self> {
         let primary = settings.clone().start()?;
         let at = format!("127.0.0.1 {}", primary.port());
         let mut servers = vec![primary];
         for _ in 0..replicas {
-            // A replica that copies without a disk's help, and at once, is there sooner.
+            // Without a delay, the replica is in sync sooner.
             let replica = settings.clone().config("replicaof", &at).config("repl-diskless-sync-delay", "0");
             servers.push(replica.start()?);
         }
@@ -70,7 +70,7 @@ impl Sentinels {
         format!("redis+sentinel://{}/{NAME}", sentinels.join(","))
     }
 
-    /// The servers; the first was the primary when all began.
+    /// The servers; the first is the initial primary.
     pub fn servers(&mut self) -> &mut [RedisServer] {
         &mut self.servers
     }
@@ -82,9 +82,9 @@ impl Sentinels {
 
     /// Waits until the Sentinels know each other and the replicas, and the replicas are in sync. Before that no
     /// failover is possible.
-    pub fn formed(&self) -> io::Result<()> {
+    pub fn wait_formed(&self) -> io::Result<()> {
         let (others, replicas) = (self.sentinels.len() - 1, self.servers.len() - 1);
-        self.wait_until("the Sentinels to know one another", || {
+        self.wait_until("the Sentinels to know each other", || {
             for sentinel in &self.sentinels {
                 let record = sentinel.cli(&["SENTINEL", "MASTER", NAME])?.ok()?;
                 let number = |field| record.field(field).and_then(|text| text.parse().ok());
@@ -112,17 +112,17 @@ impl Sentinels {
             }
         }
         let most = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
-        most.map(|(at, _)| at).ok_or_else(|| io::Error::other("no Sentinel says where the primary is"))
+        most.map(|(at, _)| at).ok_or_else(|| io::Error::other("no Sentinel reports a primary"))
     }
 
-    /// The server that is the primary.
+    /// The primary.
     pub fn primary(&self) -> io::Result<&RedisServer> {
         Ok(&self.servers[self.primary_index()?])
     }
 
-    /// Waits until another server is the primary. Returns its index. It is queried itself, since the Sentinels learn
-    /// of it later.
-    pub fn promoted(&self, old: usize) -> io::Result<usize> {
+    /// Waits until another server is the primary. Returns its index. Queries the servers, since the Sentinels learn of
+    /// it later.
+    pub fn wait_promoted(&self, old: usize) -> io::Result<usize> {
         let mut promoted = None;
         self.wait_until("a replica to be promoted", || {
             let others =
@@ -135,11 +135,11 @@ impl Sentinels {
             }
             Ok(promoted.is_some())
         })?;
-        promoted.ok_or_else(|| io::Error::other("it was promoted, and is gone"))
+        promoted.ok_or_else(|| io::Error::other("the promoted server has ended"))
     }
 
     /// Waits until a Sentinel reports another primary.
-    pub fn reported(&self, old: usize) -> io::Result<()> {
+    pub fn wait_reported(&self, old: usize) -> io::Result<()> {
         let old = self.servers[old].port().to_string();
         self.wait_until("a Sentinel to report the new primary", || {
             let port = |sentinel: &RedisServer| {
@@ -150,8 +150,8 @@ impl Sentinels {
         })
     }
 
-    /// Has the Sentinels make a replica the primary although nothing has failed. Waits until a Sentinel accepts: it
-    /// refuses while it finds no suitable replica.
+    /// Starts a failover although nothing has failed. Waits until a Sentinel accepts: it refuses while it finds no
+    /// suitable replica.
     pub fn fail_over(&self) -> io::Result<()> {
         self.wait_until("a Sentinel to start a failover", || {
             self.sentinels[0].cli(&["SENTINEL", "FAILOVER", NAME])?.ok().map(|_| true)

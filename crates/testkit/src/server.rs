@@ -1,4 +1,4 @@
-//! Real servers on loopback, each a child process of its own.
+//! Real servers on loopback, each in its own child process.
 //!
 //! Owns booting, process faults (stopped, killed, restarted) and raw commands. Faults of the network belong to
 //! [`Proxy`](crate::Proxy).
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::authority::Authority;
+use crate::certificates::CertificateAuthority;
 use crate::clock::{ServerClock, Setting};
 use crate::resp::{RespConnection, Value};
 use crate::signal;
@@ -36,10 +36,10 @@ const BOOT_LIMIT: Duration = Duration::from_secs(60);
 /// How long a raw command may take.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
 
-/// How many ports are tried before it is not the ports' fault.
+/// How many ports are tried.
 const BOOT_ATTEMPTS: usize = 20;
 
-/// A running `redis-server` of the test's own, killed on drop, in whatever state it is.
+/// A `redis-server` as a child process of the test. Dropping it kills the process.
 ///
 /// `LEASEHOLD_TEST_SERVER` replaces the program for all tests, for example by a `valkey-server`.
 ///
@@ -64,7 +64,7 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// A server with nothing set: no password, no persistence.
+    /// A server without a password and without persistence.
     pub fn start() -> io::Result<Self> {
         Self::builder().start()
     }
@@ -111,9 +111,9 @@ impl RedisServer {
         signal::stop(self.running()?)
     }
 
-    /// Lets a stopped process go on.
-    pub fn cont(&self) -> io::Result<()> {
-        signal::cont(self.running()?)
+    /// Resumes a stopped process.
+    pub fn resume(&self) -> io::Result<()> {
+        signal::resume(self.running()?)
     }
 
     /// Kills the process with SIGKILL. Connections break, and data that was not persisted is lost.
@@ -152,7 +152,7 @@ impl RedisServer {
         Ok(info.text().unwrap_or_default().lines().filter_map(command_count).collect())
     }
 
-    /// Sets all counts of commands back to nothing.
+    /// Resets all counts of commands.
     pub fn reset_counts(&self) -> io::Result<()> {
         self.cli(&["CONFIG", "RESETSTAT"])?.ok().map(drop)
     }
@@ -182,7 +182,7 @@ impl Drop for RedisServer {
 pub struct RedisServerBuilder {
     /// The program; Valkey's takes the same settings.
     binary: PathBuf,
-    /// Further lines of the configuration, after ours, so that they win.
+    /// Further lines of the configuration. They follow the default ones, and so override them.
     config: Vec<(String, String)>,
     /// The password that clients must send.
     password: Option<String>,
@@ -192,19 +192,18 @@ pub struct RedisServerBuilder {
     tls: bool,
     /// Set if data outlives a restart.
     appendonly: bool,
-    /// The core to run on, for measurements.
+    /// The CPU core to run on, for measurements.
     core: Option<usize>,
     /// The server's clock.
     clock: Option<Arc<Setting>>,
-    /// The role of the server.
-    part: Part,
+    role: Role,
 }
 
 /// The role of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum Role {
     /// Standalone, or a replica of such a server.
-    Alone,
+    Standalone,
     /// A Sentinel.
     Sentinel,
     /// A node of a cluster.
@@ -222,7 +221,7 @@ impl Default for RedisServerBuilder {
             appendonly: false,
             core: None,
             clock: None,
-            part: Part::Alone,
+            role: Role::Standalone,
         }
     }
 }
@@ -249,14 +248,14 @@ impl RedisServerBuilder {
     /// Serves TLS instead of plain text, with a certificate for that name signed by the authority. Clients need a
     /// certificate too unless `tls-auth-clients no` is configured. Nodes of a cluster use TLS among themselves. Raw
     /// commands use a Unix socket.
-    pub fn tls(self, authority: &Authority, name: &str) -> Self {
-        let mut own = self.certificate(authority, name).unix_socket();
-        own.tls = true;
-        own
+    pub fn tls(self, authority: &CertificateAuthority, name: &str) -> Self {
+        let mut settings = self.certificate(authority, name).unix_socket();
+        settings.tls = true;
+        settings
     }
 
     /// Presents that certificate on TLS ports, and trusts the authority. Does not itself open a TLS port.
-    pub fn certificate(self, authority: &Authority, name: &str) -> Self {
+    pub fn certificate(self, authority: &CertificateAuthority, name: &str) -> Self {
         // A replacement server may be built without TLS.
         self.binary("redis-server")
             .config("tls-cert-file", authority.file(&format!("{name}.pem")))
@@ -292,21 +291,21 @@ impl RedisServerBuilder {
         self
     }
 
-    /// Runs by a clock of the test's. Its monotonic clock stays real.
+    /// Runs with a clock that the test controls. Its monotonic clock stays real.
     pub fn clock(mut self, clock: &impl ServerClock) -> Self {
         self.clock = Some(clock.setting());
         self
     }
 
-    /// Runs as a Sentinel, which has no data. [`Sentinels`](crate::Sentinels) are several, with servers.
+    /// Runs as a Sentinel, which has no data. [`Sentinels`](crate::Sentinels) starts several, with servers.
     pub fn sentinel(mut self) -> Self {
-        self.part = Part::Sentinel;
+        self.role = Role::Sentinel;
         self
     }
 
     /// Runs as a cluster node without peers. [`Cluster`](crate::Cluster) joins several.
     pub fn node(mut self) -> Self {
-        self.part = Part::Node;
+        self.role = Role::Node;
         self
     }
 
@@ -314,14 +313,14 @@ impl RedisServerBuilder {
     pub fn start(self) -> io::Result<RedisServer> {
         let dir = TempDir::with_prefix("leasehold-redis-")?;
         for _ in 0..BOOT_ATTEMPTS {
-            let port = free_port(self.part == Part::Node)?;
+            let port = free_port(self.role == Role::Node)?;
             match self.boot(dir.path(), port) {
                 Ok(child) => return Ok(RedisServer { settings: self, dir, port, child: Some(child) }),
                 Err(BootError::PortTaken) => {}
                 Err(BootError::Failed(error)) => return Err(error),
             }
         }
-        Err(io::Error::other(format!("{BOOT_ATTEMPTS} ports were taken, one after the other")))
+        Err(io::Error::other(format!("{BOOT_ATTEMPTS} ports were taken in a row")))
     }
 
     fn boot(&self, dir: &Path, port: u16) -> Result<Child, BootError> {
@@ -331,7 +330,7 @@ impl RedisServerBuilder {
         let mut command = self.command();
         command
             .arg(&config)
-            .args((self.part == Part::Sentinel).then_some("--sentinel"))
+            .args((self.role == Role::Sentinel).then_some("--sentinel"))
             .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -343,7 +342,7 @@ impl RedisServerBuilder {
         match self.await_ready(&mut child, dir, port) {
             Ok(()) => Ok(child),
             Err(error) => {
-                // `error` has the reason. A process that is gone already needs no kill.
+                // `error` has the reason. The process may have ended already.
                 let _ = signal::kill(&mut child);
                 Err(error)
             }
@@ -384,12 +383,12 @@ impl RedisServerBuilder {
             line("port", "0");
         }
         line(if self.tls { "tls-port" } else { "port" }, &port.to_string());
-        if self.part != Part::Sentinel {
+        if self.role != Role::Sentinel {
             line("save", "\"\"");
             line("appendonly", if self.appendonly { "yes" } else { "no" });
             line("appendfsync", "always");
         }
-        if self.part == Part::Node {
+        if self.role == Role::Node {
             line("cluster-enabled", "yes");
             line("cluster-config-file", "nodes.conf");
             if self.tls {
@@ -413,9 +412,9 @@ impl RedisServerBuilder {
     fn await_ready(&self, child: &mut Child, dir: &Path, port: u16) -> Result<(), BootError> {
         let deadline = Instant::now() + BOOT_LIMIT;
         loop {
-            let why_not = match self.readiness(child.id(), dir, port) {
+            let state = match self.readiness(child.id(), dir, port) {
                 Ok(Readiness::Ready) => return Ok(()),
-                Ok(Readiness::Stranger) => return Err(BootError::PortTaken),
+                Ok(Readiness::OtherProcess) => return Err(BootError::PortTaken),
                 Ok(Readiness::Loading) => "it is loading its data".to_owned(),
                 Err(error) => error.to_string(),
             };
@@ -428,7 +427,7 @@ impl RedisServerBuilder {
                 return Err(io::Error::other(text).into());
             }
             if Instant::now() >= deadline {
-                let text = format!("{} does not answer: {why_not}: {}", self.binary.display(), log_tail(dir));
+                let text = format!("{} does not answer: {state}: {}", self.binary.display(), log_tail(dir));
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
             }
             thread::sleep(Duration::from_millis(1));
@@ -438,13 +437,15 @@ impl RedisServerBuilder {
     fn readiness(&self, pid: u32, dir: &Path, port: u16) -> io::Result<Readiness> {
         let mut connection = match self.connect(dir, port) {
             Ok(connection) => connection,
-            // A server that knows another password is not ours.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Readiness::Stranger),
+            // A server with another password is another process.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(Readiness::OtherProcess);
+            }
             Err(error) => return Err(error),
         };
         let info = connection.call(&["INFO", "server"])?;
         if !info.text().unwrap_or_default().lines().any(|line| line == format!("process_id:{pid}")) {
-            return Ok(Readiness::Stranger);
+            return Ok(Readiness::OtherProcess);
         }
         match connection.call(&["PING"])? {
             Value::Status(text) if text == "PONG" => Ok(Readiness::Ready),
@@ -471,7 +472,7 @@ impl RedisServerBuilder {
 enum BootError {
     /// Another process uses the port.
     PortTaken,
-    /// It is not the port's fault.
+    /// It failed for another reason.
     Failed(io::Error),
 }
 
@@ -496,11 +497,11 @@ enum Readiness {
     Ready,
     Loading,
     /// Another process replies on the port.
-    Stranger,
+    OtherProcess,
 }
 
-/// How far above its port a node of a cluster listens to the others.
-const BUS: u16 = 10_000;
+/// The distance from a cluster node's port to its bus port.
+const BUS_OFFSET: u16 = 10_000;
 
 /// A free port below the range of outgoing connections (2); for a node, one whose bus port is free too.
 fn free_port(node: bool) -> io::Result<u16> {
@@ -510,7 +511,7 @@ fn free_port(node: bool) -> io::Result<u16> {
         let span = if node { 10_000 } else { 20_000 };
         let port = 12_000 + u16::try_from(random % span).expect("a number below 20 000 fits into 16 bits");
         let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        if is_free(port) && (!node || is_free(port + BUS)) {
+        if is_free(port) && (!node || is_free(port + BUS_OFFSET)) {
             return Ok(port);
         }
     }
@@ -523,7 +524,7 @@ fn command_count(line: &str) -> Option<(String, u64)> {
     Some((name.to_owned(), calls.parse().ok()?))
 }
 
-/// A word of redis.conf in double quotes.
+/// A value of redis.conf in double quotes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for byte in text.bytes() {
@@ -552,7 +553,7 @@ fn socket_path(dir: &Path) -> PathBuf {
 }
 
 fn log_tail(dir: &Path) -> String {
-    let Ok(log) = fs::read(log_path(dir)) else { return "it left no log".to_owned() };
+    let Ok(log) = fs::read(log_path(dir)) else { return "there is no log".to_owned() };
     String::from_utf8_lossy(&log[log.len().saturating_sub(2000)..]).into_owned()
 }
 
@@ -561,7 +562,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_configuration_are_quoted() {
+    fn values_of_the_configuration_are_quoted() {
         assert_eq!(quoted(r#"a "b" \c"#), r#""a \"b\" \\c""#);
         assert_eq!(quoted("é\n"), r#""\xc3\xa9\x0a""#);
     }

@@ -1,4 +1,4 @@
-//! Signals to child processes, and knowing that they took effect.
+//! Signals to child processes, and waiting until they take effect.
 
 use std::io;
 use std::process::Child;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-/// How long a process may take to stop, to go on, or to be gone: the kernel needs microseconds, a busy machine more.
+/// How long a process may take to stop: the kernel needs microseconds, a busy machine more.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Stops the process and returns when *all* of its threads stand still: the signal alone is only a request.
+/// Stops the process. Returns when *all* of its threads have stopped: the signal alone is only a request.
 pub(crate) fn stop(child: &Child) -> io::Result<()> {
     send(child, Signal::STOP)?;
     wait_for(child, WaitIdOptions::STOPPED)
 }
 
-/// Lets a stopped process go on.
-pub(crate) fn cont(child: &Child) -> io::Result<()> {
+/// Resumes a stopped process.
+pub(crate) fn resume(child: &Child) -> io::Result<()> {
     send(child, Signal::CONT)
 }
 
@@ -41,7 +41,7 @@ fn send(child: &Child, signal: Signal) -> io::Result<()> {
     kill_process(pid(child)?, signal).map_err(io::Error::from)
 }
 
-/// Waits for a change of state without reaping: the child's exit status stays for [`Child::wait`].
+/// Waits for a change of state without reaping the child, so that [`Child::wait`] still returns its exit status.
 fn wait_for(child: &Child, change: WaitIdOptions) -> io::Result<()> {
     let pid = pid(child)?;
     let deadline = Instant::now() + LIMIT;

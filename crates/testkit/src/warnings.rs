@@ -1,4 +1,4 @@
-//! The warnings that the thread of a test logs.
+//! The warnings that a test's thread logs.
 //!
 //! Owns a `tracing` subscriber for one thread. Other threads, and other tests, keep their own.
 

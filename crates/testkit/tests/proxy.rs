@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{Proxy, RedisServer, RespConnection, Then, any_command, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, RespConnection, any_command, command};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_millis(50);
@@ -71,7 +71,7 @@ fn messages_come_through_and_disturb_no_reply() -> io::Result<()> {
     client.call(&["SUBSCRIBE", "a"])?;
     net.server.cli(&["PUBLISH", "a", "one"])?;
     assert_eq!(client.receive()?.elements()[2].text(), Some("one"));
-    net.proxy.swallow_replies(1, Then::Cut, command("PING"));
+    net.proxy.drop_replies(1, AfterDrop::Disconnect, command("PING"));
     net.server.cli(&["PUBLISH", "a", "two"])?;
     client.send(&["PING"])?;
     assert_eq!(client.receive()?.elements()[2].text(), Some("two"));
@@ -83,7 +83,7 @@ fn messages_come_through_and_disturb_no_reply() -> io::Result<()> {
 fn replies_and_pushes_of_resp3_come_through_whole() -> io::Result<()> {
     use std::io::{Read, Write};
     let net = Setup::new()?;
-    net.proxy.swallow_replies(1, Then::Cut, command("INCR"));
+    net.proxy.drop_replies(1, AfterDrop::Disconnect, command("INCR"));
     let mut raw = std::net::TcpStream::connect(("127.0.0.1", net.proxy.port()))?;
     raw.set_read_timeout(Some(LIMIT))?;
     raw.write_all(
@@ -108,12 +108,12 @@ fn replies_and_pushes_of_resp3_come_through_whole() -> io::Result<()> {
 }
 
 #[tokio::test]
-async fn a_cut_breaks_all_connections_and_new_ones_work() -> io::Result<()> {
+async fn a_disconnect_closes_all_connections_and_new_ones_work() -> io::Result<()> {
     let net = Setup::new()?;
     let (mut one, mut two) = (net.client()?, net.client()?);
     one.call(&["PING"])?;
     two.call(&["PING"])?;
-    net.proxy.cut();
+    net.proxy.disconnect();
     assert!(is_broken(one.call(&["PING"])));
     assert!(is_broken(two.call(&["PING"])));
     net.proxy.until_connections(0, LIMIT).await?;
@@ -127,10 +127,10 @@ fn refused_clients_are_closed_and_present_ones_stay() -> io::Result<()> {
     let net = Setup::new()?;
     let mut present = net.client()?;
     present.call(&["PING"])?;
-    net.proxy.refuse(true);
+    net.proxy.refuse_connections(true);
     assert!(is_broken(net.client().and_then(|mut client| client.call(&["PING"]))));
     present.call(&["PING"])?;
-    net.proxy.refuse(false);
+    net.proxy.refuse_connections(false);
     net.client()?.call(&["PING"])?;
     Ok(())
 }
@@ -157,9 +157,9 @@ fn delays_add_up_and_overlap() -> io::Result<()> {
 }
 
 #[test]
-fn a_swallowed_reply_cuts_after_the_command_was_applied() -> io::Result<()> {
+fn a_dropped_reply_disconnects_after_the_command_was_applied() -> io::Result<()> {
     let net = Setup::new()?;
-    net.proxy.swallow_replies(1, Then::Cut, command("INCR"));
+    net.proxy.drop_replies(1, AfterDrop::Disconnect, command("INCR"));
     let mut client = net.client()?;
     client.send(&["PING"])?;
     client.send(&["INCR", "n"])?;
@@ -171,9 +171,9 @@ fn a_swallowed_reply_cuts_after_the_command_was_applied() -> io::Result<()> {
 }
 
 #[test]
-fn a_swallowed_reply_can_leave_the_client_waiting() -> io::Result<()> {
+fn a_dropped_reply_can_leave_the_client_waiting() -> io::Result<()> {
     let net = Setup::new()?;
-    net.proxy.swallow_replies(1, Then::Stall, command("INCR"));
+    net.proxy.drop_replies(1, AfterDrop::Stall, command("INCR"));
     let mut client = net.hasty_client()?;
     assert_eq!(kind(client.call(&["INCR", "n"])), Some(io::ErrorKind::TimedOut));
     assert_eq!(
@@ -186,13 +186,13 @@ fn a_swallowed_reply_can_leave_the_client_waiting() -> io::Result<()> {
 }
 
 #[test]
-fn a_swallowed_request_is_never_applied() -> io::Result<()> {
-    for then in [Then::Cut, Then::Stall] {
+fn a_dropped_request_is_never_applied() -> io::Result<()> {
+    for then in [AfterDrop::Disconnect, AfterDrop::Stall] {
         let net = Setup::new()?;
-        net.proxy.swallow_requests(1, then, command("INCR"));
+        net.proxy.drop_requests(1, then, command("INCR"));
         match then {
-            Then::Cut => assert!(is_broken(net.client()?.call(&["INCR", "n"]))),
-            Then::Stall => {
+            AfterDrop::Disconnect => assert!(is_broken(net.client()?.call(&["INCR", "n"]))),
+            AfterDrop::Stall => {
                 let result = net.hasty_client()?.call(&["INCR", "n"]);
                 assert_eq!(kind(result), Some(io::ErrorKind::TimedOut));
             }
@@ -204,32 +204,32 @@ fn a_swallowed_request_is_never_applied() -> io::Result<()> {
 }
 
 #[test]
-fn a_doubled_request_runs_twice_and_is_answered_once() -> io::Result<()> {
+fn a_duplicated_request_runs_twice_and_is_answered_once() -> io::Result<()> {
     let net = Setup::new()?;
-    net.proxy.double_requests(command("INCR"));
+    net.proxy.duplicate_requests(command("INCR"));
     let mut client = net.client()?;
     assert_eq!(client.call(&["INCR", "n"])?.integer(), Some(2));
     assert_eq!(client.call(&["GET", "n"])?.integer(), Some(2), "replies and commands still pair");
     assert_eq!(client.call(&["INCR", "n"])?.integer(), Some(4));
     assert_eq!(net.proxy.count("INCR"), 2);
-    net.proxy.pass();
+    net.proxy.clear_faults();
     assert_eq!(client.call(&["INCR", "n"])?.integer(), Some(5));
     Ok(())
 }
 
 #[tokio::test]
-async fn held_commands_wait_with_all_behind_them() -> io::Result<()> {
+async fn paused_commands_wait_with_all_behind_them() -> io::Result<()> {
     let net = Setup::new()?;
-    net.proxy.hold(1, command("SET"));
+    net.proxy.pause_requests(1, command("SET"));
     let mut client = net.client()?;
     client.send(&["SET", "k", "v"])?;
     client.send(&["GET", "k"])?;
-    net.proxy.until_held(2, LIMIT).await?;
+    net.proxy.until_paused(2, LIMIT).await?;
     assert_eq!(net.proxy.total(), 0);
-    let late = net.proxy.release_held();
+    let late = net.proxy.resume_requests();
     assert_eq!(late.count(), 2);
     late.answered(LIMIT).await?;
-    assert_eq!(net.proxy.held(), 0);
+    assert_eq!(net.proxy.paused_requests(), 0);
     assert_eq!(client.receive()?.text(), Some("OK"));
     assert_eq!(client.receive()?.text(), Some("v"));
     assert_eq!(client.call(&["PING"])?.text(), Some("PONG"));
@@ -241,18 +241,18 @@ async fn old_bytes_run_after_newer_ones_of_a_new_connection() -> io::Result<()> 
     // Whether the client closes or the proxy cuts its side: data in flight still arrives.
     for by_proxy in [false, true] {
         let net = Setup::new()?;
-        net.proxy.hold(1, command("SET"));
+        net.proxy.pause_requests(1, command("SET"));
         let mut client = net.client()?;
         client.send(&["SET", "k", "old"])?;
-        net.proxy.until_held(1, LIMIT).await?;
+        net.proxy.until_paused(1, LIMIT).await?;
         if by_proxy {
-            net.proxy.cut_clients();
+            net.proxy.disconnect_clients();
             assert!(is_broken(client.receive()));
         }
         drop(client);
         assert_eq!(net.client()?.call(&["SET", "k", "new"])?.text(), Some("OK"));
         assert_eq!(net.stored("k")?.as_deref(), Some("new"));
-        net.proxy.release_held().answered(LIMIT).await?;
+        net.proxy.resume_requests().answered(LIMIT).await?;
         assert_eq!(net.stored("k")?.as_deref(), Some("old"));
         net.proxy.until_connections(0, LIMIT).await?;
     }
@@ -260,15 +260,15 @@ async fn old_bytes_run_after_newer_ones_of_a_new_connection() -> io::Result<()> 
 }
 
 #[tokio::test]
-async fn a_cut_forgets_what_is_held() -> io::Result<()> {
+async fn a_disconnect_discards_paused_commands() -> io::Result<()> {
     let net = Setup::new()?;
-    net.proxy.hold(usize::MAX, any_command());
+    net.proxy.pause_requests(usize::MAX, any_command());
     let mut client = net.client()?;
     client.send(&["SET", "k", "v"])?;
-    net.proxy.until_held(1, LIMIT).await?;
-    net.proxy.cut();
+    net.proxy.until_paused(1, LIMIT).await?;
+    net.proxy.disconnect();
     net.proxy.until_connections(0, LIMIT).await?;
-    let late = net.proxy.release_held();
+    let late = net.proxy.resume_requests();
     assert_eq!(late.count(), 0);
     late.answered(LIMIT).await?;
     assert_eq!(net.stored("k")?, None);

@@ -94,7 +94,7 @@ fn a_stopped_server_is_silent_and_then_goes_on() -> io::Result<()> {
     server.stop()?;
     let error = connection.call(&["SET", "k", "v"]).expect_err("a stopped server does not answer");
     assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    server.cont()?;
+    server.resume()?;
     assert_eq!(server.cli(&["PING"])?.text(), Some("PONG"));
     // The bytes had arrived: a command that timed out at the client was executed.
     assert_eq!(server.cli(&["GET", "k"])?.text(), Some("v"));

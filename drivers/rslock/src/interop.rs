@@ -59,7 +59,7 @@ impl Interop {
 
     async fn release(&mut self) -> Answer {
         self.lock.take().ok_or("nothing is held")?.release().await;
-        Ok("unsaid".into())
+        Ok("unreported".into())
     }
 
     async fn count(&mut self, name: &str, key: &str, times: u64, lease: Duration) -> Answer {
@@ -67,7 +67,7 @@ impl Interop {
         for _ in 0..times {
             let called = Instant::now();
             if self.acquire(name, lease, WAIT_LIMIT).await? != "got" {
-                return Err("waited in vain".into());
+                return Err("timed out waiting for the lock".into());
             }
             longest = longest.max(called.elapsed());
             let number = self.redis.get::<_, Option<u64>>(key).await?.unwrap_or(0);

@@ -1,6 +1,6 @@
-//! How figures become places along an axis, and which of them are written there.
+//! The mapping of figures to positions on an axis, and its ticks.
 //!
-//! One type for linear axes, logarithmic ones and groups, so that a plane is of one type whatever its sides are.
+//! One type for linear axes, logarithmic axes and groups, so that all charts have one type of axes.
 
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::Ranged;
@@ -11,21 +11,21 @@ use std::ops::Range;
 pub(super) struct Scale {
     low: f64,
     high: f64,
-    /// Set if a step is a factor.
+    /// Whether it is logarithmic.
     log: bool,
-    /// Where it is written what is there.
+    /// The positions with a number.
     ticks: Vec<f64>,
-    /// Where the grid has a finer line.
+    /// The positions with a fine line of the grid.
     fine: Vec<f64>,
 }
 
-/// How many numbers there are to be along a linear axis, about.
+/// The approximate number of ticks on a linear axis.
 const STEPS: f64 = 6.0;
-/// How far apart points have to be for their numbers to be written, to the whole axis.
-const APART: f64 = 0.05;
+/// The least distance between two ticks, as a share of the axis.
+const TICK_DISTANCE: f64 = 0.05;
 
 impl Scale {
-    /// An axis that values rise from: it begins at 0, or at the power of ten below the smallest.
+    /// An axis of measured values: it begins at 0, or at the power of ten below the smallest.
     pub(super) fn of_values(values: Vec<f64>, log: bool) -> Self {
         let counts = |value: &f64| value.is_finite() && (!log || *value > 0.0);
         let values: Vec<f64> = values.into_iter().filter(counts).collect();
@@ -33,7 +33,7 @@ impl Scale {
         if !log {
             let most = most.filter(|most| *most > 0.0).unwrap_or(1.0);
             let step = round_up(most / STEPS);
-            // There is room for a number above the highest.
+            // Leaves room for a number above the highest bar.
             let high = step * (most * 1.06 / step).ceil();
             return Self { low: 0.0, high, log, ticks: multiples(step, high), fine: Vec::new() };
         }
@@ -57,7 +57,8 @@ impl Scale {
         Self { low, high, log, ticks, fine }
     }
 
-    /// An axis of what was varied: it ends shortly beyond the points, and tells each that is not too close to the last.
+    /// An axis of a varied quantity: it ends shortly after the points, and has a tick at each that is not too close to the
+    /// one before.
     pub(super) fn of_points(points: impl Iterator<Item = f64>, log: bool) -> Self {
         let mut points: Vec<f64> = points.filter(|at| at.is_finite() && (!log || *at > 0.0)).collect();
         points.sort_unstable_by(f64::total_cmp);
@@ -71,23 +72,23 @@ impl Scale {
             (first - room, last + room)
         };
         for at in points {
-            let before = scale.ticks.last().map_or(-1.0, |before| scale.share(*before));
-            if scale.share(at) - before >= APART {
+            let before = scale.ticks.last().map_or(-1.0, |before| scale.position(*before));
+            if scale.position(at) - before >= TICK_DISTANCE {
                 scale.ticks.push(at);
             }
         }
         scale
     }
 
-    /// An axis of that many groups: each has its middle half-way between two whole numbers.
+    /// An axis of that many groups. The middle of each is half-way between two whole numbers.
     pub(super) fn of_groups(groups: usize) -> Self {
         #[allow(clippy::cast_precision_loss, reason = "some ten groups")]
         let high = groups.max(1) as f64;
         Self { low: 0.0, high, log: false, ticks: Vec::new(), fine: Vec::new() }
     }
 
-    /// Where a value lies, from 0 to 1.
-    fn share(&self, value: f64) -> f64 {
+    /// The position of a value, from 0 to 1.
+    fn position(&self, value: f64) -> f64 {
         if self.log {
             (value / self.low).log10() / (self.high / self.low).log10()
         } else {
@@ -102,7 +103,7 @@ impl Ranged for Scale {
 
     fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
         #[allow(clippy::cast_possible_truncation, reason = "pixels of one picture")]
-        let along = (self.share(*value).clamp(0.0, 1.0) * f64::from(to - from)).round() as i32;
+        let along = (self.position(*value).clamp(0.0, 1.0) * f64::from(to - from)).round() as i32;
         from + along
     }
 
@@ -115,7 +116,7 @@ impl Ranged for Scale {
     }
 }
 
-/// A number as it is written at an axis or above a bar: three digits that count, in groups of three.
+/// A number at an axis or above a bar: three significant digits, in groups of three.
 pub(super) fn number(value: f64) -> String {
     let digits = match value.abs() {
         0.0 => 0,
@@ -138,12 +139,12 @@ pub(super) fn number(value: f64) -> String {
     if part.is_empty() { grouped } else { format!("{grouped}.{part}") }
 }
 
-/// The power of ten that is not greater.
+/// The greatest power of ten that is not greater.
 fn power_below(value: f64) -> f64 {
     10f64.powf(value.log10().floor())
 }
 
-/// 1, 2 or 5 times a power of ten, not smaller.
+/// The smallest number of the form 1, 2 or 5 times a power of ten that is not smaller.
 fn round_up(value: f64) -> f64 {
     let power = power_below(value);
     let factors = [1.0, 2.0, 5.0, 10.0];
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_with_what_counts() {
+    fn numbers_have_three_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (0.004, "0.004"),
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_tell_round_numbers() {
+    fn ticks_are_round_numbers() {
         let check = |values: &[f64], log, expected| {
             assert_eq!(ticks(&Scale::of_values(values.to_vec(), log)), expected);
         };
@@ -197,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_is_as_long_everywhere_on_a_logarithmic_axis() {
+    fn equal_factors_are_equally_long_on_a_logarithmic_axis() {
         let scale = Scale::of_values(vec![2.0, 700.0], true);
         let at = |value| scale.map(&value, (0, 3000));
         assert_eq!((at(1.0), at(10.0), at(100.0), at(1000.0)), (0, 1000, 2000, 3000));
-        assert_eq!(at(0.0), 0, "what has no place lies at the edge");
+        assert_eq!(at(0.0), 0, "a value that is not positive is at the edge");
     }
 }

@@ -1,7 +1,7 @@
 //! What is traded: items, offers, and the two deals, with what they read and write.
 //!
-//! It owns the keys. It knows nothing of what guards a deal: all ways read and write the same, with the same commands in the
-//! same pipelines.
+//! Owns the keys. It does not contain locking: all strategies read and write the same, with the same commands in the same
+//! pipelines.
 //!
 //! A user is a hash `users:N` with the `funds`, and a set `inventory:N` of items. The `market` is a sorted set whose members
 //! are `ITEM.SELLER`, with the price as the score.
@@ -22,7 +22,7 @@ pub(super) fn user(id: u32) -> String {
     format!("users:{id}")
 }
 
-/// The key of what a user has.
+/// The key of a user's items.
 pub(super) fn inventory(id: u32) -> String {
     format!("inventory:{id}")
 }
@@ -37,9 +37,9 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// By how the market has it.
+    /// Parses a member of the market.
     pub(super) fn parse(member: &str, price: i64) -> Result<Self> {
-        let (item, seller) = member.split_once('.').context("no ITEM.SELLER")?;
+        let (item, seller) = member.split_once('.').context("ITEM.SELLER is expected")?;
         Ok(Self { item: item.parse()?, seller: seller.parse()?, price })
     }
 
@@ -48,38 +48,38 @@ impl Offer {
     }
 }
 
-/// A look at the offer of one rank.
+/// Reads the offer of one rank.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
+pub(super) struct MarketQuery {
     rank: u64,
 }
 
-/// How many offers there are, and the one that was looked at, if there is one: with its price, as the market has it.
-pub(super) type ObservedHolder = (u64, Vec<(String, i64)>);
+/// The number of offers, and the offer of that rank with its price, if there is one.
+pub(super) type QueryResult = (u64, Vec<(String, i64)>);
 
-impl Look {
-    fn add_to(self, ask: &mut Pipeline) {
-        ask.zcard(MARKET).cmd("ZRANGE").arg(MARKET).arg(self.rank).arg(self.rank).arg("WITHSCORES");
+impl MarketQuery {
+    fn add_to(self, request: &mut Pipeline) {
+        request.zcard(MARKET).cmd("ZRANGE").arg(MARKET).arg(self.rank).arg(self.rank).arg("WITHSCORES");
     }
 
-    /// Looks, and nothing else.
-    pub(super) async fn alone(
+    /// Sends the query by itself.
+    pub(super) async fn send(
         self,
         connection: &mut (impl ConnectionLike + Send),
-    ) -> RedisResult<ObservedHolder> {
-        let mut ask = redis::pipe();
-        self.add_to(&mut ask);
-        ask.query_async(connection).await
+    ) -> RedisResult<QueryResult> {
+        let mut request = redis::pipe();
+        self.add_to(&mut request);
+        request.query_async(connection).await
     }
 }
 
-/// Something to be done with an offer.
+/// A change of the market.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Deal {
-    /// The seller puts it on the market.
+    /// The seller lists the offer.
     List(Offer),
-    /// A buyer takes it from there, and looks at what to buy next.
-    Buy(Offer, u32, Look),
+    /// A buyer buys it, and queries the market for the next one.
+    Buy(Offer, u32, MarketQuery),
 }
 
 impl Deal {
@@ -88,12 +88,12 @@ impl Deal {
         offer
     }
 
-    /// How long it is tried at most: as in the book.
-    pub(super) fn patience(&self) -> Duration {
+    /// How long it is retried at most, as in the book.
+    pub(super) fn time_limit(&self) -> Duration {
         Duration::from_secs(if matches!(self, Self::List(_)) { 5 } else { 10 })
     }
 
-    /// What must not change between reading and writing.
+    /// The keys that must not change between reading and writing.
     pub(super) fn watched(&self) -> Vec<String> {
         match self {
             Self::List(offer) => vec![inventory(offer.seller)],
@@ -101,29 +101,29 @@ impl Deal {
         }
     }
 
-    /// Reads whether it can be done: the item is where it should be, at its price, and can be paid for.
+    /// Reads whether it is possible: the item is available at its price, and the buyer can pay for it.
     pub(super) async fn read(
         &self,
         connection: &mut (impl ConnectionLike + Send),
-    ) -> RedisResult<(bool, Option<ObservedHolder>)> {
+    ) -> RedisResult<(bool, Option<QueryResult>)> {
         match self {
             Self::List(offer) => {
-                let mut ask = redis::cmd("SISMEMBER");
-                ask.arg(inventory(offer.seller)).arg(offer.item);
-                Ok((ask.query_async(connection).await?, None))
+                let mut request = redis::cmd("SISMEMBER");
+                request.arg(inventory(offer.seller)).arg(offer.item);
+                Ok((request.query_async(connection).await?, None))
             }
-            Self::Buy(offer, buyer, look) => {
-                let mut ask = redis::pipe();
-                ask.zscore(MARKET, offer.member()).hget(user(*buyer), "funds");
-                look.add_to(&mut ask);
+            Self::Buy(offer, buyer, query) => {
+                let mut request = redis::pipe();
+                request.zscore(MARKET, offer.member()).hget(user(*buyer), "funds");
+                query.add_to(&mut request);
                 let (price, funds, size, found): (Option<i64>, i64, _, _) =
-                    ask.query_async(connection).await?;
+                    request.query_async(connection).await?;
                 Ok((price == Some(offer.price) && funds >= offer.price, Some((size, found))))
             }
         }
     }
 
-    /// What is written by it.
+    /// The commands that execute it.
     pub(super) fn writes(&self) -> Pipeline {
         let mut writes = redis::pipe();
         let offer = self.offer();
@@ -143,13 +143,13 @@ impl Deal {
     }
 }
 
-/// Chooses offers. What is chosen next is seen while the last one is paid for, so that a look costs no round trip of its own,
-/// and a purchase as many as a listing.
+/// Chooses offers. The query for the next one is sent with the purchase of the last one. So it takes no round trip of its own,
+/// and a purchase takes as many as a listing.
 #[derive(Debug)]
 pub(super) struct Browser {
     /// Among how many of the cheapest offers the buyer chooses; among all, if it is 0.
     among: u64,
-    /// How much was on the market at the last look.
+    /// The number of offers at the last query.
     size: u64,
 }
 
@@ -158,25 +158,25 @@ impl Browser {
         Self { among, size: 0 }
     }
 
-    /// Whether the market was empty at the last look.
+    /// Whether the market was empty at the last query.
     pub(super) fn is_empty(&self) -> bool {
         self.size == 0
     }
 
-    /// Where to look, by 64 random bits.
-    pub(super) fn look(&self, chance: u64) -> Look {
+    /// The next query, chosen by 64 random bits.
+    pub(super) fn query(&self, random: u64) -> MarketQuery {
         let choice = if self.among == 0 { self.size } else { self.size.min(self.among) };
-        Look { rank: chance % choice.max(1) }
+        MarketQuery { rank: random % choice.max(1) }
     }
 
-    /// The offer that was seen; not the one that is being bought anyhow.
+    /// The offer of a query, except one that is being bought.
     pub(super) fn choose(
         &mut self,
-        (size, found): ObservedHolder,
-        but: Option<Offer>,
+        (size, found): QueryResult,
+        except: Option<Offer>,
     ) -> Result<Option<Offer>> {
         self.size = size;
         let chosen = found.first().map(|(member, price)| Offer::parse(member, *price)).transpose()?;
-        Ok(chosen.filter(|offer| Some(*offer) != but))
+        Ok(chosen.filter(|offer| Some(*offer) != except))
     }
 }

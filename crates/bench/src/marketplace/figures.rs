@@ -1,11 +1,10 @@
-//! The measurements, their summary over the rounds, and the report: in lines, or as JSON.
+//! The measurements, their summary over the rounds, and the report, as text or JSON.
 //!
-//! The figures of the book are the only ones here that were not measured by this program, and are called the book's wherever
-//! they appear.
+//! This program measures all figures but those of the book, which are named as the book's.
 
 use super::Crowd;
+use super::strategy::{DealEnd, Strategy};
 use super::trader::{Account, Event};
-use super::way::{End, Way};
 use crate::meter::server_version;
 use crate::report::{median, per, spread};
 use anyhow::Result;
@@ -13,40 +12,40 @@ use leasehold_testkit::RedisServer;
 use serde::Serialize;
 use std::time::Duration;
 
-/// For how long the book measured.
+/// How long the book measured.
 pub(super) const BOOK_S: f64 = 60.0;
 
-/// What the book, *Redis in Action*, reports of 60 s on the machine of its author.
+/// The figures of the book, *Redis in Action*, of 60 s on the machine of its author.
 #[derive(Debug, Clone, Copy)]
 struct Book {
     listed: f64,
     bought: f64,
     mean_wait_ms: f64,
-    /// Which of them are only bounds: less was measured.
+    /// Which of them are upper bounds.
     below: &'static [&'static str],
 }
 
 impl Book {
-    fn of(way: Way, crowd: Crowd) -> Option<Self> {
+    fn of(strategy: Strategy, crowd: Crowd) -> Option<Self> {
         const WAIT: &[&str] = &["mean_wait_ms"];
         const BOUGHT: &[&str] = &["bought"];
-        let rows = match way {
-            Way::Watch => [
+        let rows = match strategy {
+            Strategy::Watch => [
                 (145_000.0, 27_000.0, 14.0, &[][..]),
                 (331_000.0, 200.0, 150.0, BOUGHT),
                 (206_000.0, 600.0, 498.0, BOUGHT),
             ],
-            Way::OneLock => [
+            Strategy::OneLock => [
                 (51_000.0, 50_000.0, 1.0, &[][..]),
                 (68_000.0, 13_000.0, 5.0, &[][..]),
                 (21_000.0, 20_500.0, 14.0, &[][..]),
             ],
-            Way::PerItem => [
+            Strategy::PerItem => [
                 (113_000.0, 110_000.0, 1.0, WAIT),
                 (192_000.0, 36_000.0, 2.0, WAIT),
                 (116_000.0, 111_000.0, 3.0, WAIT),
             ],
-            Way::Rslock => return None,
+            Strategy::Rslock => return None,
         };
         let crowds = [(1, 1, 0), (5, 1, 0), (5, 5, 0)];
         let row = crowds.iter().position(|book| *book == (crowd.sellers, crowd.buyers, crowd.among))?;
@@ -55,71 +54,78 @@ impl Book {
     }
 }
 
-/// What server and clients used.
+/// The usage of server and clients.
 #[derive(Debug)]
 pub(super) struct Usage {
     pub(super) took: Duration,
-    /// Calls of scripts: only locks have them.
+    /// Calls of scripts, which only locks make.
     pub(super) scripts: u64,
-    /// Asked by rslock for its locks; scripts of others have some inside, which are no requests.
+    /// SETs of rslock's locks. Those in scripts of other locks are no requests.
     pub(super) sets: u64,
-    /// How often the server read from a client.
+    /// How often the server has read from a client.
     pub(super) reads: u64,
     pub(super) server_cpu_ns: u64,
     pub(super) clients_cpu_ns: u64,
 }
 
-/// One way with one crowd in one round.
+/// One strategy with one crowd in one round.
 #[derive(Debug)]
-pub(super) struct Cell {
-    way: Way,
+pub(super) struct Run {
+    strategy: Strategy,
     crowd: Crowd,
     round: u64,
     seconds: f64,
     listed: u64,
     bought: u64,
     retries: u64,
-    /// Choices that were gone when it came to them.
+    /// Purchases of offers that were gone.
     missed: u64,
     gave_up: u64,
     mean_wait_ms: f64,
     longest_wait_ms: f64,
-    /// Deals whose lock was acquired, or whose watching came to an end.
+    /// Deals whose lock was acquired, or whose transaction ended.
     sections: u64,
     usage: Usage,
 }
 
-impl Cell {
-    pub(super) fn of(way: Way, crowd: Crowd, round: u64, accounts: &[Account], usage: Usage) -> Self {
-        // A trader that was stopped had not finished its deal in all of the time before.
+impl Run {
+    pub(super) fn of(
+        strategy: Strategy,
+        crowd: Crowd,
+        round: u64,
+        accounts: &[Account],
+        usage: Usage,
+    ) -> Self {
+        // A deal that was stopped did not finish during the measurement.
         let counts = |account: &Account, event: &Event| {
             let (from, until) = account.measured_ns;
-            (from..=until).contains(&event.ended_ns) || event.end == End::Stopped
+            (from..=until).contains(&event.ended_ns) || event.end == DealEnd::Stopped
         };
         let of = |buys: bool| {
-            let wanted = accounts.iter().filter(move |account| account.buys == buys);
-            wanted.flat_map(|one| one.events.iter().filter(move |event| counts(one, event))).copied()
+            let selected = accounts.iter().filter(move |account| account.buys == buys);
+            selected.flat_map(|one| one.events.iter().filter(move |event| counts(one, event))).copied()
         };
         let number = |buys, end| of(buys).filter(|event| event.end == end).count() as u64;
-        let wait = |event: Event| event.ended_ns.saturating_sub(event.since_ns);
-        let waited: u64 = of(true).filter(|event| event.end == End::Done).map(wait).sum();
-        let bought = number(true, End::Done);
-        let sections: u64 = of(true).chain(of(false)).filter(|event| event.end != End::GaveUp).count() as u64;
-        let retries = match way {
-            // It does not tell, but each of its tries is a SET.
-            Way::Rslock => usage.sets.saturating_sub(sections),
+        let wait = |event: Event| event.ended_ns.saturating_sub(event.decided_ns);
+        let waited: u64 = of(true).filter(|event| event.end == DealEnd::Done).map(wait).sum();
+        let bought = number(true, DealEnd::Done);
+        let sections: u64 =
+            of(true).chain(of(false)).filter(|event| event.end != DealEnd::GaveUp).count() as u64;
+        let retries = match strategy {
+            // The library does not report its retries, but each of its tries is a SET.
+            Strategy::Rslock => usage.sets.saturating_sub(sections),
             _ => of(true).chain(of(false)).map(|event| u64::from(event.retries)).sum(),
         };
         Self {
-            way,
+            strategy,
             crowd,
             round,
             seconds: usage.took.as_secs_f64(),
-            listed: number(false, End::Done),
+            listed: number(false, DealEnd::Done),
             bought,
             retries,
-            missed: number(true, End::Gone),
-            gave_up: number(true, End::GaveUp) + number(false, End::GaveUp),
+            missed: number(true, DealEnd::Gone),
+            gave_up: number(true, DealEnd::GaveUp) + number(false, DealEnd::GaveUp),
             mean_wait_ms: per(waited, bought) / 1e6,
             longest_wait_ms: per(of(true).map(wait).max().unwrap_or(0), 1_000_000),
             sections,
@@ -127,21 +133,21 @@ impl Cell {
         }
     }
 
-    /// Progress, printed while the run goes on.
-    pub(super) fn told(&self) -> String {
+    /// A line about the progress of the benchmark.
+    pub(super) fn summary(&self) -> String {
         format!(
             "{}, {}: {:.0} listed and {:.0} bought a second, {} retries, waits of {:.2} ms",
-            self.way.name(),
+            self.strategy.name(),
             self.crowd.name(),
-            self.a_second(self.listed),
-            self.a_second(self.bought),
+            self.per_s(self.listed),
+            self.per_s(self.bought),
             self.retries,
             self.mean_wait_ms
         )
     }
 
     #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than the leading bits")]
-    fn a_second(&self, count: u64) -> f64 {
+    fn per_s(&self, count: u64) -> f64 {
         count as f64 / self.seconds
     }
 
@@ -150,13 +156,14 @@ impl Cell {
     }
 }
 
-/// One way with one crowd over all rounds. Every field is documented in docs/reference/benchmarks.md.
+/// One strategy with one crowd over all rounds. Every field is documented in docs/reference/benchmarks.md.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) scenario: &'static str,
     pub(super) bought_to_watch: f64,
     pub(super) bought_to_rslock: f64,
-    pub(super) way: Way,
+    #[serde(rename = "way")]
+    pub(super) strategy: Strategy,
     pub(super) sellers: u32,
     pub(super) buyers: u32,
     pub(super) among: u64,
@@ -190,70 +197,70 @@ pub(super) struct Row {
 
 /// All rows.
 #[derive(Debug)]
-pub(super) struct Reported(pub(super) Vec<Row>);
+pub(super) struct Report(pub(super) Vec<Row>);
 
-impl Reported {
-    pub(super) fn of(cells: &[Cell], crowds: &[Crowd], server: &RedisServer) -> Result<Self> {
+impl Report {
+    pub(super) fn of(runs: &[Run], crowds: &[Crowd], server: &RedisServer) -> Result<Self> {
         let server = server_version(server)?;
-        let pairs = crowds.iter().flat_map(|crowd| Way::ALL.map(|way| (way, *crowd)));
-        Ok(Self(pairs.map(|(way, crowd)| Row::of(way, crowd, cells, &server)).collect()))
+        let pairs = crowds.iter().flat_map(|crowd| Strategy::ALL.map(|strategy| (strategy, *crowd)));
+        Ok(Self(pairs.map(|(strategy, crowd)| Row::of(strategy, crowd, runs, &server)).collect()))
     }
 
     pub(super) fn print(&self, json: bool) -> Result<()> {
         for row in &self.0 {
-            println!("{}", if json { serde_json::to_string(row)? } else { row.told() });
+            println!("{}", if json { serde_json::to_string(row)? } else { row.sentence() });
         }
         Ok(())
     }
 }
 
 impl Row {
-    fn of(way: Way, crowd: Crowd, cells: &[Cell], server: &str) -> Self {
-        let mine = cells.iter().filter(|cell| cell.crowd == crowd && cell.way == way);
-        let mine: Vec<&Cell> = mine.collect();
-        let values = |of: &dyn Fn(&Cell) -> f64| -> Vec<f64> { mine.iter().map(|cell| of(cell)).collect() };
-        let ratios = |to: Way| values(&|cell| per(cell.bought, bought(cells, to, cell).max(1)));
-        let bought = values(&|cell| cell.a_second(cell.bought));
-        let listed = values(&|cell| cell.a_second(cell.listed));
-        let waits = values(&|cell| cell.mean_wait_ms);
-        let (to_watch, to_rslock) = (ratios(Way::Watch), ratios(Way::Rslock));
-        let share = |ns: u64, cell: &Cell| per(ns, 1_000_000_000) / cell.seconds;
-        let book = Book::of(way, crowd);
+    fn of(strategy: Strategy, crowd: Crowd, runs: &[Run], server: &str) -> Self {
+        let mine = runs.iter().filter(|run| run.crowd == crowd && run.strategy == strategy);
+        let mine: Vec<&Run> = mine.collect();
+        let values = |of: &dyn Fn(&Run) -> f64| -> Vec<f64> { mine.iter().map(|run| of(run)).collect() };
+        let ratios = |to: Strategy| values(&|run| per(run.bought, bought(runs, to, run).max(1)));
+        let bought = values(&|run| run.per_s(run.bought));
+        let listed = values(&|run| run.per_s(run.listed));
+        let waits = values(&|run| run.mean_wait_ms);
+        let (to_watch, to_rslock) = (ratios(Strategy::Watch), ratios(Strategy::Rslock));
+        let share = |ns: u64, run: &Run| per(ns, 1_000_000_000) / run.seconds;
+        let book = Book::of(strategy, crowd);
         Self {
             scenario: "marketplace",
             bought_to_watch: median(&to_watch),
             bought_to_rslock: median(&to_rslock),
-            way,
+            strategy,
             sellers: crowd.sellers,
             buyers: crowd.buyers,
             among: crowd.among,
             bought_per_s: median(&bought),
             listed_per_s: median(&listed),
-            deals_per_s: median(&values(&|cell| cell.a_second(cell.deals()))),
-            retries_per_s: median(&values(&|cell| cell.a_second(cell.retries))),
-            missed_per_s: median(&values(&|cell| cell.a_second(cell.missed))),
-            gave_up: mine.iter().map(|cell| cell.gave_up).sum(),
+            deals_per_s: median(&values(&|run| run.per_s(run.deals()))),
+            retries_per_s: median(&values(&|run| run.per_s(run.retries))),
+            missed_per_s: median(&values(&|run| run.per_s(run.missed))),
+            gave_up: mine.iter().map(|run| run.gave_up).sum(),
             mean_wait_ms: median(&waits),
-            longest_wait_ms: spread(&values(&|cell| cell.longest_wait_ms))[1],
+            longest_wait_ms: spread(&values(&|run| run.longest_wait_ms))[1],
             bought_in_60_s: median(&bought) * BOOK_S,
             listed_in_60_s: median(&listed) * BOOK_S,
             book_bought: book.map(|book| book.bought),
             book_listed: book.map(|book| book.listed),
             book_mean_wait_ms: book.map(|book| book.mean_wait_ms),
             book_below: book.map_or(&[], |book| book.below),
-            lock_requests_per_section: median(&values(&|cell| {
-                per(cell.usage.scripts + cell.usage.sets, cell.sections)
+            lock_requests_per_section: median(&values(&|run| {
+                per(run.usage.scripts + run.usage.sets, run.sections)
             })),
-            reads_per_deal: median(&values(&|cell| per(cell.usage.reads, cell.deals()))),
-            server_cpu_share: median(&values(&|cell| share(cell.usage.server_cpu_ns, cell))),
-            clients_cpu_share: median(&values(&|cell| share(cell.usage.clients_cpu_ns, cell))),
+            reads_per_deal: median(&values(&|run| per(run.usage.reads, run.deals()))),
+            server_cpu_share: median(&values(&|run| share(run.usage.server_cpu_ns, run))),
+            clients_cpu_share: median(&values(&|run| share(run.usage.clients_cpu_ns, run))),
             bought_to_watch_spread: spread(&to_watch),
             bought_to_rslock_spread: spread(&to_rslock),
             bought_per_s_spread: spread(&bought),
             listed_per_s_spread: spread(&listed),
             mean_wait_ms_spread: spread(&waits),
             rounds: mine.len(),
-            round_s: median(&values(&|cell| cell.seconds)),
+            round_s: median(&values(&|run| run.seconds)),
             server: server.to_owned(),
         }
     }
@@ -262,7 +269,7 @@ impl Row {
         Crowd { sellers: self.sellers, buyers: self.buyers, among: self.among }
     }
 
-    fn told(&self) -> String {
+    fn sentence(&self) -> String {
         let below = |figure| if self.book_below.contains(&figure) { "under " } else { "" };
         let book = match (self.book_listed, self.book_bought, self.book_mean_wait_ms) {
             (Some(listed), Some(bought), Some(wait)) => format!(
@@ -276,7 +283,7 @@ impl Row {
             "marketplace, {}, {}: {:.2} x what WATCH bought ({:.2} to {:.2}), {:.2} x rslock ({:.2} to {:.2}); \
              {:.0} listed and {:.0} bought a second ({:.0} to {:.0}), {:.1} retries a second, {} gave up; waits of \
              {:.2} ms, {:.0} ms at most; in 60 s: {:.0} listed, {:.0} bought{book}",
-            self.way.name(),
+            self.strategy.name(),
             self.crowd().name(),
             self.bought_to_watch,
             self.bought_to_watch_spread[0],
@@ -298,8 +305,8 @@ impl Row {
     }
 }
 
-/// What was bought in another way, with the same crowd in the same round.
-fn bought(cells: &[Cell], way: Way, like: &Cell) -> u64 {
-    let same = |cell: &&Cell| cell.way == way && cell.crowd == like.crowd && cell.round == like.round;
-    cells.iter().find(same).map_or(0, |cell| cell.bought)
+/// The purchases under another strategy, with the same crowd in the same round.
+fn bought(runs: &[Run], strategy: Strategy, like: &Run) -> u64 {
+    let same = |run: &&Run| run.strategy == strategy && run.crowd == like.crowd && run.round == like.round;
+    runs.iter().find(same).map_or(0, |run| run.bought)
 }

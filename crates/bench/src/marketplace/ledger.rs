@@ -1,27 +1,27 @@
-//! Whether everything went right: what traders say that they did, against what the server has in the end.
+//! The audit: compares what the traders report with the data on the server.
 //!
-//! It owns the law of the market, and takes no way's word for anything:
+//! Owns the invariants of the market, which hold under every strategy:
 //!
-//! 1. Money is conserved, in all and for each user.
+//! 1. Money is conserved, in total and for each user.
 //! 2. No user's funds are below zero.
-//! 3. Each item that was made is in exactly one place: one inventory, or the market. There are no others.
-//! 4. No item is sold twice: each is in one purchase at most, and the buyer owns it.
-//! 5. What the traders count is what the server has: what was listed and not bought is on the market.
+//! 3. Each item is in exactly one place: one inventory, or the market. There are no others.
+//! 4. No item is sold twice: it is in at most one purchase, and the buyer owns it.
+//! 5. The traders' counts agree with the server: what was listed and not bought is on the market.
 
 use super::deal::{MARKET, Offer, inventory, user};
+use super::strategy::DealEnd;
 use super::trader::{Account, Event};
-use super::way::End;
 use anyhow::{Context, Result, bail};
 use redis::Commands;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// How many violations are reported.
-const TOLD: usize = 10;
-/// How long a reply of the server is waited for: it may have a million items in it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How many violations are listed.
+const LISTED: usize = 10;
+/// How long a command may take: its reply may contain a million items.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the server has.
+/// The data on the server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
     pub(super) funds: BTreeMap<u32, i64>,
@@ -30,10 +30,10 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Reads all of it, after the trade has ended.
+    /// Reads it, after the trade has ended.
     pub(super) fn read(url: &str, users: impl Iterator<Item = u32>) -> Result<Self> {
-        let mut connection = redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
+        let mut connection = redis::Client::open(url)?.get_connection_with_timeout(COMMAND_TIMEOUT)?;
+        connection.set_read_timeout(Some(COMMAND_TIMEOUT))?;
         let mut state = Self::default();
         for id in users {
             state.funds.insert(id, connection.hget(user(id), "funds")?);
@@ -49,7 +49,7 @@ impl State {
     }
 }
 
-/// Fails unless all that was done is in order. Each user had `seeded` at first.
+/// Fails unless the invariants hold. Each user had `seeded` at first.
 pub(super) fn audit(seeded: i64, accounts: &[Account], state: &State) -> Result<()> {
     let mut violations = money(seeded, accounts, state);
     violations.extend(items(accounts, state));
@@ -57,16 +57,16 @@ pub(super) fn audit(seeded: i64, accounts: &[Account], state: &State) -> Result<
     if violations.is_empty() {
         return Ok(());
     }
-    let more = violations.len().saturating_sub(TOLD);
-    violations.truncate(TOLD);
+    let more = violations.len().saturating_sub(LISTED);
+    violations.truncate(LISTED);
     if more > 0 {
         violations.push(format!("and {more} more"));
     }
-    bail!("the market is not in order: {}", violations.join("; "))
+    bail!("the invariants of the market do not hold: {}", violations.join("; "))
 }
 
 fn done(account: &Account) -> impl Iterator<Item = &Event> {
-    account.events.iter().filter(|event| event.end == End::Done)
+    account.events.iter().filter(|event| event.end == DealEnd::Done)
 }
 
 fn purchases(accounts: &[Account]) -> impl Iterator<Item = (u32, &Offer)> {
@@ -81,7 +81,7 @@ fn listings(accounts: &[Account]) -> impl Iterator<Item = &Offer> {
         .flat_map(|account| done(account).map(|event| &event.offer))
 }
 
-/// 1 and 2.
+/// Checks 1 and 2.
 fn money(seeded: i64, accounts: &[Account], state: &State) -> Vec<String> {
     let mut found = Vec::new();
     let mut due: BTreeMap<u32, i64> = accounts.iter().map(|account| (account.user, seeded)).collect();
@@ -89,27 +89,27 @@ fn money(seeded: i64, accounts: &[Account], state: &State) -> Vec<String> {
         *due.entry(buyer).or_default() -= offer.price;
         *due.entry(offer.seller).or_default() += offer.price;
     }
-    let (was, is): (i64, i64) = (due.values().sum(), state.funds.values().sum());
-    if was != is {
-        found.push(format!("money is not conserved: it was {was} in all, and is {is}"));
+    let (before, after): (i64, i64) = (due.values().sum(), state.funds.values().sum());
+    if before != after {
+        found.push(format!("money is not conserved: it was {before} in total, and is {after}"));
     }
     for (id, due) in &due {
         let has = state.funds.get(id).copied().unwrap_or(0);
         if has != *due {
-            found.push(format!("user {id} has {has}, and by what was bought it should be {due}"));
+            found.push(format!("user {id} has {has}, and should have {due} after its deals"));
         }
     }
-    let poor = state.funds.iter().filter(|(_, funds)| **funds < 0);
-    found.extend(poor.map(|(id, funds)| format!("the funds of user {id} are below zero: {funds}")));
+    let negative = state.funds.iter().filter(|(_, funds)| **funds < 0);
+    found.extend(negative.map(|(id, funds)| format!("the funds of user {id} are below zero: {funds}")));
     found
 }
 
-/// 3.
+/// Checks 3.
 fn items(accounts: &[Account], state: &State) -> Vec<String> {
     let mut found = Vec::new();
     let mut places: HashMap<u64, u32> = HashMap::new();
-    let had = state.inventories.values().flatten().copied();
-    for item in had.chain(state.market.iter().map(|offer| offer.item)) {
+    let owned = state.inventories.values().flatten().copied();
+    for item in owned.chain(state.market.iter().map(|offer| offer.item)) {
         *places.entry(item).or_default() += 1;
     }
     for (item, count) in places.iter().filter(|(_, count)| **count > 1) {
@@ -120,12 +120,12 @@ fn items(accounts: &[Account], state: &State) -> Vec<String> {
     found.extend(unknown.map(|item| format!("item {item} was never made")));
     let all = accounts.iter().flat_map(|account| account.made.0..account.made.1);
     found.extend(all.filter(|item| !places.contains_key(item)).map(|item| format!("item {item} is nowhere")));
-    // A map has no order, and a message should have one.
+    // A map has no order, and a message needs one.
     found.sort_unstable();
     found
 }
 
-/// 4 and 5.
+/// Checks 4 and 5.
 fn sales(accounts: &[Account], state: &State) -> Vec<String> {
     let mut found = Vec::new();
     let mut sold: HashMap<u64, u32> = HashMap::new();
@@ -136,7 +136,7 @@ fn sales(accounts: &[Account], state: &State) -> Vec<String> {
     }
     let listed: HashMap<u64, Offer> = listings(accounts).map(|offer| (offer.item, *offer)).collect();
     for (_, offer) in purchases(accounts).filter(|(_, offer)| listed.get(&offer.item) != Some(*offer)) {
-        found.push(format!("item {} was sold as no user has listed it", offer.item));
+        found.push(format!("item {} was sold at an offer that no user has listed", offer.item));
     }
     for account in accounts {
         let has = state.inventories.get(&account.user).map_or(0, Vec::len) as u64;
@@ -172,14 +172,19 @@ mod tests {
     }
 
     fn account(user: u32, made: (u64, u64), offers: &[Offer]) -> Account {
-        let event =
-            |offer: &Offer| Event { end: End::Done, offer: *offer, retries: 0, since_ns: 0, ended_ns: 1 };
+        let event = |offer: &Offer| Event {
+            end: DealEnd::Done,
+            offer: *offer,
+            retries: 0,
+            decided_ns: 0,
+            ended_ns: 1,
+        };
         let events = offers.iter().map(event).collect();
         Account { user, buys: user != 1, made, events, measured_ns: (0, 2) }
     }
 
     /// A seller with five items, four of them listed; two buyers of one each, at 30 and 40.
-    fn fair() -> (Vec<Account>, State) {
+    fn valid() -> (Vec<Account>, State) {
         let offers = [offer(10, 30), offer(11, 40), offer(12, 50), offer(13, 60)];
         let accounts = vec![
             account(1, (10, 15), &offers),
@@ -194,27 +199,27 @@ mod tests {
         (accounts, state)
     }
 
-    /// Spoils what was in order, and says what is expected to be found.
+    /// Corrupts valid data, and expects a violation.
     #[track_caller]
-    fn check(expected: &str, spoil: impl FnOnce(&mut Vec<Account>, &mut State)) {
-        let (mut accounts, mut state) = fair();
-        audit(SEEDED, &accounts, &state).expect("it is in order before");
-        spoil(&mut accounts, &mut state);
-        let told = audit(SEEDED, &accounts, &state).expect_err("it is not in order").to_string();
-        assert!(told.contains(expected), "{told}");
+    fn check(expected: &str, corrupt: impl FnOnce(&mut Vec<Account>, &mut State)) {
+        let (mut accounts, mut state) = valid();
+        audit(SEEDED, &accounts, &state).expect("the data are valid before");
+        corrupt(&mut accounts, &mut state);
+        let error = audit(SEEDED, &accounts, &state).expect_err("a violation").to_string();
+        assert!(error.contains(expected), "{error}");
     }
 
     fn funds(state: &mut State, id: u32) -> &mut i64 {
-        state.funds.get_mut(&id).expect("there is such a user")
+        state.funds.get_mut(&id).expect("a known user")
     }
 
     fn has(state: &mut State, id: u32) -> &mut Vec<u64> {
-        state.inventories.get_mut(&id).expect("there is such a user")
+        state.inventories.get_mut(&id).expect("a known user")
     }
 
     #[test]
     fn lost_money_is_found() {
-        check("money is not conserved: it was 1500 in all, and is 1490", |_, state| *funds(state, 2) -= 10);
+        check("money is not conserved: it was 1500 in total, and is 1490", |_, state| *funds(state, 2) -= 10);
         check("user 2 has 460", |_, state| {
             *funds(state, 2) -= 10;
             *funds(state, 3) += 10;
@@ -224,14 +229,14 @@ mod tests {
     #[test]
     fn funds_below_zero_are_found_though_the_sums_agree() {
         check("the funds of user 2 are below zero: -5", |accounts, state| {
-            let (dear, item) = (offer(15, 475), 15);
+            let (expensive, item) = (offer(15, 475), 15);
             accounts[0].made.1 = 16;
-            let event = Event { offer: dear, ..accounts[0].events[0] };
+            let event = Event { offer: expensive, ..accounts[0].events[0] };
             accounts[0].events.push(event);
             accounts[1].events.push(event);
             has(state, 2).push(item);
-            *funds(state, 2) -= dear.price;
-            *funds(state, 1) += dear.price;
+            *funds(state, 2) -= expensive.price;
+            *funds(state, 1) += expensive.price;
         });
     }
 
@@ -250,7 +255,7 @@ mod tests {
 
     #[test]
     fn an_item_that_was_sold_twice_is_found() {
-        // The second buyer has paid for what the first one has: sums and places are in order.
+        // The second buyer has paid for an item of the first one: sums and places are valid.
         check("item 10 was sold twice: to 2 and to 3", |accounts, state| {
             let again = accounts[1].events[0];
             accounts[2].events.push(again);
@@ -267,7 +272,7 @@ mod tests {
             let offer = state.market.pop().expect("there are two");
             has(state, 1).push(offer.item);
         });
-        check("item 10 was sold as no user has listed it", |accounts, _| {
+        check("item 10 was sold at an offer that no user has listed", |accounts, _| {
             accounts[1].events[0].offer.price = 31;
         });
         check("user 3 has item 10, and has not bought it", |_, state| {

@@ -1,8 +1,8 @@
-//! The figures as pictures: purchases and waits beside the book's, and what the choice of items changes.
+//! Charts of the figures: purchases and waits beside the book's, and the effect of what buyers choose from.
 
 use super::Crowd;
-use super::figures::{BOOK_S, Reported, Row};
-use super::way::Way;
+use super::figures::{BOOK_S, Report, Row};
+use super::strategy::Strategy;
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
 use anyhow::Result;
 use std::path::Path;
@@ -10,14 +10,14 @@ use std::path::Path;
 const BOUGHT: &str = "bought a second";
 
 /// Draws all of them.
-pub(super) fn draw(reported: &Reported, directory: &Path) -> Result<()> {
-    let title = "Marketplace: purchases a second, by what guards them";
-    beside_the_book(reported, title, BOUGHT, bought, |row| row.book_bought.map(|all| all / BOOK_S))
+pub(super) fn draw(report: &Report, directory: &Path) -> Result<()> {
+    let title = "Marketplace: purchases a second, by locking strategy";
+    beside_the_book(report, title, BOUGHT, bought, |row| row.book_bought.map(|all| all / BOOK_S))
         .draw(directory, "marketplace")?;
-    let title = "Marketplace: how long a buyer waits in the mean";
-    beside_the_book(reported, title, "mean wait, in ms", wait, |row| row.book_mean_wait_ms)
+    let title = "Marketplace: mean wait of a buyer";
+    beside_the_book(report, title, "mean wait, in ms", wait, |row| row.book_mean_wait_ms)
         .draw(directory, "marketplace-wait")?;
-    by_choice(reported).draw(directory, "marketplace-choice")
+    by_choice(report).draw(directory, "marketplace-choice")
 }
 
 fn bought(row: &Row) -> Spread {
@@ -32,49 +32,51 @@ fn wait(row: &Row) -> Spread {
 
 /// The runs whose buyers choose among all offers, as in the book.
 fn beside_the_book(
-    reported: &Reported,
+    report: &Report,
     title: &str,
     axis: &str,
-    ours: fn(&Row) -> Spread,
+    here: fn(&Row) -> Spread,
     book: fn(&Row) -> Option<f64>,
 ) -> Chart {
-    let of = |way| reported.0.iter().filter(move |row| row.way == way && row.among == 0);
-    let rows = || Way::ALL.into_iter().flat_map(of);
+    let of = |strategy| report.0.iter().filter(move |row| row.strategy == strategy && row.among == 0);
+    let rows = || Strategy::ALL.into_iter().flat_map(of);
     let exactly = |value: f64| Spread { median: value, least: value, most: value };
-    let way = |row: &Row| row.way.name().replace(" per ", "\nper ");
-    let groups = rows().map(|row| format!("{}\n{}", row.crowd().name(), way(row))).collect();
+    let strategy = |row: &Row| row.strategy.name().replace(" per ", "\nper ");
+    let groups = rows().map(|row| format!("{}\n{}", row.crowd().name(), strategy(row))).collect();
     let series = vec![
-        Series { name: "here".to_owned(), values: rows().map(ours).collect() },
+        Series { name: "here".to_owned(), values: rows().map(here).collect() },
         Series {
             name: "the book, another machine".to_owned(),
             values: rows().map(|row| exactly(book(row).unwrap_or(f64::NAN))).collect(),
         },
     ];
-    chart(reported, title, axis, groups, series)
+    chart(report, title, axis, groups, series)
 }
 
-/// All crowds, with the ways side by side.
-fn by_choice(reported: &Reported) -> Chart {
+/// All crowds, each with all strategies.
+fn by_choice(report: &Report) -> Chart {
     let name = |crowd: Crowd| match crowd.among {
         0 => format!("{}\nany offer", crowd.name()),
         among => format!("{} + {}\none of the {among} cheapest", crowd.sellers, crowd.buyers),
     };
-    let of = |way| reported.0.iter().filter(move |row| row.way == way);
-    let groups = of(Way::Watch).map(|row| name(row.crowd())).collect();
-    let series =
-        Way::ALL.map(|way| Series { name: way.name().to_owned(), values: of(way).map(bought).collect() });
+    let of = |strategy| report.0.iter().filter(move |row| row.strategy == strategy);
+    let groups = of(Strategy::Watch).map(|row| name(row.crowd())).collect();
+    let series = Strategy::ALL.map(|strategy| Series {
+        name: strategy.name().to_owned(),
+        values: of(strategy).map(bought).collect(),
+    });
     let title = "Marketplace: purchases a second, by what buyers choose from";
-    chart(reported, title, BOUGHT, groups, series.into())
+    chart(report, title, BOUGHT, groups, series.into())
 }
 
 fn chart(
-    reported: &Reported,
+    report: &Report,
     title: &str,
     axis: &str,
     groups: Vec<String>,
     series: Vec<Series<Spread>>,
 ) -> Chart {
-    let note = reported.0.first().map_or_else(String::new, |row| {
+    let note = report.0.first().map_or_else(String::new, |row| {
         format!(
             "Sellers + buyers, each a process, on one core, {} on another; medians of {} rounds of {:.0} s, smallest to greatest",
             row.server, row.rounds, row.round_s

@@ -1,12 +1,12 @@
 //! A seller or a buyer, in a process of its own.
 //!
-//! Its choices depend on its seed and on the market alone, not on the way that its deals are guarded. Lines on its standard
-//! input begin the trade, begin the measurement, and end it; then it prints all that it did.
+//! Its choices depend only on its seed and the market, not on the locking strategy. Requests begin the trade, begin the
+//! measurement, and end it; then the process prints everything it did.
 
 use super::deal::{Browser, Deal, Offer, PRICE, inventory};
-use super::way::{End, Guarded, Settled, Way, connect};
-use crate::protocol::{Requests, reply};
-use crate::section::now_ns;
+use super::strategy::{DealEnd, Settlement, Strategy, StrategyClient, connect};
+use crate::critical_section::now_ns;
+use crate::worker::protocol::{Requests, reply};
 use anyhow::{Result, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -21,8 +21,8 @@ use std::time::Duration;
 const SUPPLY: u64 = 1000;
 /// Numbers of items that one seller can make.
 const RANGE: u64 = 1_000_000_000;
-/// How long a buyer looks away from an empty market.
-const NOTHING_THERE: Duration = Duration::from_millis(1);
+/// The pause of a buyer if the market is empty.
+const EMPTY_MARKET_PAUSE: Duration = Duration::from_millis(1);
 
 /// How a trader is started.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub(crate) struct Trader {
     #[arg(long)]
     url: String,
     #[arg(long)]
-    way: Way,
+    strategy: Strategy,
     /// The number of the user.
     #[arg(long)]
     user: u32,
@@ -44,26 +44,26 @@ pub(crate) struct Trader {
     among: u64,
 }
 
-/// All that a trader did.
+/// Everything a trader did.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Account {
     pub(super) user: u32,
     pub(super) buys: bool,
-    /// The first number of the user's items, and the first that is not made yet.
+    /// The first number of the user's items, and the first that is not yet used.
     pub(super) made: (u64, u64),
     pub(super) events: Vec<Event>,
-    /// Between which times events count.
+    /// The begin and the end of the measurement.
     pub(super) measured_ns: (u64, u64),
 }
 
-/// A deal that was begun.
+/// A deal that a trader attempted.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Event {
-    pub(super) end: End,
+    pub(super) end: DealEnd,
     pub(super) offer: Offer,
     pub(super) retries: u32,
-    /// Since when the deal was wanted: for a buyer whose item was gone, since that item was chosen.
-    pub(super) since_ns: u64,
+    /// When the trader decided on a deal. If an item was gone, that was when the buyer chose that item.
+    pub(super) decided_ns: u64,
     pub(super) ended_ns: u64,
 }
 
@@ -76,16 +76,16 @@ pub(crate) async fn run(trader: Trader) -> Result<()> {
         trading.make_items().await?;
     }
     reply("ready")?;
-    expect(&mut requests, "go").await?;
+    expect(&mut requests, "begin").await?;
     let trade = async { if trader.buys { trading.buy(trader.among).await } else { trading.sell().await } };
     let (traded, measured_ns) = tokio::try_join!(trade, until_stopped(&mut requests, &stop))?;
-    let Trading { user, made, guarded, events, .. } = traded;
-    guarded.close().await;
+    let Trading { user, made, client, events, .. } = traded;
+    client.close().await;
     let buys = trader.buys;
     reply(&serde_json::to_string(&Account { user, buys, made, events, measured_ns })?)
 }
 
-/// Gives from when to when what happens counts.
+/// Waits for the end. Returns the begin and the end of the measurement.
 async fn until_stopped(requests: &mut Requests, stop: &AtomicBool) -> Result<(u64, u64)> {
     expect(requests, "mark").await?;
     let from_ns = now_ns();
@@ -96,18 +96,18 @@ async fn until_stopped(requests: &mut Requests, stop: &AtomicBool) -> Result<(u6
 
 async fn expect(requests: &mut Requests, request: &str) -> Result<()> {
     let given = requests.next().await?;
-    ensure!(given == request, "{request} was due, not {given}");
+    ensure!(given == request, "`{request}` was expected, not `{given}`");
     Ok(())
 }
 
 struct Trading {
     user: u32,
-    /// For all that is read and written, but in transactions that watch.
+    /// For all reads and writes outside of WATCH transactions.
     data: MultiplexedConnection,
-    guarded: Guarded,
-    chance: StdRng,
+    client: StrategyClient,
+    random: StdRng,
     stop: Arc<AtomicBool>,
-    /// What a seller has made and not listed yet.
+    /// Items of a seller that are not listed yet.
     stock: Vec<u64>,
     made: (u64, u64),
     events: Vec<Event>,
@@ -119,8 +119,8 @@ impl Trading {
         Ok(Self {
             user: trader.user,
             data: connect(&trader.url).await?,
-            guarded: Guarded::connect(trader.way, &trader.url).await?,
-            chance: StdRng::seed_from_u64(trader.seed),
+            client: StrategyClient::connect(trader.strategy, &trader.url).await?,
+            random: StdRng::seed_from_u64(trader.seed),
             stop,
             stock: Vec::new(),
             made: (first, first),
@@ -136,52 +136,52 @@ impl Trading {
         Ok(())
     }
 
-    /// Lists any of the seller's items, at any price.
+    /// Lists random items of the seller at random prices.
     async fn sell(mut self) -> Result<Self> {
         while !self.stop.load(Ordering::Relaxed) {
             if self.stock.is_empty() {
                 self.make_items().await?;
             }
-            let item = self.stock.swap_remove(self.chance.random_range(0..self.stock.len()));
-            let offer = Offer { item, seller: self.user, price: self.chance.random_range(1..=PRICE) };
+            let item = self.stock.swap_remove(self.random.random_range(0..self.stock.len()));
+            let offer = Offer { item, seller: self.user, price: self.random.random_range(1..=PRICE) };
             match self.settle(Deal::List(offer), now_ns()).await?.end {
-                End::Done => {}
-                End::GaveUp | End::Stopped => self.stock.push(item),
-                End::Gone => bail!("item {item} is not where its only owner has put it"),
+                DealEnd::Done => {}
+                DealEnd::GaveUp | DealEnd::Stopped => self.stock.push(item),
+                DealEnd::Gone => bail!("item {item} is not in the inventory of its seller"),
             }
         }
         Ok(self)
     }
 
-    /// Buys any of the offers that are there.
+    /// Buys random offers.
     async fn buy(mut self, among: u64) -> Result<Self> {
-        let (mut browser, mut next, mut wanted_ns) = (Browser::new(among), None, None);
+        let (mut browser, mut next, mut first_decided_ns) = (Browser::new(among), None, None);
         while !self.stop.load(Ordering::Relaxed) {
-            let look = browser.look(self.chance.random());
+            let query = browser.query(self.random.random());
             let Some(offer) = next.take() else {
-                next = browser.choose(look.alone(&mut self.data).await?, None)?;
+                next = browser.choose(query.send(&mut self.data).await?, None)?;
                 if next.is_none() && browser.is_empty() {
-                    wanted_ns = None;
-                    tokio::time::sleep(NOTHING_THERE).await;
+                    first_decided_ns = None;
+                    tokio::time::sleep(EMPTY_MARKET_PAUSE).await;
                 }
                 continue;
             };
-            let since_ns = *wanted_ns.get_or_insert_with(now_ns);
-            let settled = self.settle(Deal::Buy(offer, self.user, look), since_ns).await?;
-            if settled.end != End::Gone {
-                wanted_ns = None;
+            let decided_ns = *first_decided_ns.get_or_insert_with(now_ns);
+            let settlement = self.settle(Deal::Buy(offer, self.user, query), decided_ns).await?;
+            if settlement.end != DealEnd::Gone {
+                first_decided_ns = None;
             }
-            if let Some(seen) = settled.seen {
+            if let Some(seen) = settlement.seen {
                 next = browser.choose(seen, Some(offer))?;
             }
         }
         Ok(self)
     }
 
-    async fn settle(&mut self, deal: Deal, since_ns: u64) -> Result<Settled> {
-        let settled = self.guarded.settle(&mut self.data, deal, &self.stop).await?;
-        let Settled { end, retries, .. } = settled;
-        self.events.push(Event { end, offer: *deal.offer(), retries, since_ns, ended_ns: now_ns() });
-        Ok(settled)
+    async fn settle(&mut self, deal: Deal, decided_ns: u64) -> Result<Settlement> {
+        let settlement = self.client.settle(&mut self.data, deal, &self.stop).await?;
+        let Settlement { end, retries, .. } = settlement;
+        self.events.push(Event { end, offer: *deal.offer(), retries, decided_ns, ended_ns: now_ns() });
+        Ok(settlement)
     }
 }

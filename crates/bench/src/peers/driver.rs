@@ -1,8 +1,8 @@
-//! One process of a library, which takes requests line by line.
+//! One process of a library, which answers requests line by line.
 //!
 //! Owns the requesting side of the bench protocol of `drivers/README.md`.
 
-use crate::section::now_ns;
+use crate::critical_section::now_ns;
 use anyhow::{Context, Result, bail, ensure};
 use leasehold_testkit::Worker;
 use std::path::Path;
@@ -19,14 +19,14 @@ pub(crate) struct Driver {
     pub(crate) version: String,
 }
 
-/// What the tasks of one process did.
+/// Acquisitions of the tasks of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Count {
     /// How often the lock was acquired.
     pub(crate) sections: u64,
-    /// How often by another task than before.
+    /// How often by another task than the last one.
     pub(crate) handovers: u64,
-    /// By how many tasks.
+    /// How many tasks acquired it.
     pub(crate) served: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct AcquireTimes {
 }
 
 /// One acquisition: when, and by which task.
-pub(crate) type Section = (u64, u32);
+pub(crate) type Acquisition = (u64, u32);
 
 impl Driver {
     /// Starts a driver on the core of the clients, and returns when it is connected.
@@ -76,7 +76,7 @@ impl Driver {
     }
 
     /// The answer to a `trace` of that length: its acquisitions in the order of time.
-    pub(crate) fn trace(&mut self, took: Duration) -> Result<Vec<Section>> {
+    pub(crate) fn trace(&mut self, took: Duration) -> Result<Vec<Acquisition>> {
         trace(&self.answer(took + ANSWER_TIMEOUT)?)
     }
 
@@ -100,20 +100,20 @@ impl Driver {
 
 /// Starts the driver of a library, which `cargo xtask` has prepared in a directory.
 pub(crate) fn command(library: &str, drivers: &Path) -> Result<Command> {
-    let home = drivers.join(library);
+    let directory = drivers.join(library);
     let script = |interpreter: &str, file: &str| {
         let mut command = Command::new(interpreter);
-        command.arg(home.join(file));
+        command.arg(directory.join(file));
         command
     };
     let mut command = match library {
-        "rslock" => Command::new(home.join("release/rslock-driver")),
-        "redsync" => Command::new(home.join("driver")),
+        "rslock" => Command::new(directory.join("release/rslock-driver")),
+        "redsync" => Command::new(directory.join("driver")),
         "redis-py" => script("python3", "driver.py"),
         "node-redlock" => script("node", "driver.mjs"),
         "redisson" => {
             let mut java = Command::new("java");
-            java.arg("-classpath").arg(format!("{0}/classes:{0}/lib/*", home.display())).arg("Driver");
+            java.arg("-classpath").arg(format!("{0}/classes:{0}/lib/*", directory.display())).arg("Driver");
             java
         }
         _ => bail!("there is no peer `{library}`"),
@@ -154,7 +154,7 @@ fn contended(line: &str) -> Result<Count> {
     }
 }
 
-fn trace(line: &str) -> Result<Vec<Section>> {
+fn trace(line: &str) -> Result<Vec<Acquisition>> {
     let mut words = line.split(' ');
     ensure!(words.next() == Some("trace"), "the driver answers `{line:.60}` to trace");
     words
@@ -166,7 +166,7 @@ fn trace(line: &str) -> Result<Vec<Section>> {
 }
 
 /// The counts of several processes together.
-pub(crate) fn together(processes: &[Vec<Section>]) -> Count {
+pub(crate) fn merge(processes: &[Vec<Acquisition>]) -> Count {
     let mut all: Vec<_> = processes
         .iter()
         .enumerate()
@@ -224,6 +224,6 @@ mod tests {
     fn several_processes_are_merged_in_the_order_of_time() {
         // Task 0 of one process is not task 0 of another.
         let processes = [vec![(1, 0), (2, 0), (5, 0)], vec![(3, 0), (4, 1)], vec![]];
-        assert_eq!(together(&processes), Count { sections: 5, handovers: 3, served: 3 });
+        assert_eq!(merge(&processes), Count { sections: 5, handovers: 3, served: 3 });
     }
 }

@@ -1,6 +1,6 @@
-//! What was measured of a library, beside ours, and how it is shown.
+//! The figures of a library, relative to Leasehold's, and how they are shown.
 
-use super::contestant::{Contestant, Herd, Round, TASKS};
+use super::peer::{Peer, Round, TASKS, Throughput};
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
 use crate::meter::Machine;
 use crate::report::{per, quantile_us};
@@ -11,7 +11,8 @@ use std::str::FromStr;
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures<'a> {
     scenario: &'static str,
-    /// Theirs to ours, and ours to theirs: it is the better for us the greater it is.
+    /// Times of the library relative to Leasehold, and rates of Leasehold relative to the library: the greater, the better
+    /// Leasehold is.
     handover_p50_ratio: f64,
     herd_ratio: f64,
     crowd_ratio: f64,
@@ -34,32 +35,33 @@ pub(crate) struct Figures<'a> {
     crowd_served: f64,
     tasks: usize,
     rounds: usize,
-    /// Why not everything was measured.
-    trouble: Option<&'a str>,
+    /// Why not all rounds were measured.
+    #[serde(rename = "trouble")]
+    failure: Option<&'a str>,
     #[serde(flatten)]
     machine: &'a Machine,
 }
 
 impl<'a> Figures<'a> {
-    /// Of a library. Its ratios are those of the rounds that ours had, too.
-    pub(crate) fn of(one: &'a Contestant, ours: &Contestant, machine: &'a Machine) -> Self {
-        let all: Vec<u64> = one.rounds.iter().flat_map(|round| round.handovers_ns.clone()).collect();
-        let requests = one.rounds.iter().map(|round| round.requests).sum();
-        let trials: usize = one.rounds.iter().map(|round| round.trials).sum();
-        let p50_ratio = ratio(one, ours, |round| handover_us(round, 0.5));
-        let herd_ratio = ratio(ours, one, |round| herd(round, |herd| herd.handovers_per_s));
-        let crowd_ratio = ratio(ours, one, |round| crowd(round, |crowd| crowd.handovers_per_s));
-        let of_herd = |figure: fn(Herd) -> f64| each(one, |round| herd(round, figure));
-        let of_crowd = |figure: fn(Herd) -> f64| each(one, |round| crowd(round, figure));
-        let handovers = of_herd(|herd| herd.handovers_per_s);
-        let crowd_handovers = of_crowd(|crowd| crowd.handovers_per_s);
+    /// The figures of a library. Ratios are of the rounds that Leasehold completed, too.
+    pub(crate) fn of(peer: &'a Peer, leasehold: &Peer, machine: &'a Machine) -> Self {
+        let all: Vec<u64> = peer.rounds.iter().flat_map(|round| round.handovers_ns.clone()).collect();
+        let requests = peer.rounds.iter().map(|round| round.requests).sum();
+        let trials: usize = peer.rounds.iter().map(|round| round.trials).sum();
+        let p50_ratio = ratio(peer, leasehold, |round| handover_us(round, 0.5));
+        let herd_ratio = ratio(leasehold, peer, |round| one_process(round, |it| it.handovers_per_s));
+        let crowd_ratio = ratio(leasehold, peer, |round| all_processes(round, |it| it.handovers_per_s));
+        let of_one = |figure: fn(Throughput) -> f64| each(peer, |round| one_process(round, figure));
+        let of_all = |figure: fn(Throughput) -> f64| each(peer, |round| all_processes(round, figure));
+        let handovers = of_one(|it| it.handovers_per_s);
+        let crowd_handovers = of_all(|it| it.handovers_per_s);
         Self {
             scenario: "peers",
             handover_p50_ratio: p50_ratio.median,
             herd_ratio: herd_ratio.median,
             crowd_ratio: crowd_ratio.median,
-            peer: &one.name,
-            version: &one.version,
+            peer: &peer.name,
+            version: &peer.version,
             handover_p50_ratio_spread: p50_ratio.ends(),
             handover_p50_us: quantile_us(&all, 0.5),
             handover_p99_us: quantile_us(&all, 0.99),
@@ -68,25 +70,25 @@ impl<'a> Figures<'a> {
             herd_ratio_spread: herd_ratio.ends(),
             handovers_per_s: handovers.median,
             handovers_per_s_spread: handovers.ends(),
-            sections_per_s: of_herd(|herd| herd.sections_per_s).median,
-            served: of_herd(|herd| per(herd.served, 1)).median,
+            sections_per_s: of_one(|it| it.sections_per_s).median,
+            served: of_one(|it| per(it.served, 1)).median,
             crowd_ratio_spread: crowd_ratio.ends(),
             crowd_handovers_per_s: crowd_handovers.median,
             crowd_handovers_per_s_spread: crowd_handovers.ends(),
-            crowd_sections_per_s: of_crowd(|crowd| crowd.sections_per_s).median,
-            crowd_served: of_crowd(|crowd| per(crowd.served, 1)).median,
+            crowd_sections_per_s: of_all(|it| it.sections_per_s).median,
+            crowd_served: of_all(|it| per(it.served, 1)).median,
             tasks: TASKS,
-            rounds: one.rounds.len(),
-            trouble: one.trouble.as_deref(),
+            rounds: peer.rounds.len(),
+            failure: peer.failure.as_deref(),
             machine,
         }
     }
 
     pub(crate) fn sentence(&self) -> String {
         format!(
-            "{} {}: p50 of a hand-over {:.1} x ours ({:.0} us, p99 {:.0} us; {} measured), {:.2} requests each\n  \
-             {} tasks in one process: {:.0} hand-overs a second, ours {:.1} x as many; {:.0} sections, {:.0} tasks \
-             served\n  as many in 8 processes: {:.0} hand-overs a second, ours {:.1} x as many; {:.0} sections, {:.0} \
+            "{} {}: p50 of a hand-over {:.1} x Leasehold's ({:.0} us, p99 {:.0} us; {} measured), {:.2} requests each\n  \
+             {} tasks in one process: {:.0} hand-overs a second, Leasehold {:.1} x as many; {:.0} sections, {:.0} tasks \
+             served\n  as many in 8 processes: {:.0} hand-overs a second, Leasehold {:.1} x as many; {:.0} sections, {:.0} \
              tasks served{}",
             self.peer,
             self.version,
@@ -104,7 +106,7 @@ impl<'a> Figures<'a> {
             self.crowd_ratio,
             self.crowd_sections_per_s,
             self.crowd_served,
-            self.trouble.map(|why| format!("\n  NOT TO THE END: {why}")).unwrap_or_default(),
+            self.failure.map(|failure| format!("\n  NOT ALL ROUNDS: {failure}")).unwrap_or_default(),
         )
     }
 }
@@ -113,27 +115,27 @@ fn handover_us(round: &Round, share: f64) -> Option<f64> {
     Some(quantile_us(&round.handovers_ns, share)).filter(|us| *us > 0.0)
 }
 
-fn herd(round: &Round, figure: impl Fn(Herd) -> f64) -> Option<f64> {
-    round.herd.map(figure)
+fn one_process(round: &Round, figure: impl Fn(Throughput) -> f64) -> Option<f64> {
+    round.one_process.map(figure)
 }
 
-fn crowd(round: &Round, figure: impl Fn(Herd) -> f64) -> Option<f64> {
-    round.crowd.map(figure)
+fn all_processes(round: &Round, figure: impl Fn(Throughput) -> f64) -> Option<f64> {
+    round.all_processes.map(figure)
 }
 
 /// A figure of each round that has it.
-fn each(one: &Contestant, figure: impl Fn(&Round) -> Option<f64>) -> Spread {
-    Spread::of(&one.rounds.iter().filter_map(figure).collect::<Vec<_>>())
+fn each(peer: &Peer, figure: impl Fn(&Round) -> Option<f64>) -> Spread {
+    Spread::of(&peer.rounds.iter().filter_map(figure).collect::<Vec<_>>())
 }
 
-/// One's figure to another's, of each round in which both have it.
-fn ratio(one: &Contestant, other: &Contestant, figure: impl Fn(&Round) -> Option<f64>) -> Spread {
+/// The ratio of a figure of two peers, for each round in which both have it.
+fn ratio(one: &Peer, other: &Peer, figure: impl Fn(&Round) -> Option<f64>) -> Spread {
     let both = one.rounds.iter().zip(&other.rounds);
     Spread::of(&both.filter_map(|(one, other)| Some(figure(one)? / figure(other)?)).collect::<Vec<_>>())
 }
 
-/// How long a lock is on its way from one process to another.
-pub(crate) fn handover_chart(all: &[Contestant], machine: &Machine) -> Chart {
+/// The times of hand-overs between processes.
+pub(crate) fn handover_chart(all: &[Peer], machine: &Machine) -> Chart {
     let title = "A lock from one process to another that waits for it";
     bars(
         title,
@@ -147,8 +149,8 @@ pub(crate) fn handover_chart(all: &[Contestant], machine: &Machine) -> Chart {
     )
 }
 
-/// How often a lock goes from one task to another.
-pub(crate) fn herd_chart(all: &[Contestant], machine: &Machine) -> Chart {
+/// The rates of hand-overs between tasks.
+pub(crate) fn herd_chart(all: &[Peer], machine: &Machine) -> Chart {
     let title = format!("{TASKS} tasks that contend for one lock");
     bars(
         &title,
@@ -156,24 +158,18 @@ pub(crate) fn herd_chart(all: &[Contestant], machine: &Machine) -> Chart {
         machine,
         all,
         vec![
-            series("all in one process", all, |round| herd(round, |herd| herd.handovers_per_s)),
-            series("in 8 processes", all, |round| crowd(round, |crowd| crowd.handovers_per_s)),
+            series("all in one process", all, |round| one_process(round, |it| it.handovers_per_s)),
+            series("in 8 processes", all, |round| all_processes(round, |it| it.handovers_per_s)),
         ],
     )
 }
 
-fn series(name: &str, all: &[Contestant], figure: impl Fn(&Round) -> Option<f64>) -> Series<Spread> {
-    Series { name: name.to_owned(), values: all.iter().map(|one| each(one, &figure)).collect() }
+fn series(name: &str, all: &[Peer], figure: impl Fn(&Round) -> Option<f64>) -> Series<Spread> {
+    Series { name: name.to_owned(), values: all.iter().map(|peer| each(peer, &figure)).collect() }
 }
 
-fn bars(
-    title: &str,
-    label: &str,
-    machine: &Machine,
-    all: &[Contestant],
-    series: Vec<Series<Spread>>,
-) -> Chart {
-    let groups = all.iter().map(|one| format!("{}\n{}", one.name, one.version)).collect();
+fn bars(title: &str, label: &str, machine: &Machine, all: &[Peer], series: Vec<Series<Spread>>) -> Chart {
+    let groups = all.iter().map(|peer| format!("{}\n{}", peer.name, peer.version)).collect();
     Chart {
         title: title.to_owned(),
         note: machine.to_string(),

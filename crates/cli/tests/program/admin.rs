@@ -150,7 +150,7 @@ fn a_monitor_outlives_an_outage_and_reports_it_once() {
     expect(&mut monitor, "{\"event\":\"started\"");
     server.stop().expect("it runs");
     expect(&mut monitor, "{\"event\":\"trouble\"");
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     expect(&mut monitor, "{\"event\":\"recovered\"");
     signal(monitor.pid(), "INT");
     assert_eq!(status(&mut monitor), Some(0));
@@ -191,7 +191,7 @@ fn a_server_that_is_silent_for_five_seconds_costs_nothing_by_default() {
     let (mut holder, _) = listed(&fixture, &[]);
     server.stop().expect("it runs");
     std::thread::sleep(Duration::from_secs(5));
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     std::thread::sleep(Duration::from_secs(3));
     holder.send("go").expect("it runs still");
     assert_eq!(status(&mut holder), Some(0));

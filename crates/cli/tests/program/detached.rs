@@ -281,7 +281,7 @@ fn a_store_that_is_not_there_costs_no_token() {
     other.check(69, "no answer in time");
     assert!(!fixture.path("other").exists());
     assert_eq!(fixture.read("token"), before);
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     release(&fixture, &[]).check(0, "");
     fixture.assert_free();
 }
@@ -358,7 +358,7 @@ fn a_release_waits_for_an_extend_that_is_under_way() {
     };
     until("it works with the file", locked);
     let releasing = start(fixture.command(&["release", "--token-file", "token"]));
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     let (mut extending, mut releasing) = (extending, releasing);
     assert_eq!((status(&mut extending), status(&mut releasing)), (Some(0), Some(0)));
     assert!(!fixture.path("token").exists());

@@ -1,7 +1,7 @@
 //! The findings of `doctor`, and its exit status.
 
 use super::fixture::Fixture;
-use leasehold_testkit::{Authority, Cluster, RedisServer, Sentinels};
+use leasehold_testkit::{CertificateAuthority, Cluster, RedisServer, Sentinels};
 
 /// Its output as JSON.
 #[track_caller]
@@ -99,7 +99,7 @@ fn a_replica_and_the_primary_that_sentinels_name() {
 /// All primaries, one line each, even if the nodes accept only TLS.
 #[test]
 fn each_primary_of_a_cluster_is_diagnosed() {
-    let authority = Authority::new().expect("an authority");
+    let authority = CertificateAuthority::new().expect("an authority");
     for name in ["node", "ours"] {
         authority.sign(name, "IP:127.0.0.1").expect("signed");
     }

@@ -29,7 +29,7 @@ fn a_day(fixture: &Fixture) {
 #[test]
 fn over_sentinels() {
     let sentinels = Sentinels::start(1).expect("servers that boot");
-    sentinels.formed().expect("they know one another");
+    sentinels.wait_formed().expect("they know one another");
     let fixture = Fixture::at(sentinels.url());
     a_day(&fixture);
     fixture.run(&["ls"]).check(0, "");

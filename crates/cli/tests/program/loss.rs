@@ -37,7 +37,7 @@ fn a_server_that_falls_silent_costs_the_command_its_life_before_the_lease_has_en
     let beat = last_beat(&fixture);
     assert!(beat < earliest_end, "it ran {} ns too long", beat - earliest_end);
     assert_eq!(fixture.read("signals"), "term\n", "SIGTERM came first");
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     fixture.script(&["--wait", "5s"], "true").check(0, "");
 }
 
@@ -88,7 +88,7 @@ fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
         let mut next = fixture.start(&[], "echo running; read line");
         next.expect("running", LIMIT).expect("the lease ends");
         let since = now_ns();
-        run.cont().expect("it is stopped");
+        run.resume().expect("it is stopped");
         assert_eq!(status(&mut run), Some(70));
         assert!(!runs(&pid));
         let late = Duration::from_nanos(
@@ -124,7 +124,7 @@ fn an_outage_shorter_than_the_lease_is_ridden_out() {
     expect(&mut run, "running");
     server.stop().expect("it runs");
     std::thread::sleep(Duration::from_millis(1300));
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     std::thread::sleep(Duration::from_millis(2500));
     run.send("go").expect("it reads");
     assert_eq!(status(&mut run), Some(6));

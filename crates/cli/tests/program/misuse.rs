@@ -118,7 +118,7 @@ fn a_store_that_is_not_there_ends_with_69_in_time() {
     check("no answer in time", &["ls"]);
     check("no answer in time", &["monitor"]);
     check("no answer in time", &["doctor"]);
-    server.cont().expect("it is stopped");
+    server.resume().expect("it is stopped");
     server.kill().expect("it runs");
     let outcome = fixture.run(&["run", "job", "--", "true"]);
     outcome.check(69, "cannot be reached: is it running, and is the address right?");

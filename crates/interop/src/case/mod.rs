@@ -3,144 +3,145 @@
 //! A case proves something in both directions, or is one half of such a pair. It observes from outside: the value at the
 //! key, its expiry, the messages, and the time.
 
-mod plain;
 mod reentrant;
 mod rlock;
+mod string;
 
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::contention::{Crowd, Work};
-use crate::neighbour::{Format, Neighbour};
+use crate::contention::{Contention, CountOptions};
+use crate::library::{Format, Library};
 
 const MS: Duration = Duration::from_millis(1);
-/// The lease of locks that shall not end by it.
+/// The lease of holds that must not expire.
 const LONG: Duration = Duration::from_secs(30);
-/// The lease of locks that shall.
+/// The lease of holds that must expire.
 const SHORT: Duration = Duration::from_millis(500);
-/// The lease of locks that are renewed: long enough for a busy machine to renew it in time.
+/// The lease of holds that are renewed: long enough for a busy machine to renew it in time.
 const RENEWED: Duration = Duration::from_millis(1_000);
 
-/// A case, in the order in which they are tried.
+/// A case, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Case {
-    /// While they hold the lock we do not get it, and soon after their release we do.
-    TheirsHeld,
-    /// While we hold the lock they do not get it, and soon after our release they do.
-    OursHeld,
-    /// When their lease has ended we get the lock, and nothing that they do about it touches our hold.
-    TheirLateRelease,
-    /// When our lease has ended, or our key is gone, they get the lock, and we do not touch their hold.
-    OurLateRelease,
-    /// A lock of theirs without an expiry is waited for, and gets an expiry only if that is asked for.
-    TheirsForEver,
-    /// They do not get a lock that our watchdog renews.
-    OursRenewed,
-    /// We do not get a lock that they extend.
-    TheirsExtended,
-    /// What stands at the key of an `RLock` while it is held once, twice, and no more.
+    /// While the library holds the lock, Leasehold does not acquire it, and soon after the release it does.
+    LibraryHolds,
+    /// While Leasehold holds the lock, the library does not acquire it, and soon after the release it does.
+    LeaseholdHolds,
+    /// When the library's lease has expired, Leasehold acquires the lock, and no late request of the library touches it.
+    LibraryExpires,
+    /// When Leasehold's lease has expired, or its key is gone, the library acquires the lock, and Leasehold does not touch
+    /// it.
+    LeaseholdExpires,
+    /// Leasehold waits for a lock of the library without an expiry, and gives it one only if that is requested.
+    LibraryWithoutExpiry,
+    /// The library does not acquire a lock that Leasehold's watchdog renews.
+    LeaseholdRenews,
+    /// Leasehold does not acquire a lock that the library extends.
+    LibraryExtends,
+    /// The key of an `RLock` while it is held once, twice, and no more.
     RlockFormat,
     /// What is published about an `RLock`, and when.
     RlockChannel,
     /// How an `RLock` without a lease is renewed.
     RlockWatchdog,
-    /// A field that Redisson does not know is left alone, and goes with the key.
+    /// A field unknown to Redisson stays as it is, and is removed with the key.
     RlockFields,
-    /// A hash that another client wrote is waited for without polling, and its message wakes the waiter.
+    /// A waiter does not poll a hash that another client wrote, and a message wakes it.
     RlockWaits,
     /// Which waiters a message wakes.
     RlockMessages,
-    /// Their owner's count is theirs, also where another client wrote it, and so is the expiry.
+    /// A count that another client wrote for an owner belongs to that owner, and so does the expiry.
     RlockSameOwner,
-    /// What they do about a key that holds anything else.
+    /// What the library does about a key of another type.
     RlockOtherType,
-    /// While they hold the lock, twice, we wait; their last release wakes us.
-    RlockTheirsHeld,
-    /// While we hold the lock, twice, they wait; our last release wakes them.
-    RlockOursHeld,
-    /// Both enter for one owner, and see one count.
-    RlockCounts,
-    /// Both watchdogs renew their own hold alone.
+    /// While the library holds the lock twice, Leasehold waits; the last release wakes it.
+    RlockLibraryHolds,
+    /// While Leasehold holds the lock twice, the library waits; the last release wakes it.
+    RlockLeaseholdHolds,
+    /// Both acquire for one owner, and see one count.
+    RlockHoldCount,
+    /// Each watchdog renews its own hold alone.
     RlockWatchdogs,
-    /// Either frees the lock of the other by force.
-    RlockForce,
+    /// Each releases the lock of the other by force.
+    RlockForceRelease,
     /// Requests after the end of a lease touch no hold.
-    RlockLate,
+    RlockExpires,
     /// Clients of both count together, and no step is lost.
     Contention,
 }
 
 impl Case {
-    /// What the table calls it.
+    /// The name of the case in the report.
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::TheirsHeld => "theirs held, then released",
-            Self::OursHeld => "ours held, then released",
-            Self::TheirLateRelease => "theirs expired, ours took over",
-            Self::OurLateRelease => "ours expired, theirs took over",
-            Self::TheirsForEver => "theirs without an expiry",
-            Self::OursRenewed => "ours renewed by the watchdog",
-            Self::TheirsExtended => "theirs extended",
-            Self::RlockFormat => "their format",
-            Self::RlockChannel => "their messages",
-            Self::RlockWatchdog => "their watchdog",
-            Self::RlockFields => "a field unknown to them",
-            Self::RlockWaits => "they wait for a stranger's hash",
-            Self::RlockMessages => "which waiters a message wakes",
-            Self::RlockSameOwner => "their owner, written by another",
-            Self::RlockOtherType => "another type at the key",
-            Self::RlockTheirsHeld => "theirs held twice, then released",
-            Self::RlockOursHeld => "ours held twice, then released",
-            Self::RlockCounts => "one owner on both sides",
+            Self::LibraryHolds => "library holds, then releases",
+            Self::LeaseholdHolds => "Leasehold holds, then releases",
+            Self::LibraryExpires => "library expires, Leasehold acquires",
+            Self::LeaseholdExpires => "Leasehold expires, library acquires",
+            Self::LibraryWithoutExpiry => "library holds without an expiry",
+            Self::LeaseholdRenews => "Leasehold's watchdog renews",
+            Self::LibraryExtends => "library extends",
+            Self::RlockFormat => "RLock: format of the key",
+            Self::RlockChannel => "RLock: messages",
+            Self::RlockWatchdog => "RLock: watchdog",
+            Self::RlockFields => "RLock: unknown field",
+            Self::RlockWaits => "RLock: waits for a foreign hash",
+            Self::RlockMessages => "RLock: which waiters a message wakes",
+            Self::RlockSameOwner => "RLock: owner written by another",
+            Self::RlockOtherType => "RLock: another type of key",
+            Self::RlockLibraryHolds => "library holds twice, then releases",
+            Self::RlockLeaseholdHolds => "Leasehold holds twice, then releases",
+            Self::RlockHoldCount => "one owner on both sides",
             Self::RlockWatchdogs => "both watchdogs",
-            Self::RlockForce => "freed by force",
-            Self::RlockLate => "expired, the other took over",
+            Self::RlockForceRelease => "released by force",
+            Self::RlockExpires => "one expires, the other acquires",
             Self::Contention => "counting together",
         }
     }
 
-    /// Whether a library that locks in that way is put to it.
-    pub(crate) fn suits(self, format: Format) -> bool {
+    /// Whether the case is for libraries with that format.
+    pub(crate) fn applies_to(self, format: Format) -> bool {
         match self {
-            Self::TheirsHeld
-            | Self::OursHeld
-            | Self::TheirLateRelease
-            | Self::OurLateRelease
-            | Self::TheirsForEver
-            | Self::OursRenewed
-            | Self::TheirsExtended => format == Format::String,
+            Self::LibraryHolds
+            | Self::LeaseholdHolds
+            | Self::LibraryExpires
+            | Self::LeaseholdExpires
+            | Self::LibraryWithoutExpiry
+            | Self::LeaseholdRenews
+            | Self::LibraryExtends => format == Format::String,
             Self::Contention => true,
             _ => format == Format::Hash,
         }
     }
 
     /// Runs the case, and returns what it observed.
-    pub(crate) async fn run(self, neighbour: &Neighbour, work: Work) -> Result<String> {
+    pub(crate) async fn run(self, library: &Library, count: CountOptions) -> Result<String> {
         match self {
-            Self::TheirsHeld => plain::theirs_held(neighbour).await,
-            Self::OursHeld => plain::ours_held(neighbour).await,
-            Self::TheirLateRelease => plain::their_late_release(neighbour).await,
-            Self::OurLateRelease => plain::our_late_release(neighbour).await,
-            Self::TheirsForEver => plain::theirs_for_ever(neighbour).await,
-            Self::OursRenewed => plain::ours_renewed(neighbour).await,
-            Self::TheirsExtended => plain::theirs_extended(neighbour).await,
-            Self::RlockFormat => rlock::format(neighbour),
-            Self::RlockChannel => rlock::channel(neighbour),
-            Self::RlockWatchdog => rlock::watchdog(neighbour),
-            Self::RlockFields => rlock::fields(neighbour),
-            Self::RlockWaits => rlock::waits(neighbour),
-            Self::RlockMessages => rlock::messages(neighbour),
-            Self::RlockSameOwner => rlock::same_owner(neighbour),
-            Self::RlockOtherType => rlock::other_type(neighbour),
-            Self::RlockTheirsHeld => reentrant::theirs_held(neighbour).await,
-            Self::RlockOursHeld => reentrant::ours_held(neighbour).await,
-            Self::RlockCounts => reentrant::counts(neighbour).await,
-            Self::RlockWatchdogs => reentrant::watchdogs(neighbour).await,
-            Self::RlockForce => reentrant::force(neighbour).await,
-            Self::RlockLate => reentrant::late(neighbour).await,
-            Self::Contention => Crowd { theirs: vec![neighbour; 2], ours: 2, work }.count(),
+            Self::LibraryHolds => string::library_holds(library).await,
+            Self::LeaseholdHolds => string::leasehold_holds(library).await,
+            Self::LibraryExpires => string::library_expires(library).await,
+            Self::LeaseholdExpires => string::leasehold_expires(library).await,
+            Self::LibraryWithoutExpiry => string::library_without_expiry(library).await,
+            Self::LeaseholdRenews => string::leasehold_renews(library).await,
+            Self::LibraryExtends => string::library_extends(library).await,
+            Self::RlockFormat => rlock::format(library),
+            Self::RlockChannel => rlock::channel(library),
+            Self::RlockWatchdog => rlock::watchdog(library),
+            Self::RlockFields => rlock::fields(library),
+            Self::RlockWaits => rlock::waits(library),
+            Self::RlockMessages => rlock::messages(library),
+            Self::RlockSameOwner => rlock::same_owner(library),
+            Self::RlockOtherType => rlock::other_type(library),
+            Self::RlockLibraryHolds => reentrant::library_holds(library).await,
+            Self::RlockLeaseholdHolds => reentrant::leasehold_holds(library).await,
+            Self::RlockHoldCount => reentrant::hold_count(library).await,
+            Self::RlockWatchdogs => reentrant::watchdogs(library).await,
+            Self::RlockForceRelease => reentrant::force_release(library).await,
+            Self::RlockExpires => reentrant::expires(library).await,
+            Self::Contention => Contention { libraries: vec![library; 2], leasehold_clients: 2, count }.run(),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The cases of a library that locks as our ReentrantMutex does: Redisson.
+//! The cases of a library that locks as Leasehold's ReentrantMutex does: Redisson.
 //!
-//! [`rlock`](super::rlock) has shown what it does by itself; here it meets ours.
+//! [`rlock`](super::rlock) shows what the library does alone; here it shares locks with Leasehold.
 
 use std::time::{Duration, Instant};
 
@@ -9,361 +9,366 @@ use leasehold::{Attempt, Holder, Lost, Owner, ReentrantGuard, ReentrantMutex, Re
 
 use super::{LONG, RENEWED, SHORT};
 use crate::driver::{Answer, State};
-use crate::ground::{Ground, NAME, SOON};
+use crate::fixture::{Fixture, LOCK, SOON};
 use crate::key::Messages;
-use crate::neighbour::Neighbour;
+use crate::library::Library;
 
 /// How often a hand-over is measured.
 const ROUNDS: usize = 10;
 /// How long most of them may take. Leasehold polls a lock of another library each 50 to 250 ms, and Redisson at the end of
-/// the lease: neither is so soon nine times in ten.
-const WOKEN: Duration = Duration::from_millis(50);
-/// Our field in the hash.
+/// the lease: neither is that fast nine times in ten.
+const WOKEN_WITHIN: Duration = Duration::from_millis(50);
+/// Leasehold's field in the hash.
 const FIELD: &str = "leasehold";
 
-/// What these cases do with a lock of theirs.
-trait Theirs {
-    /// Has a thread do something with the lock.
-    fn expect(&mut self, thread: &str, request: &str, expected: &Answer) -> Result<()>;
-    /// Has it begin to.
-    fn begin(&mut self, thread: &str, request: &str) -> Result<()>;
-    /// Fails unless a thread that waits has the lock within that time.
-    fn gets_it(&mut self, thread: &str, within: Duration) -> Result<()>;
-    /// The owner that a thread is at the key.
-    fn owner(&mut self, thread: &str) -> Result<String>;
-    /// A thread's hold count, and whether the lock is held.
-    fn state(&mut self, thread: &str) -> Result<State>;
-    /// Fails unless the hash has these counts, with or without our field.
-    fn counts(&mut self, expected: &[(&str, u64)]) -> Result<()>;
-}
-
-/// A request about the lock: its name goes behind the verb.
+/// A request about the lock: its name follows the verb.
 fn to(thread: &str, request: &str) -> String {
     let (verb, rest) = request.split_once(' ').unwrap_or((request, ""));
-    format!("as {thread} {verb} {NAME} {rest}").trim_end().to_owned()
+    format!("as {thread} {verb} {LOCK} {rest}").trim_end().to_owned()
 }
 
-impl Theirs for Ground {
+/// Requests to threads of the library.
+impl Fixture {
+    /// Sends a thread a request about the lock, and fails if the answer is another one.
     fn expect(&mut self, thread: &str, request: &str, expected: &Answer) -> Result<()> {
-        self.theirs.expect(&to(thread, request), expected)
+        self.driver.expect(&to(thread, request), expected)
     }
 
-    fn begin(&mut self, thread: &str, request: &str) -> Result<()> {
-        self.theirs.send(&to(thread, request))
+    /// Sends a thread a request about the lock, without waiting for the answer.
+    fn send(&mut self, thread: &str, request: &str) -> Result<()> {
+        self.driver.send(&to(thread, request))
     }
 
-    fn gets_it(&mut self, thread: &str, within: Duration) -> Result<()> {
-        let answer = self.theirs.answer_to(&to(thread, "lock"), within);
-        let answer = answer.with_context(|| format!("{thread} did not get the free lock"))?;
+    /// Fails unless a waiting thread acquires the lock within that time.
+    fn expect_acquired(&mut self, thread: &str, within: Duration) -> Result<()> {
+        let answer = self.driver.answer_to(&to(thread, "lock"), within);
+        let answer = answer.with_context(|| format!("{thread} did not acquire the free lock"))?;
         ensure!(answer == Answer::Got, "{thread} gave up the free lock: {answer:?}");
         Ok(())
     }
 
+    /// The owner that a thread is at the key.
     fn owner(&mut self, thread: &str) -> Result<String> {
-        match self.theirs.ask(&format!("as {thread} owner"))? {
+        match self.driver.request(&format!("as {thread} owner"))? {
             Answer::Owner(owner) => Ok(owner),
             other => bail!("`owner` was answered {other:?}"),
         }
     }
 
+    /// The lock as a thread sees it.
     fn state(&mut self, thread: &str) -> Result<State> {
-        match self.theirs.ask(&to(thread, "state"))? {
+        match self.driver.request(&to(thread, "state"))? {
             Answer::State(state) => Ok(state),
             other => bail!("`state` was answered {other:?}"),
         }
     }
 
-    fn counts(&mut self, expected: &[(&str, u64)]) -> Result<()> {
+    /// Fails unless the thread sees that another owner holds the lock.
+    fn expect_locked_by_another(&mut self, thread: &str) -> Result<()> {
+        let state = self.state(thread)?;
+        ensure!(
+            (state.count, state.is_mine, state.is_locked) == (0, false, true),
+            "the library reports {state:?} to {thread}"
+        );
+        Ok(())
+    }
+
+    /// Fails unless the hash has these counts, with or without Leasehold's field.
+    fn expect_counts(&mut self, expected: &[(&str, u64)]) -> Result<()> {
         let mut found = self.key.hash()?;
         found.remove(FIELD);
         let expected =
             expected.iter().map(|(owner, count)| ((*owner).to_owned(), count.to_string())).collect();
-        ensure!(found == expected, "`{NAME}` counts {found:?} and not {expected:?}");
+        ensure!(found == expected, "`{LOCK}` counts {found:?} and not {expected:?}");
         Ok(())
     }
 }
 
-/// Fails unless our `inspect` reports this owner and hold count.
-async fn seen(ours: &ReentrantMutex, owner: &str, count: u64) -> Result<()> {
-    let status = ours.inspect().await?;
-    let right = status.held && status.count == count && status.owner == Some(Owner::new(owner)?);
-    ensure!(right, "we see {status:?}, and `{owner}` has it {count} times");
+/// Fails unless Leasehold's `inspect` reports this owner and hold count.
+async fn expect_status(mutex: &ReentrantMutex, owner: &str, count: u64) -> Result<()> {
+    let status = mutex.inspect().await?;
+    let is_right = status.held && status.count == count && status.owner == Some(Owner::new(owner)?);
+    ensure!(is_right, "Leasehold reports {status:?}, and `{owner}` holds it {count} times");
     Ok(())
 }
 
-/// Fails unless we are refused, by a client of theirs.
-async fn refused(ours: &ReentrantMutex) -> Result<()> {
-    match ours.try_acquire().await? {
-        Attempt::Granted(_) => bail!("we got the lock although they hold it"),
+/// Fails unless Leasehold is refused, because of a client of the library.
+async fn expect_taken(mutex: &ReentrantMutex) -> Result<()> {
+    match mutex.try_acquire().await? {
+        Attempt::Granted(_) => bail!("Leasehold acquired the lock while the library held it"),
         Attempt::Taken(contention) => {
-            let stranger = contention.holder.as_ref().is_some_and(Holder::is_foreign);
-            ensure!(stranger, "we were told that it is {contention}");
+            let is_foreign = contention.holder.as_ref().is_some_and(Holder::is_foreign);
+            ensure!(is_foreign, "Leasehold reports {contention}");
             Ok(())
         }
     }
 }
 
-async fn released(guard: ReentrantGuard, expected: Released) -> Result<()> {
-    let left = guard.release().await?;
-    ensure!(left == expected, "our release said {left:?} and not {expected:?}");
+async fn expect_released(guard: ReentrantGuard, expected: Released) -> Result<()> {
+    let released = guard.release().await?;
+    ensure!(released == expected, "Leasehold's release returned {released:?} and not {expected:?}");
     Ok(())
 }
 
-async fn lost(guard: ReentrantGuard) -> Result<()> {
+async fn expect_lost(guard: ReentrantGuard) -> Result<()> {
     match guard.release().await {
         Err(ReleaseError::Lost(_)) => Ok(()),
-        other => bail!("our late release gave {other:?}"),
+        other => bail!("Leasehold's late release returned {other:?}"),
     }
 }
 
-/// Fails unless most hand-overs were sooner than with polling; returns how long they took.
-fn woken(mut took: Vec<Duration>) -> Result<String> {
+/// Fails unless most hand-overs were faster than polling; describes how long they took.
+fn expect_woken(mut took: Vec<Duration>) -> Result<String> {
     took.sort_unstable();
     let ms: Vec<_> = took.iter().map(Duration::as_millis).collect();
     let most = took.get(took.len() * 8 / 10).ok_or_else(|| anyhow!("nothing was measured"))?;
-    ensure!(*most <= WOKEN, "the lock was handed over after {ms:?} ms: that is polling");
+    ensure!(*most <= WOKEN_WITHIN, "the lock was handed over after {ms:?} ms: that is polling");
     Ok(format!(
         "{} to {} ms, {} of {} times within {}",
         ms[0],
         ms[ms.len() - 1],
-        took.iter().filter(|took| **took <= WOKEN).count(),
+        took.iter().filter(|took| **took <= WOKEN_WITHIN).count(),
         ms.len(),
-        WOKEN.as_millis()
+        WOKEN_WITHIN.as_millis()
     ))
 }
 
-/// While they hold it, however often, we wait; their last release wakes us, and no earlier one.
-pub(super) async fn theirs_held(neighbour: &Neighbour) -> Result<String> {
-    let mut ground = Ground::new(neighbour, LONG).await?;
-    let ours = ground.reentrant()?;
-    let anna = ground.owner("anna")?;
+/// Leasehold waits while the library holds the lock, however often. The last release wakes it, and no earlier one.
+pub(super) async fn library_holds(library: &Library) -> Result<String> {
+    let mut fixture = Fixture::new(library, LONG).await?;
+    let mutex = fixture.reentrant_mutex()?;
+    let anna = fixture.owner("anna")?;
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
-        ground.expect("anna", "try 30000", &Answer::Got)?;
-        ground.expect("anna", "try 30000", &Answer::Got)?;
-        seen(&ours, &anna, 2).await?;
-        refused(&ours).await?;
-        let waiter = ground.reentrant_waiter(ours.clone()).await?;
-        ground.expect("anna", "release", &Answer::Ok)?;
+        fixture.expect("anna", "try 30000", &Answer::Got)?;
+        fixture.expect("anna", "try 30000", &Answer::Got)?;
+        expect_status(&mutex, &anna, 2).await?;
+        expect_taken(&mutex).await?;
+        let waiter = fixture.start_reentrant_waiter(mutex.clone()).await?;
+        fixture.expect("anna", "release", &Answer::Ok)?;
         tokio::time::sleep(SHORT / 2).await;
-        waiter.waits()?;
-        ground.counts(&[(&anna, 1)])?;
+        waiter.expect_waiting()?;
+        fixture.expect_counts(&[(&anna, 1)])?;
 
-        let asked = Instant::now();
-        ground.expect("anna", "release", &Answer::Ok)?;
-        let (guard, at) = waiter.gets_it(SOON).await?;
-        took.push(at.saturating_duration_since(asked));
-        ground.expect("anna", "try 30000", &Answer::Taken)?;
-        ground.expect("anna", "release", &Answer::Lost)?;
-        released(guard, Released::Free).await?;
-        ground.key.is_free()?;
+        let called = Instant::now();
+        fixture.expect("anna", "release", &Answer::Ok)?;
+        let (guard, at) = waiter.acquired(SOON).await?;
+        took.push(at.saturating_duration_since(called));
+        fixture.expect("anna", "try 30000", &Answer::Taken)?;
+        fixture.expect("anna", "release", &Answer::Lost)?;
+        expect_released(guard, Released::Free).await?;
+        fixture.key.expect_free()?;
     }
-    Ok(format!("we had it {} after their release was asked for", woken(took)?))
+    Ok(format!("Leasehold acquired it {} after the call of the release", expect_woken(took)?))
 }
 
-/// While we hold it, however often, they wait without polling; our last release wakes them, and no earlier one.
-pub(super) async fn ours_held(neighbour: &Neighbour) -> Result<String> {
-    let mut ground = Ground::new(neighbour, LONG).await?;
-    let owner = ground.ours.new_owner();
-    let ours = ground.reentrant()?.owned_by(&owner);
-    let mut messages = Messages::of(&ground.server)?;
+/// The library waits without polling while Leasehold holds the lock, however often. The last release wakes it, and no
+/// earlier one.
+pub(super) async fn leasehold_holds(library: &Library) -> Result<String> {
+    let mut fixture = Fixture::new(library, LONG).await?;
+    let owner = fixture.client.new_owner();
+    let mutex = fixture.reentrant_mutex()?.owned_by(&owner);
+    let mut messages = Messages::connect(&fixture.server)?;
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
-        let (outer, inner) = (ours.acquire().await?, ours.acquire().await?);
-        ensure!((outer.count(), inner.count()) == (1, 2), "we count {} and {}", outer.count(), inner.count());
-        ensure!(outer.fencing_token() == inner.fencing_token(), "one tenure has two tokens");
-        ground.counts(&[(owner.as_str(), 2)])?;
-        let state = ground.state("anna")?;
-        ensure!((state.count, state.mine, state.locked) == (0, false, true), "they are told {state:?}");
-        ground.expect("anna", "try 30000", &Answer::Taken)?;
-        ground.expect("anna", "release", &Answer::Lost)?;
-        ground.begin("anna", "lock 30000")?;
-        ground.theirs.silent_for(SHORT / 2)?;
-        messages.received(&mut ground.key)?;
-        released(outer, Released::StillHeld { count: 1 }).await?;
-        ground.theirs.silent_for(SHORT / 2)?;
-        let received = messages.received(&mut ground.key)?;
-        ensure!(received.is_empty(), "our release that kept the lock published {received:?}");
+        let (outer, inner) = (mutex.acquire().await?, mutex.acquire().await?);
+        let counts = (outer.count(), inner.count());
+        ensure!(counts == (1, 2), "Leasehold counts {} and {}", counts.0, counts.1);
+        ensure!(outer.fencing_token() == inner.fencing_token(), "two holds of one owner have two tokens");
+        fixture.expect_counts(&[(owner.as_str(), 2)])?;
+        fixture.expect_locked_by_another("anna")?;
+        fixture.expect("anna", "try 30000", &Answer::Taken)?;
+        fixture.expect("anna", "release", &Answer::Lost)?;
+        fixture.send("anna", "lock 30000")?;
+        fixture.driver.expect_no_answer(SHORT / 2)?;
+        messages.received(&mut fixture.key)?;
+        expect_released(outer, Released::StillHeld { count: 1 }).await?;
+        fixture.driver.expect_no_answer(SHORT / 2)?;
+        let received = messages.received(&mut fixture.key)?;
+        ensure!(received.is_empty(), "Leasehold's release that kept the lock published {received:?}");
         inner.check()?;
-        ground.counts(&[(owner.as_str(), 1)])?;
+        fixture.expect_counts(&[(owner.as_str(), 1)])?;
 
-        let asked = Instant::now();
-        released(inner, Released::Free).await?;
-        ground.gets_it("anna", SOON)?;
-        took.push(asked.elapsed());
-        refused(&ours).await?;
-        ground.expect("anna", "release", &Answer::Ok)?;
-        ground.key.is_free()?;
+        let called = Instant::now();
+        expect_released(inner, Released::Free).await?;
+        fixture.expect_acquired("anna", SOON)?;
+        took.push(called.elapsed());
+        expect_taken(&mutex).await?;
+        fixture.expect("anna", "release", &Answer::Ok)?;
+        fixture.key.expect_free()?;
     }
-    Ok(format!("they had it {} after our release was asked for", woken(took)?))
+    Ok(format!("the library acquired it {} after the call of the release", expect_woken(took)?))
 }
 
-/// Where the owner is the same, both enter, and each reads and lowers the count of the other.
-pub(super) async fn counts(neighbour: &Neighbour) -> Result<String> {
-    let mut ground = Ground::new(neighbour, LONG).await?;
-    let anna = ground.owner("anna")?;
-    let others = ground.reentrant()?;
-    let ours = others.clone().owned_by(&Owner::new(&anna)?);
-    for round in 0..2 {
-        // Theirs first, then ours first.
+/// Leasehold and a thread of the library acquire for one owner, and each reads and lowers the count of the other.
+pub(super) async fn hold_count(library: &Library) -> Result<String> {
+    let mut fixture = Fixture::new(library, LONG).await?;
+    let anna = fixture.owner("anna")?;
+    let others = fixture.reentrant_mutex()?;
+    let mutex = others.clone().owned_by(&Owner::new(&anna)?);
+    for library_is_first in [true, false] {
         let mut guards = Vec::new();
-        if round == 0 {
-            ground.expect("anna", "try 30000", &Answer::Got)?;
-            seen(&ours, &anna, 1).await?;
+        if library_is_first {
+            fixture.expect("anna", "try 30000", &Answer::Got)?;
+            expect_status(&mutex, &anna, 1).await?;
         }
-        guards.push(ours.acquire().await?);
-        guards.push(ours.acquire().await?);
-        ensure!(guards[1].count() == if round == 0 { 3 } else { 2 }, "we count {}", guards[1].count());
-        if round == 1 {
-            ground.expect("anna", "try 30000", &Answer::Got)?;
+        guards.push(mutex.acquire().await?);
+        guards.push(mutex.acquire().await?);
+        let expected = if library_is_first { 3 } else { 2 };
+        ensure!(guards[1].count() == expected, "Leasehold counts {}", guards[1].count());
+        if !library_is_first {
+            fixture.expect("anna", "try 30000", &Answer::Got)?;
         }
-        ground.counts(&[(&anna, 3)])?;
-        seen(&others, &anna, 3).await?;
-        ensure!(ours.hold_count().await? == 3, "we count {}", ours.hold_count().await?);
-        let state = ground.state("anna")?;
-        ensure!((state.count, state.mine) == (3, true), "they are told {state:?}");
-        ground.expect("boris", "try 30000", &Answer::Taken)?;
-        ensure!(matches!(others.try_acquire().await?, Attempt::Taken(_)), "another owner of ours got in");
+        fixture.expect_counts(&[(&anna, 3)])?;
+        expect_status(&others, &anna, 3).await?;
+        ensure!(mutex.hold_count().await? == 3, "Leasehold counts {}", mutex.hold_count().await?);
+        let state = fixture.state("anna")?;
+        ensure!((state.count, state.is_mine) == (3, true), "the library reports {state:?}");
+        fixture.expect("boris", "try 30000", &Answer::Taken)?;
+        let attempt = others.try_acquire().await?;
+        ensure!(matches!(attempt, Attempt::Taken(_)), "another owner of Leasehold's acquired the lock");
 
-        if round == 0 {
-            ground.expect("anna", "release", &Answer::Ok)?;
-            released(guards.remove(0), Released::StillHeld { count: 1 }).await?;
-            released(guards.remove(0), Released::Free).await?;
-            ground.expect("anna", "release", &Answer::Lost)?;
+        if library_is_first {
+            fixture.expect("anna", "release", &Answer::Ok)?;
+            expect_released(guards.remove(0), Released::StillHeld { count: 1 }).await?;
+            expect_released(guards.remove(0), Released::Free).await?;
+            fixture.expect("anna", "release", &Answer::Lost)?;
         } else {
-            released(guards.remove(0), Released::StillHeld { count: 2 }).await?;
-            released(guards.remove(0), Released::StillHeld { count: 1 }).await?;
-            ground.counts(&[(&anna, 1)])?;
-            ground.expect("anna", "release", &Answer::Ok)?;
+            expect_released(guards.remove(0), Released::StillHeld { count: 2 }).await?;
+            expect_released(guards.remove(0), Released::StillHeld { count: 1 }).await?;
+            fixture.expect_counts(&[(&anna, 1)])?;
+            fixture.expect("anna", "release", &Answer::Ok)?;
         }
-        ground.key.is_free()?;
+        fixture.key.expect_free()?;
     }
-    Ok("3 entries of one owner, theirs first and ours first: each sees all, and the last one frees it".into())
+    Ok("3 holds of one owner, in both orders: each side counts all, and the last release frees the lock"
+        .into())
 }
 
-/// Each watchdog renews its own hold, for as long as it takes, and leaves the other's alone.
-pub(super) async fn watchdogs(neighbour: &Neighbour) -> Result<String> {
-    let mut ground = Ground::new(neighbour, RENEWED).await?;
-    let owner = ground.ours.new_owner();
-    let ours = ground.reentrant()?.owned_by(&owner);
+/// Each watchdog renews its own hold, for as long as it is held, and does not touch the other's.
+pub(super) async fn watchdogs(library: &Library) -> Result<String> {
+    let mut fixture = Fixture::new(library, RENEWED).await?;
+    let owner = fixture.client.new_owner();
+    let mutex = fixture.reentrant_mutex()?.owned_by(&owner);
 
-    let guard = ours.acquire().await?;
+    let guard = mutex.acquire().await?;
     let start = Instant::now();
-    ground.begin("anna", "lock 0")?;
+    fixture.send("anna", "lock 0")?;
     while start.elapsed() < 4 * RENEWED {
-        ground.theirs.silent_for(SHORT / 2)?;
-        ground.counts(&[(owner.as_str(), 1)])?;
-        ensure!(ground.key.remaining()?.is_some_and(|left| left <= RENEWED), "our lease is another one");
+        fixture.driver.expect_no_answer(SHORT / 2)?;
+        fixture.expect_counts(&[(owner.as_str(), 1)])?;
+        let remaining = fixture.key.remaining()?;
+        ensure!(remaining.is_some_and(|left| left <= RENEWED), "Leasehold's hold expires in {remaining:?}");
         guard.check()?;
     }
-    released(guard, Released::Free).await?;
-    ground.gets_it("anna", SOON)?;
+    expect_released(guard, Released::Free).await?;
+    fixture.expect_acquired("anna", SOON)?;
 
-    let anna = ground.owner("anna")?;
-    let waiter = ground.reentrant_waiter(ours.clone()).await?;
+    let anna = fixture.owner("anna")?;
+    let waiter = fixture.start_reentrant_waiter(mutex.clone()).await?;
     let start = Instant::now();
     while start.elapsed() < 4 * RENEWED {
         tokio::time::sleep(SHORT / 2).await;
-        waiter.waits()?;
-        let hash = ground.key.hash()?;
-        ensure!(hash.contains_key(&anna), "they lost the lock that they renew: {hash:?}");
-        ensure!(hash.len() == 1, "we wrote into their lock: {hash:?}");
-        ensure!(ground.key.remaining()?.is_some_and(|left| left <= RENEWED), "their lease is another one");
+        waiter.expect_waiting()?;
+        let hash = fixture.key.hash()?;
+        ensure!(hash.contains_key(&anna), "the library lost the lock that it renews: {hash:?}");
+        ensure!(hash.len() == 1, "Leasehold wrote into the library's lock: {hash:?}");
+        let remaining = fixture.key.remaining()?;
+        ensure!(remaining.is_some_and(|left| left <= RENEWED), "the library's hold expires in {remaining:?}");
     }
-    ground.expect("anna", "release", &Answer::Ok)?;
-    let (guard, _) = waiter.gets_it(SOON).await?;
-    released(guard, Released::Free).await?;
+    fixture.expect("anna", "release", &Answer::Ok)?;
+    let (guard, _) = waiter.acquired(SOON).await?;
+    expect_released(guard, Released::Free).await?;
     Ok(format!("each held for {} ms with a lease of {}", 4 * RENEWED.as_millis(), RENEWED.as_millis()))
 }
 
-/// A holder that loses the lock by force finds out, and a waiter acquires it.
-pub(super) async fn force(neighbour: &Neighbour) -> Result<String> {
-    let mut ground = Ground::new(neighbour, RENEWED).await?;
-    let ours = ground.reentrant()?.owned_by(&ground.ours.new_owner());
+/// A holder learns that it lost the lock by force, and a waiter acquires it.
+pub(super) async fn force_release(library: &Library) -> Result<String> {
+    let mut fixture = Fixture::new(library, RENEWED).await?;
+    let mutex = fixture.reentrant_mutex()?.owned_by(&fixture.client.new_owner());
 
-    // Theirs from ours.
-    let (outer, inner) = (ours.acquire().await?, ours.acquire().await?);
-    ground.begin("boris", "lock 0")?;
-    ground.theirs.silent_for(SHORT)?;
-    ground.expect("anna", "free", &Answer::Ok)?;
+    // The library releases Leasehold's holds.
+    let (outer, inner) = (mutex.acquire().await?, mutex.acquire().await?);
+    fixture.send("boris", "lock 0")?;
+    fixture.driver.expect_no_answer(SHORT)?;
+    fixture.expect("anna", "free", &Answer::Ok)?;
     let freed = Instant::now();
-    ground.gets_it("boris", SOON)?;
+    fixture.expect_acquired("boris", SOON)?;
     for guard in [&outer, &inner] {
         let lost = tokio::time::timeout(RENEWED + SOON, guard.lost()).await;
-        let _: Lost = lost.map_err(|_| anyhow!("we believe in a hold that they have"))?;
+        let _: Lost =
+            lost.map_err(|_| anyhow!("Leasehold's guard stays valid while the library holds the lock"))?;
     }
-    let told = freed.elapsed();
-    let boris = ground.owner("boris")?;
-    lost(outer).await?;
-    lost(inner).await?;
-    ground.counts(&[(&boris, 1)])?;
+    let reported_after = freed.elapsed();
+    let boris = fixture.owner("boris")?;
+    expect_lost(outer).await?;
+    expect_lost(inner).await?;
+    fixture.expect_counts(&[(&boris, 1)])?;
 
-    // Ours from theirs; another of theirs waits for it.
-    ground.begin("anna", "lock 0")?;
-    ground.theirs.silent_for(SHORT)?;
-    let seen =
-        ours.inspect_full().await?.observed.ok_or_else(|| anyhow!("we see no holder to free it of"))?;
-    ours.force_release(seen).await?;
-    ground.gets_it("anna", SOON)?;
-    ground.expect("boris", "release", &Answer::Lost)?;
-    let state = ground.state("boris")?;
-    ensure!((state.count, state.mine, state.locked) == (0, false, true), "the loser is told {state:?}");
+    // Leasehold releases the library's hold, and another thread of the library waits for it.
+    fixture.send("anna", "lock 0")?;
+    fixture.driver.expect_no_answer(SHORT)?;
+    let seen = mutex.inspect_full().await?.observed.ok_or_else(|| anyhow!("Leasehold sees no holder"))?;
+    mutex.force_release(seen).await?;
+    fixture.expect_acquired("anna", SOON)?;
+    fixture.expect("boris", "release", &Answer::Lost)?;
+    fixture.expect_locked_by_another("boris")?;
 
-    // And one of ours.
-    let waiter = ground.reentrant_waiter(ours.clone()).await?;
-    ground.expect("boris", "free", &Answer::Ok)?;
-    let (guard, _) = waiter.gets_it(SOON).await?;
-    ground.expect("anna", "release", &Answer::Lost)?;
+    // The same with a waiter of Leasehold's.
+    let waiter = fixture.start_reentrant_waiter(mutex.clone()).await?;
+    fixture.expect("boris", "free", &Answer::Ok)?;
+    let (guard, _) = waiter.acquired(SOON).await?;
+    fixture.expect("anna", "release", &Answer::Lost)?;
     guard.check()?;
-    released(guard, Released::Free).await?;
-    ground.key.is_free()?;
+    expect_released(guard, Released::Free).await?;
+    fixture.key.expect_free()?;
     Ok(format!(
-        "we knew that we had lost it {} ms after they had freed it; they by their release",
-        told.as_millis()
+        "Leasehold reported the loss {} ms after the release by force; the library at its own release",
+        reported_after.as_millis()
     ))
 }
 
-/// A lease that has ended is over: what comes late does not touch the hold of the other.
-pub(super) async fn late(neighbour: &Neighbour) -> Result<String> {
-    let mut ground = Ground::new(neighbour, LONG).await?;
-    let owner = ground.ours.new_owner();
-    let ours = ground.reentrant()?.owned_by(&owner);
-    let asked = Instant::now();
-    ground.expect("anna", &format!("try {}", SHORT.as_millis()), &Answer::Got)?;
-    let (guard, at) = ground.reentrant_waiter(ours.clone()).await?.gets_it(SHORT + SOON).await?;
-    let theirs_lasted = at.saturating_duration_since(asked);
-    ensure!(theirs_lasted >= SHORT, "we had the lock after {theirs_lasted:?}");
-    ground.expect("anna", "release", &Answer::Lost)?;
-    ground.counts(&[(owner.as_str(), 1)])?;
+/// Requests about an expired hold do not touch the hold of the other.
+pub(super) async fn expires(library: &Library) -> Result<String> {
+    let mut fixture = Fixture::new(library, LONG).await?;
+    let owner = fixture.client.new_owner();
+    let mutex = fixture.reentrant_mutex()?.owned_by(&owner);
+    let called = Instant::now();
+    fixture.expect("anna", &format!("try {}", SHORT.as_millis()), &Answer::Got)?;
+    let (guard, at) = fixture.start_reentrant_waiter(mutex.clone()).await?.acquired(SHORT + SOON).await?;
+    let library_held = at.saturating_duration_since(called);
+    ensure!(library_held >= SHORT, "Leasehold acquired the lock after {library_held:?}");
+    fixture.expect("anna", "release", &Answer::Lost)?;
+    fixture.expect_counts(&[(owner.as_str(), 1)])?;
     guard.check()?;
-    released(guard, Released::Free).await?;
+    expect_released(guard, Released::Free).await?;
 
-    let asked = Instant::now();
-    let guard = ours.clone().lease(SHORT).acquire().await?;
-    ground.begin("anna", "lock 30000")?;
-    ground.gets_it("anna", SHORT + SOON)?;
-    let ours_lasted = asked.elapsed();
-    ensure!(ours_lasted >= SHORT, "they had the lock after {ours_lasted:?}");
-    ensure!(guard.check().is_err(), "we believe in a hold that they have");
-    lost(guard).await?;
-    let anna = ground.owner("anna")?;
-    ground.counts(&[(&anna, 1)])?;
-    ground.key.lasts(LONG)?;
+    let called = Instant::now();
+    let guard = mutex.clone().lease(SHORT).acquire().await?;
+    fixture.send("anna", "lock 30000")?;
+    fixture.expect_acquired("anna", SHORT + SOON)?;
+    let leasehold_held = called.elapsed();
+    ensure!(leasehold_held >= SHORT, "the library acquired the lock after {leasehold_held:?}");
+    ensure!(guard.check().is_err(), "Leasehold's guard is valid while the library holds the lock");
+    expect_lost(guard).await?;
+    let anna = fixture.owner("anna")?;
+    fixture.expect_counts(&[(&anna, 1)])?;
+    fixture.key.expect_expiry(LONG)?;
 
-    // We go on to believe in a hold whose key was removed, and send its release.
-    ground.expect("anna", "release", &Answer::Ok)?;
-    let guard = ours.acquire().await?;
-    ground.key.call("DEL", &[])?;
-    ground.expect("anna", "try 30000", &Answer::Got)?;
-    lost(guard).await?;
-    ground.counts(&[(&anna, 1)])?;
-    ground.key.lasts(LONG)?;
-    ground.expect("anna", "release", &Answer::Ok)?;
-    ground.key.is_free()?;
+    // The guard of a deleted key stays valid, and its release is sent.
+    fixture.expect("anna", "release", &Answer::Ok)?;
+    let guard = mutex.acquire().await?;
+    fixture.key.call("DEL", &[])?;
+    fixture.expect("anna", "try 30000", &Answer::Got)?;
+    expect_lost(guard).await?;
+    fixture.expect_counts(&[(&anna, 1)])?;
+    fixture.key.expect_expiry(LONG)?;
+    fixture.expect("anna", "release", &Answer::Ok)?;
+    fixture.key.expect_free()?;
     Ok(format!(
-        "we had it after {} ms of {}, they after {}",
-        theirs_lasted.as_millis(),
+        "Leasehold acquired it after {} ms of {}, the library after {}",
+        library_held.as_millis(),
         SHORT.as_millis(),
-        ours_lasted.as_millis()
+        leasehold_held.as_millis()
     ))
 }

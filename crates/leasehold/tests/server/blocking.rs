@@ -3,7 +3,7 @@
 use crate::cases::store::TestStore;
 use leasehold::AcquireError;
 use leasehold::blocking::{Client, Error};
-use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -36,12 +36,12 @@ fn what_a_lost_acquire_left_is_undone_after_the_client_is_gone() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let client = Client::builder(proxy.url()).call_timeout(300 * MS).connect_blocking().unwrap();
-    proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
+    proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let missed = client.mutex("m").unwrap().try_acquire();
     assert!(matches!(missed, Err(Error::Failed(AcquireError::Unknown(_)))), "{missed:?}");
     drop(client);
-    proxy.pass();
-    proxy.cut();
+    proxy.clear_faults();
+    proxy.disconnect();
     let other = Client::connect(&server.url()).unwrap().mutex("m").unwrap();
     other.acquire_timeout(3500 * MS).unwrap().release().unwrap();
 }
@@ -72,7 +72,7 @@ async fn everything_can_be_dropped_in_an_async_context() {
     drop((client, mutex));
     drop(guard);
     assert!(start.elapsed() < S, "{:?}", start.elapsed());
-    server.cont().unwrap();
+    server.resume().unwrap();
     let other = leasehold::Client::connect(&server.url()).await.unwrap();
     other.mutex("m").unwrap().acquire_timeout(2 * S).await.unwrap().release().await.unwrap();
 }

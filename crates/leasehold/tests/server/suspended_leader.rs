@@ -49,9 +49,9 @@ async fn a_suspended_leader_is_replaced_and_detects_it_before_its_next_act() {
     // The test makes it act before it can have received anything: the server is suspended.
     server.stop().expect("stopped");
     leader.send("act").expect("the worker reads");
-    leader.cont().expect("it goes on");
+    leader.resume().expect("it goes on");
     let line = leader.line(LIMIT).expect("the worker reports");
-    server.cont().expect("it goes on");
+    server.resume().expect("it goes on");
     assert!(line.starts_with("knows"), "it acted as the leader: {line}");
     leadership.check().expect("it leads still");
     leadership.resign().await.expect("resigned");

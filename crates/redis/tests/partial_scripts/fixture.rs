@@ -20,7 +20,9 @@ use leasehold_core::{
 };
 use leasehold_redis::RedisStore;
 use leasehold_store::{Executed, Fault, Lock, Notification, Outcome, Store};
-use leasehold_testkit::conformance::{ForeignWrite, Workload, leader_announcement, parts, rlock};
+use leasehold_testkit::conformance::{
+    ForeignWrite, Workload, leader_announcement, parse_rlock, parse_shared_holders,
+};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
@@ -268,9 +270,11 @@ fn read_back(
             let content = match (content, kind) {
                 (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
                 (Content::Hash(hash), kind) if kind.is_shared() => {
-                    parts(kind, &Fields::of(hash).0).map_err(Violation)?
+                    parse_shared_holders(kind, &Fields::of(hash).0).map_err(Violation)?
                 }
-                (Content::Hash(hash), Kind::Reentrant) => rlock(&Fields::of(hash).0).map_err(Violation)?,
+                (Content::Hash(hash), Kind::Reentrant) => {
+                    parse_rlock(&Fields::of(hash).0).map_err(Violation)?
+                }
                 (other, _) => Some(Lies::Other(other.kind().to_owned())),
             };
             content.map(|content| Stands { content, expires_ms: *expires_ms })

@@ -56,19 +56,19 @@ impl<'a> Generator<'a> {
     fn step(&mut self, cuts: bool) -> Result<(), Violation> {
         let by_us = self.workload.time_us(&self.state, &self.fixture.sessions()?, self.now_us);
         self.set_now_us(self.now_us.saturating_add_signed(by_us));
-        match self.workload.happening(&self.state) {
+        match self.workload.next_step(&self.state) {
             WorkloadStep::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
             WorkloadStep::Sent(op) => self.agree(&op),
             WorkloadStep::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
-            WorkloadStep::Attended(SessionOp::Heartbeat(beat))
+            WorkloadStep::SentSession(SessionOp::Heartbeat(beat))
                 if cuts && self.workload.random().below(8) == 0 =>
             {
                 self.fixture.run_heartbeat(&beat, self.few_commands()).map(drop)
             }
-            WorkloadStep::Attended(SessionOp::Heartbeat(beat)) => self.heartbeat(&beat),
-            WorkloadStep::Attended(SessionOp::End(session)) => self.fixture.end_session(session),
+            WorkloadStep::SentSession(SessionOp::Heartbeat(beat)) => self.heartbeat(&beat),
+            WorkloadStep::SentSession(SessionOp::End(session)) => self.fixture.end_session(session),
             // It reads, by commands of the client and not by a script.
-            WorkloadStep::Attended(_) => Ok(()),
+            WorkloadStep::SentSession(_) => Ok(()),
             WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(stranger),
         }
     }
@@ -110,7 +110,7 @@ impl<'a> Generator<'a> {
     }
 
     fn write_as_foreigner(&mut self, stranger: ForeignWrite) -> Result<(), Violation> {
-        if stranger == ForeignWrite::Persists && self.state.value.is_none() {
+        if stranger == ForeignWrite::RemovesExpiry && self.state.value.is_none() {
             // The rest that a partial script left of a free lock keeps its expiry.
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl<'a> Generator<'a> {
     fn long_queue(&mut self) -> Result<(), Violation> {
         let random = self.workload.random();
         let (places, alive) = (60 + random.below(90), *random.pick(&[0, 1, 5, 20]));
-        let claim = self.workload.fresh(0);
+        let claim = self.workload.fresh_claim(0);
         self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.request(0, 1) }))?;
         for n in 0..places {
             let kept_ms = if self.workload.random().below(100) < alive { 7_200_000 } else { 50 };
@@ -172,7 +172,7 @@ impl<'a> Generator<'a> {
         let queue = Some(Enqueue { nonce: self.workload.nonce(), ttl_ms });
         let label = Label::new("test").expect("a plain text is a label");
         Acquire {
-            claim: self.workload.fresh(n),
+            claim: self.workload.fresh_claim(n),
             lease_ms: 30_000,
             label,
             queue,

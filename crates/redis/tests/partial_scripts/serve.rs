@@ -130,7 +130,7 @@ impl Generator<'_> {
 
     /// Releases by a client without a hold remove dead queue entries.
     fn sweep(&mut self, places: usize) -> Result<(), Violation> {
-        let stranger = self.workload.fresh(9);
+        let stranger = self.workload.fresh_claim(9);
         for _ in 0..=places / LOOKS_AT_MOST {
             self.send(&Op::Release(Release {
                 claim: stranger.clone(),

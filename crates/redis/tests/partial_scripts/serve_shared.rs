@@ -67,7 +67,7 @@ impl Generator<'_> {
             if self.waiters(&self.state).is_empty() {
                 break;
             }
-            let claim = self.workload.fresh(100 + u8::try_from(n).unwrap_or_default());
+            let claim = self.workload.fresh_claim(100 + u8::try_from(n).unwrap_or_default());
             self.send(&self.poll_for(&claim, mode))?;
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Generator<'_> {
         }
         for _ in 0..=places / LOOKS_AT_MOST {
             self.give_up_parts()?;
-            let stranger = self.workload.fresh(9);
+            let stranger = self.workload.fresh_claim(9);
             self.give_up(stranger)?;
         }
         let found = self.fixture.state()?;

@@ -6,7 +6,7 @@
 
 use crate::fixture::Edit;
 use crate::keyspace::Entry;
-use leasehold_testkit::{RespConnection, Splitter, Value};
+use leasehold_testkit::{FrameSplitter, RespConnection, Value};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -124,7 +124,7 @@ fn serve(mut client: TcpStream, server: u16, control: &Mutex<Control>) -> io::Re
     for stream in [&client, &upstream] {
         stream.set_nodelay(true)?;
     }
-    let (mut requests, mut replies) = (Splitter::requests(), Splitter::replies());
+    let (mut requests, mut replies) = (FrameSplitter::requests(), FrameSplitter::replies());
     let mut chunk = [0; 16 << 10];
     loop {
         let length = client.read(&mut chunk)?;

@@ -189,7 +189,7 @@ fn a_token_of_sixteen_digits_stays_exact() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     for _ in 0..3 {
-        let claim = sequence.workload.fresh(0);
+        let claim = sequence.workload.fresh_claim(0);
         let reply = sequence.check(&acquire(&claim, 1000, None));
         let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
         let last = sequence.field("last");
@@ -203,12 +203,12 @@ fn a_token_of_sixteen_digits_stays_exact() {
 fn the_greatest_token_is_not_passed() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
-    let claim = sequence.workload.fresh(0);
+    let claim = sequence.workload.fresh_claim(0);
     sequence.check(&acquire(&claim, 1000, None));
     sequence.check(&release(&claim));
     for last in [FencingToken::MAX.as_u64() - 1, FencingToken::MAX.as_u64()] {
         sequence.set_last(last);
-        let claim = sequence.workload.fresh(0);
+        let claim = sequence.workload.fresh_claim(0);
         let reply = sequence.check(&acquire(&claim, 1000, None));
         let greatest = matches!(reply, Reply::Acquire(Acquired::Granted { fence: FencingToken::MAX, .. }));
         assert!(greatest, "{reply:?}");
@@ -223,7 +223,7 @@ fn the_greatest_token_is_not_passed() {
 fn what_is_reserved_never_outruns_the_clock() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
-    let claim = sequence.workload.fresh(0);
+    let claim = sequence.workload.fresh_claim(0);
     sequence.check(&acquire(&claim, 10_000, None));
     for (by_us, tokens, expected) in [
         (0, TokenBlock::MAX_LEN, TokenBlock::MAX_AHEAD - 1),
@@ -244,7 +244,7 @@ fn what_is_reserved_never_outruns_the_clock() {
     }
     let reserved = sequence.field("reserved");
     sequence.check(&release(&claim));
-    let next = sequence.workload.fresh(1);
+    let next = sequence.workload.fresh_claim(1);
     sequence.check(&acquire(&next, 1_000, None));
     assert!(sequence.field("last") > reserved);
 }
@@ -263,17 +263,17 @@ fn scripts_flushed_between_all_calls_are_loaded_again() {
 fn a_long_dead_queue_is_skipped_over_several_polls() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
-    let holder = sequence.workload.fresh(0);
+    let holder = sequence.workload.fresh_claim(0);
     sequence.check(&acquire(&holder, 10_000, None));
     for session in 1..=150 {
-        let waiter = sequence.workload.fresh(session);
+        let waiter = sequence.workload.fresh_claim(session);
         let queue = Enqueue { nonce: sequence.workload.nonce(), ttl_ms: 100 };
         sequence.check(&acquire(&waiter, 1000, Some(queue)));
     }
     sequence.step_us(101_000);
     sequence.check(&release(&holder));
     for _ in 0..3 {
-        let claim = sequence.workload.fresh(0);
+        let claim = sequence.workload.fresh_claim(0);
         let queue = Enqueue { nonce: sequence.workload.nonce(), ttl_ms: 100 };
         sequence.check(&acquire(&claim, 1000, Some(queue)));
     }
@@ -285,9 +285,9 @@ fn texts_of_users_are_texts() {
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     for text in ["a b", "%d%s%%", "'\"\\", "]] .. redis.call('FLUSHALL') .. [[", "é…", "(.*)", ""] {
         let label = Label::new(text).unwrap();
-        let mut holder = sequence.workload.fresh(0);
+        let mut holder = sequence.workload.fresh_claim(0);
         holder.value = OwnValue::new(text).ok();
-        let waiter = sequence.workload.fresh(1);
+        let waiter = sequence.workload.fresh_claim(1);
         let nonce = sequence.workload.nonce();
         let ask = |claim: &Claim| {
             let (claim, label) = (claim.clone(), label.clone());

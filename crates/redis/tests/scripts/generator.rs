@@ -15,13 +15,13 @@ impl Sequence<'_> {
     pub(crate) fn random_step(&mut self) {
         let by_us = self.workload.time_us(&self.state, &self.sessions, self.fixture.now_us);
         self.step_us(by_us);
-        match self.workload.happening(&self.state) {
+        match self.workload.next_step(&self.state) {
             WorkloadStep::Sent(op) => drop(self.check(&op)),
             WorkloadStep::SentTwice(op) => {
                 self.check(&op);
                 self.check(&op);
             }
-            WorkloadStep::Attended(op) => drop(self.execute_session(&op)),
+            WorkloadStep::SentSession(op) => drop(self.execute_session(&op)),
             WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(stranger),
         }
     }
@@ -36,9 +36,9 @@ impl Sequence<'_> {
         let before = self.state.value.clone();
         stranger.apply(&mut self.state, self.fixture.now_us);
         let what = match stranger {
-            ForeignWrite::Enters(..) if self.state.value != before => "a stranger entered",
-            ForeignWrite::Leaves(_) if self.state.value != before => "a stranger left",
-            ForeignWrite::TakesOther(_) => "another string",
+            ForeignWrite::RedissonAcquires(..) if self.state.value != before => "a stranger entered",
+            ForeignWrite::RedissonReleases(_) if self.state.value != before => "a stranger left",
+            ForeignWrite::SetsOtherKind(_) => "another string",
             _ => return,
         };
         *self.fixture.seen.entry(what).or_default() += 1;

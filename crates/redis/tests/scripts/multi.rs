@@ -78,13 +78,13 @@ impl Fixture {
     }
 
     fn do_something(&mut self, one: &mut One, now_us: u64, what: &str) {
-        match one.workload.happening(&one.state) {
+        match one.workload.next_step(&one.state) {
             WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
                 let (expected, _) =
                     one.state.apply(now_us, &op, &|_| leasehold_core::model::SessionStatus::Unknown);
                 assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
             }
-            WorkloadStep::Attended(_) => {}
+            WorkloadStep::SentSession(_) => {}
             WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(one, stranger, now_us),
         }
     }
@@ -109,7 +109,7 @@ impl Fixture {
             }
             let claim = match one.state.record.as_ref().and_then(|record| record.last_holder.clone()) {
                 Some(tenant) if random.below(2) == 0 => tenant.claim,
-                _ => Claim { value: None, ..one.workload.fresh(u8::try_from(n).unwrap()) },
+                _ => Claim { value: None, ..one.workload.fresh_claim(u8::try_from(n).unwrap()) },
             };
             let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
             let lease_ms = 3_000;
@@ -187,7 +187,7 @@ fn expired_queue_entries_do_not_count() {
                 mode: LockMode::Exclusive,
             }
         };
-        let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh(n) };
+        let fresh = |one: &mut One, n| Claim { value: None, ..one.workload.fresh_claim(n) };
         for n in 0..=u8::try_from(dead).unwrap() {
             let queue = (n > 0).then(|| Enqueue { nonce: one.workload.nonce(), ttl_ms: 900 });
             let op = Op::Acquire(ask(fresh(&mut one, n), queue));

@@ -9,7 +9,7 @@ use leasehold_core::{
 };
 use leasehold_store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Workload, leader_announcement, parts, rlock};
+use leasehold_testkit::conformance::{Workload, leader_announcement, parse_rlock, parse_shared_holders};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -171,11 +171,10 @@ impl Sequence<'_> {
         let found = lock.and_then(|Found { kind, content, expires_ms }| {
             let content = match (kind.as_str(), self.lock.kind) {
                 ("string", _) => Content::Token(content.text().unwrap().to_owned()),
-                ("hash", kind) if kind.is_shared() => {
-                    parts(kind, &pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
-                }
+                ("hash", kind) if kind.is_shared() => parse_shared_holders(kind, &pairs(&content))
+                    .unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?,
                 ("hash", Kind::Reentrant) => {
-                    rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                    parse_rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
                 }
                 _ => Content::Other(kind),
             };

@@ -6,7 +6,7 @@ use crate::fixture::{
 use leasehold_core::{HoldStatus, Partition};
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::Store;
-use leasehold_testkit::{Cluster, Proxy, Then, command};
+use leasehold_testkit::{AfterDrop, Cluster, Proxy, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
 
@@ -41,7 +41,7 @@ async fn a_cluster_detects_that_messages_stopped() {
     store.open_mailbox(Partition::new(0), session(1), mailbox, LONG).await.unwrap();
     let before = proxies[at].accepted();
     proxies[at].until_counted("PING", 1, LONG).await.unwrap();
-    proxies[at].swallow_replies(1, Then::Stall, command("PING"));
+    proxies[at].drop_replies(1, AfterDrop::Stall, command("PING"));
     let received = receive(&mut inbox).await;
     assert!(matches!(received, Some(Received::Resubscribed)), "{received:?}");
     assert_eq!((proxies[at].count("PING"), proxies[at].accepted()), (2, before + 1));

@@ -4,7 +4,7 @@ use crate::fixture::{LONG, eventually};
 use leasehold::{Client, Mutex};
 use leasehold_redis::RedisStore;
 use leasehold_store::{Fault, FaultKind, TlsFault};
-use leasehold_testkit::{Authority, Cluster, RedisServer, RedisServerBuilder};
+use leasehold_testkit::{CertificateAuthority, Cluster, RedisServer, RedisServerBuilder};
 use std::time::{Duration, Instant};
 
 /// The limit for a waiter to be woken by a message: polling takes up to a second.
@@ -13,21 +13,24 @@ const BY_MESSAGE: Duration = Duration::from_millis(700);
 const LEASE: Duration = Duration::from_millis(1500);
 
 /// An authority that has signed a certificate for those hosts, and a client's certificate.
-fn authority(hosts: &str) -> Authority {
-    let authority = Authority::new().unwrap();
+fn authority(hosts: &str) -> CertificateAuthority {
+    let authority = CertificateAuthority::new().unwrap();
     authority.sign("node", hosts).unwrap();
     authority.sign("ours", "DNS:client").unwrap();
     authority
 }
 
 /// Three primaries that present that certificate and require one of their clients.
-fn cluster(authority: &Authority, with: impl FnOnce(RedisServerBuilder) -> RedisServerBuilder) -> Cluster {
+fn cluster(
+    authority: &CertificateAuthority,
+    with: impl FnOnce(RedisServerBuilder) -> RedisServerBuilder,
+) -> Cluster {
     let settings = with(RedisServer::builder().tls(authority, "node"));
     tokio::task::block_in_place(|| Cluster::with(3, 0, &settings)).unwrap()
 }
 
 /// A URL with the certificates.
-fn certified(url: &str, authority: &Authority) -> String {
+fn certified(url: &str, authority: &CertificateAuthority) -> String {
     let dir = authority.dir().display();
     format!("{url}?ca={dir}/root.pem&cert={dir}/ours.pem&key={dir}/ours.key")
 }
@@ -42,7 +45,7 @@ async fn refused(url: &str) -> Fault {
 }
 
 /// Makes a node present another certificate.
-fn show(cluster: &Cluster, node: usize, authority: &Authority, name: &str) {
+fn show(cluster: &Cluster, node: usize, authority: &CertificateAuthority, name: &str) {
     let [own, key] = ["pem", "key"].map(|ext| authority.path(&format!("{name}.{ext}")).display().to_string());
     let settings = ["CONFIG", "SET", "tls-cert-file", &own, "tls-key-file", &key];
     cluster.node(node).cli(&settings).unwrap().ok().unwrap();

@@ -80,12 +80,12 @@ async fn mailboxes_are_subscribed_before_the_first_call() {
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
     let (mut inbox, mailbox) = Mailbox::open();
     store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
-    proxy.hold(1, command("SUBSCRIBE"));
-    proxy.cut();
-    proxy.until_held(1, LONG).await.unwrap();
+    proxy.pause_requests(1, command("SUBSCRIBE"));
+    proxy.disconnect();
+    proxy.until_paused(1, LONG).await.unwrap();
     let fault = refused(in_time(execute(&store, &take(&claim(1), None), SHORT)).await);
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
-    let _late = proxy.release_held();
+    let _late = proxy.resume_requests();
     granted(acquire(&store, &claim(1), None).await);
     assert!(matches!(receive(&mut inbox).await, Some(Received::Resubscribed)));
 }

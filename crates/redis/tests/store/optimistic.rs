@@ -2,7 +2,7 @@
 
 use leasehold_core::RetryPolicy;
 use leasehold_redis::optimistic::{Change, Connection, Error};
-use leasehold_testkit::{Proxy, RedisServer, Then, cancel_at_every_await, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, cancel_at_every_await, command};
 use redis::{AsyncCommands, RedisError, Value};
 use std::time::Duration;
 
@@ -144,15 +144,15 @@ async fn the_users_own_error_ends_the_watching() {
 async fn a_lost_reply_is_unknown() {
     let server = server();
     let proxy = Proxy::to_server(&server).unwrap();
-    for (then, applied) in [(Then::Cut, "1"), (Then::Stall, "2")] {
+    for (then, applied) in [(AfterDrop::Disconnect, "1"), (AfterDrop::Stall, "2")] {
         let mut connection = connection(&proxy.url()).await;
-        proxy.swallow_replies(1, then, command("EXEC"));
+        proxy.drop_replies(1, then, command("EXEC"));
         let result = add_one(&mut connection, patient()).await;
         assert!(matches!(result, Err(Error::Unknown { tries: 1, .. })), "{result:?}");
         assert_eq!(text(&server, "n").as_deref(), Some(applied), "it was executed, and once");
     }
     let mut connection = connection(&proxy.url()).await;
-    proxy.swallow_requests(1, Then::Cut, command("EXEC"));
+    proxy.drop_requests(1, AfterDrop::Disconnect, command("EXEC"));
     let result = add_one(&mut connection, patient()).await;
     assert!(matches!(result, Err(Error::Unknown { tries: 1, .. })), "{result:?}");
     assert_eq!(text(&server, "n").as_deref(), Some("2"), "it was not, and that looks the same from here");
@@ -170,7 +170,7 @@ async fn a_connection_that_breaks_while_reading_writes_nothing() {
     let result = connection.transact("n", patient(), async |watched| {
         let _: Option<u32> = watched.get("n").await?;
         server.cli(&["SET", "n", "7"]).unwrap();
-        proxy.cut();
+        proxy.disconnect();
         proxy.until_connections(0, Duration::from_secs(5)).await.unwrap();
         let mut writes = redis::pipe();
         writes.set("n", 1);

@@ -7,7 +7,7 @@ use crate::fixture::{
 use leasehold_core::{Acquired, HoldStatus, Inspect, Partition};
 use leasehold_redis::RedisStore;
 use leasehold_store::{Executed, FaultKind, Op, Outcome, Reply, Store};
-use leasehold_testkit::{Proxy, RedisServer, Then, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, command};
 use std::time::Duration;
 
 /// Failure row 40.
@@ -27,7 +27,7 @@ async fn a_suspended_server_costs_a_call_its_timeout_and_no_more() {
     let (_, mailbox) = Mailbox::open();
     let fault = in_time(store.open_mailbox(Partition::ONLY, session(1), mailbox, SHORT)).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
-    server.cont().unwrap();
+    server.resume().unwrap();
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
 }
 
@@ -51,7 +51,7 @@ async fn a_connection_that_died_after_the_answer_to_another_call_is_given_up() {
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
     proxy.delay_replies(Duration::from_millis(80));
-    proxy.swallow_requests(1, Then::Stall, |words| words.iter().any(|word| word == b"dead"));
+    proxy.drop_requests(1, AfterDrop::Stall, |words| words.iter().any(|word| word == b"dead"));
     let claim = claim(1);
     let (lively, dead) = tokio::join!(
         acquire_of(&store, "lively", &claim),
@@ -69,7 +69,7 @@ async fn a_lost_reply_is_unknown_and_nothing_is_sent_again() {
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
     proxy.reset_counts();
-    proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
+    proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
     let fault = unknown(acquire(&store, &claim(1), None).await);
     assert_eq!(fault.kind, FaultKind::Disconnected, "{fault}");
     assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(1).token()));
@@ -98,8 +98,8 @@ async fn attempts_to_connect_are_shared_and_paced() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
-    proxy.refuse(true);
-    proxy.cut();
+    proxy.refuse_connections(true);
+    proxy.disconnect();
     // This call discovers that the connection is broken.
     drop(acquire(&store, &claim(1), None).await);
     let before = proxy.accepted();
@@ -108,7 +108,7 @@ async fn attempts_to_connect_are_shared_and_paced() {
     let attempts = proxy.accepted() - before;
     assert!((3..=12).contains(&attempts), "{attempts} attempts in two seconds, of 200 callers");
     assert!(!outcomes.iter().any(|outcome| matches!(outcome, Outcome::Done(_))));
-    proxy.refuse(false);
+    proxy.refuse_connections(false);
     granted(acquire(&store, &claim(1), None).await);
 }
 

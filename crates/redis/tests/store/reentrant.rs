@@ -327,7 +327,7 @@ async fn a_dropped_future_unsubscribes() {
     server.stop().unwrap();
     let dropped = tokio::time::timeout(Duration::from_millis(50), store.subscribe(&job, LONG)).await;
     assert!(dropped.is_err());
-    server.cont().unwrap();
+    server.resume().unwrap();
     execute(&store, &Op::Inspect(Inspect { claim: None, details: false })).await;
     eventually(|| subscriptions(&server) == 0).await;
 }

@@ -89,7 +89,7 @@ async fn resp2_detects_that_messages_stopped() {
     let (mut inbox, mailbox) = Mailbox::open();
     store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
     let before = proxy.accepted();
-    proxy.hold(1, command("PING"));
+    proxy.pause_requests(1, command("PING"));
     let received = receive(&mut inbox).await;
     assert!(matches!(received, Some(Received::Resubscribed)), "{received:?}");
     assert_eq!(proxy.accepted(), before + 2);
@@ -105,7 +105,7 @@ async fn resp2_gives_up_calls_that_are_not_answered_while_messages_come() {
     let store = RedisStore::connect(config).await.unwrap();
     let (mut inbox, mailbox) = Mailbox::open();
     store.open_mailbox(Partition::ONLY, session(1), mailbox, LONG).await.unwrap();
-    proxy.hold(1, command("EVALSHA"));
+    proxy.pause_requests(1, command("EVALSHA"));
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
     let chatter = async {
         let channel = format!("leasehold:mailbox:{}", session(1));
@@ -152,7 +152,7 @@ async fn resp2_works_however_the_server_is_reached() {
 #[tokio::test]
 async fn resp2_follows_a_primary_that_moves() {
     let mut sentinels = Sentinels::start(1).unwrap();
-    sentinels.formed().unwrap();
+    sentinels.wait_formed().unwrap();
     let url = format!("{}?protocol=resp2", sentinels.url());
     let client = Client::connect(&url).await.unwrap();
     let mutex = client.mutex("job").unwrap();
@@ -170,7 +170,7 @@ async fn resp2_follows_a_primary_that_moves() {
     eventually(|| receivers(watched) > 0).await;
     let old = sentinels.primary_index().unwrap();
     sentinels.fail_over().unwrap();
-    sentinels.promoted(old).unwrap();
+    sentinels.wait_promoted(old).unwrap();
     let guard = mutex.acquire_timeout(LONG).await.unwrap();
     assert!(guard.fencing_token() > fence);
     guard.release().await.unwrap();

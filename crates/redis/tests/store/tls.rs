@@ -5,7 +5,7 @@ use leasehold::Client;
 use leasehold_core::HoldStatus;
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::{Fault, FaultKind, TlsFault};
-use leasehold_testkit::{Authority, RedisServer, RedisServerBuilder};
+use leasehold_testkit::{CertificateAuthority, RedisServer, RedisServerBuilder};
 use std::fs;
 use std::net::TcpListener;
 
@@ -15,14 +15,19 @@ const LAST_YEARS: (&str, &str) = ("20200101000000Z", "20200201000000Z");
 
 /// A server with that certificate, and its TLS port beside the plain-text port. It requires a client certificate if
 /// `wants_one`.
-fn server(authority: &Authority, name: &str, wants_one: bool) -> (RedisServer, u16) {
+fn server(authority: &CertificateAuthority, name: &str, wants_one: bool) -> (RedisServer, u16) {
     let port = free_port();
     let settings = settings(authority, RedisServer::builder(), name, port);
     let wants_one = if wants_one { "yes" } else { "no" };
     (settings.config("tls-auth-clients", wants_one).start().unwrap(), port)
 }
 
-fn settings(authority: &Authority, server: RedisServerBuilder, name: &str, port: u16) -> RedisServerBuilder {
+fn settings(
+    authority: &CertificateAuthority,
+    server: RedisServerBuilder,
+    name: &str,
+    port: u16,
+) -> RedisServerBuilder {
     server.certificate(authority, name).config("tls-port", port.to_string())
 }
 
@@ -61,7 +66,7 @@ async fn tls_never_falls_back_to_plain_text() {
 
 #[tokio::test]
 async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
-    let (authority, other) = (Authority::new().unwrap(), Authority::new().unwrap());
+    let (authority, other) = (CertificateAuthority::new().unwrap(), CertificateAuthority::new().unwrap());
     authority.sign("leaf", LOOPBACK).unwrap();
     let (_server, port) = server(&authority, "leaf", false);
     for config in [by_tls(port), by_tls(port).root_certificate(other.read("root.pem").unwrap())] {
@@ -84,10 +89,10 @@ async fn tls_goes_to_servers_that_are_trusted_and_to_no_others() {
 
 #[tokio::test]
 async fn errors_of_the_servers_certificate_are_reported() {
-    let authority = Authority::new().unwrap();
+    let authority = CertificateAuthority::new().unwrap();
     authority.sign("elsewhere", "DNS:locks.example,IP:192.0.2.1").unwrap();
-    authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
-    authority.sign_for("early", LOOPBACK, ("20980101000000Z", "20990101000000Z")).unwrap();
+    authority.sign_for_period("old", LOOPBACK, LAST_YEARS).unwrap();
+    authority.sign_for_period("early", LOOPBACK, ("20980101000000Z", "20990101000000Z")).unwrap();
     for (name, wanted, expected) in [
         ("elsewhere", TlsFault::WrongName(Vec::new()), "names (locks.example, 192.0.2.1): "),
         ("old", TlsFault::Expired, "its certificate has expired"),
@@ -106,15 +111,15 @@ async fn errors_of_the_servers_certificate_are_reported() {
 
 #[tokio::test]
 async fn a_client_shows_its_certificate_where_it_has_to() {
-    let (authority, other) = (Authority::new().unwrap(), Authority::new().unwrap());
+    let (authority, other) = (CertificateAuthority::new().unwrap(), CertificateAuthority::new().unwrap());
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }
-    authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
+    authority.sign_for_period("old", LOOPBACK, LAST_YEARS).unwrap();
     other.sign("ours", LOOPBACK).unwrap();
     let (_server, port) = server(&authority, "leaf", true);
     let config = || by_tls(port).root_certificate(authority.read("root.pem").unwrap());
-    let with = |authority: &Authority, name: &str| {
+    let with = |authority: &CertificateAuthority, name: &str| {
         let own = ["pem", "key"].map(|ext| authority.read(&format!("{name}.{ext}")).unwrap());
         let [own, key] = own;
         config().client_certificate(own, key)
@@ -139,7 +144,7 @@ async fn a_client_shows_its_certificate_where_it_has_to() {
 /// Both connections of a client, including the keeper's.
 #[tokio::test]
 async fn a_client_is_built_with_certificates() {
-    let authority = Authority::new().unwrap();
+    let authority = CertificateAuthority::new().unwrap();
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }
@@ -169,7 +174,7 @@ async fn a_client_is_built_with_certificates() {
 
 #[tokio::test]
 async fn plain_text_to_a_server_that_requires_tls_is_reported() {
-    let authority = Authority::new().unwrap();
+    let authority = CertificateAuthority::new().unwrap();
     authority.sign("leaf", LOOPBACK).unwrap();
     let (_server, port) = server(&authority, "leaf", false);
     let config = RedisConfig::from_url(&format!("redis://:hunter2@127.0.0.1:{port}")).unwrap();
@@ -199,7 +204,7 @@ async fn a_server_that_answers_tls_in_plain_text_is_reported() {
 
 #[tokio::test]
 async fn unusable_certificates_are_reported_and_no_key_is_shown() {
-    let authority = Authority::new().unwrap();
+    let authority = CertificateAuthority::new().unwrap();
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }
@@ -249,11 +254,11 @@ async fn unusable_certificates_are_reported_and_no_key_is_shown() {
 /// Files are read for each connection, so certificates renewed on disk are used without a restart.
 #[tokio::test]
 async fn certificates_that_are_renewed_on_the_disk_are_used() {
-    let authority = Authority::new().unwrap();
+    let authority = CertificateAuthority::new().unwrap();
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }
-    authority.sign_for("old", LOOPBACK, LAST_YEARS).unwrap();
+    authority.sign_for_period("old", LOOPBACK, LAST_YEARS).unwrap();
     let copy = |from: &str| {
         for ext in ["pem", "key"] {
             fs::copy(authority.path(&format!("{from}.{ext}")), authority.path(&format!("used.{ext}")))
@@ -283,7 +288,7 @@ async fn certificates_that_are_renewed_on_the_disk_are_used() {
 /// Sentinels are verified and authenticated like the server.
 #[tokio::test]
 async fn sentinels_are_shown_the_certificate_too() {
-    let authority = Authority::new().unwrap();
+    let authority = CertificateAuthority::new().unwrap();
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }

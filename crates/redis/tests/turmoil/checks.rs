@@ -221,7 +221,7 @@ impl Record {
     }
 
     /// The server has received a request for several locks at once.
-    pub(crate) fn asked_together(&self, asks: &[(String, Acquire)], shares: &[MultiAcquired]) {
+    pub(crate) fn multi_executed(&self, asks: &[(String, Acquire)], shares: &[MultiAcquired]) {
         let mut state = lock(&self.state);
         for ((key, ask), share) in asks.iter().zip(shares) {
             if let MultiAcquired::Acquired(acquired) = share {

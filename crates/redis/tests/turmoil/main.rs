@@ -19,13 +19,13 @@ mod tap;
 mod task;
 
 use checks::{Rule, VIOLATION};
-use leasehold_sim::Flaw;
+use leasehold_sim::ServerMutant;
 use simulation::run;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 const SEEDS: u64 = 40;
-/// Within how many seeds a flaw of the server must be found.
+/// Within how many seeds a mutant of the server must be found.
 const FOUND_WITHIN: u64 = 20;
 
 /// What the seeds together must come across: a simulation without effect would prove nothing.
@@ -108,72 +108,72 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(run(1, None).trace, run(2, None).trace);
 }
 
-/// Runs seeds until one of them detects the server's flaw as a violation of the rule.
-fn is_found(flaw: Flaw, rule: Rule) {
-    is_found_within(0..FOUND_WITHIN, flaw, rule);
+/// Runs seeds until one of them detects the server's mutant as a violation of the rule.
+fn is_found(mutant: ServerMutant, rule: Rule) {
+    is_found_within(0..FOUND_WITHIN, mutant, rule);
 }
 
-fn is_found_within(seeds: Range<u64>, flaw: Flaw, rule: Rule) {
-    let found = seeds.clone().find(|seed| run(*seed, Some(flaw)).violations.contains(&rule));
-    println!("{flaw:?}: {found:?}");
-    assert!(found.is_some(), "{flaw:?} breaks no {rule:?} within the seeds {seeds:?}");
+fn is_found_within(seeds: Range<u64>, mutant: ServerMutant, rule: Rule) {
+    let found = seeds.clone().find(|seed| run(*seed, Some(mutant)).violations.contains(&rule));
+    println!("{mutant:?}: {found:?}");
+    assert!(found.is_some(), "{mutant:?} breaks no {rule:?} within the seeds {seeds:?}");
 }
 
 #[test]
 fn a_release_that_compares_nothing_is_found() {
-    is_found(Flaw::ReleasesAnyHold, Rule::Exclusion);
-    is_found(Flaw::ReleasesAnyHold, Rule::Belief);
+    is_found(ServerMutant::ReleasesAnyHold, Rule::Exclusion);
+    is_found(ServerMutant::ReleasesAnyHold, Rule::Belief);
 }
 
 #[test]
 fn leases_that_end_early_are_found() {
-    is_found(Flaw::EndsLeasesEarly, Rule::Exclusion);
-    is_found(Flaw::EndsLeasesEarly, Rule::Belief);
+    is_found(ServerMutant::EndsLeasesEarly, Rule::Exclusion);
+    is_found(ServerMutant::EndsLeasesEarly, Rule::Belief);
 }
 
 #[test]
 fn leases_that_never_end_are_found() {
-    is_found(Flaw::NeverEndsLeases, Rule::Service);
+    is_found(ServerMutant::NeverEndsLeases, Rule::Service);
     // Dead clients are usually evicted, with all their holds: this needs an abandoned hold that no client requests
     // any more.
-    is_found_within(40..60, Flaw::NeverEndsLeases, Rule::Leftovers);
+    is_found_within(40..60, ServerMutant::NeverEndsLeases, Rule::Leftovers);
 }
 
 #[test]
 fn tokens_that_fall_back_are_found() {
-    is_found(Flaw::ForgetsTokens, Rule::Tokens);
+    is_found(ServerMutant::ForgetsTokens, Rule::Tokens);
 }
 
 #[test]
 fn tokens_below_what_is_reserved_are_found() {
-    is_found(Flaw::ReservesAhead, Rule::Tokens);
+    is_found(ServerMutant::ReservesAhead, Rule::Tokens);
 }
 
 #[test]
 fn a_release_that_is_forgotten_is_found() {
-    is_found(Flaw::ForgetsReleases, Rule::Returned);
+    is_found(ServerMutant::ReleasesNothing, Rule::Returned);
 }
 
 #[test]
 fn an_entry_of_any_owner_is_found() {
-    is_found(Flaw::MixesOwners, Rule::Exclusion);
+    is_found(ServerMutant::AnyOwnerEnters, Rule::Exclusion);
 }
 
 #[test]
 fn an_inner_release_that_frees_is_found() {
-    is_found(Flaw::InnerReleaseFrees, Rule::Count);
-    is_found(Flaw::InnerReleaseFrees, Rule::Belief);
+    is_found(ServerMutant::InnerReleaseFrees, Rule::Count);
+    is_found(ServerMutant::InnerReleaseFrees, Rule::Belief);
 }
 
 #[test]
 fn an_entry_by_a_token_of_its_own_is_found() {
-    is_found(Flaw::EntryHasItsToken, Rule::OneToken);
+    is_found(ServerMutant::EntryHasOwnToken, Rule::OneToken);
 }
 
 #[test]
 fn a_part_of_a_set_is_found() {
-    is_found(Flaw::TakesSome, Rule::AllOrNone);
-    is_found(Flaw::TakesSome, Rule::Belief);
+    is_found(ServerMutant::AcquiresSomeOfMany, Rule::AllOrNone);
+    is_found(ServerMutant::AcquiresSomeOfMany, Rule::Belief);
 }
 
 /// What led to the first broken rule.

@@ -138,7 +138,7 @@ impl Contest {
         let by_us = workload.time_us(state, &self.sessions, self.now_us).max(0);
         self.now_us = self.now_us.saturating_add_signed(by_us);
         self.simulated.now_us.store(self.now_us, Ordering::Relaxed);
-        match workload.happening(state) {
+        match workload.next_step(state) {
             WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
                 let alive = |session| self.sessions.status(self.now_us / 1000, session);
                 let expected = state.apply(self.now_us, &op, &alive).0;
@@ -149,7 +149,7 @@ impl Contest {
                     *self.seen.entry("reserved").or_default() += 1;
                 }
             }
-            WorkloadStep::Attended(op) => {
+            WorkloadStep::SentSession(op) => {
                 let expected = self.sessions.apply(self.now_us / 1000, &op);
                 let found = self.store.execute_session(Partition::ONLY, &op, WITHIN).await;
                 let agree = matches!(&found, Outcome::Done(found) if *found == expected);

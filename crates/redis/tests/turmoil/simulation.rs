@@ -10,7 +10,7 @@ use crate::late_bytes::LATE_AT_MOST;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold_core::{HeartbeatReply, SessionOp, SessionReply};
-use leasehold_sim::{Data, Flaw, ModelServer, ServerObservation};
+use leasehold_sim::{Data, ModelServer, ServerMutant, ServerObservation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -49,11 +49,11 @@ pub(crate) struct Run {
     pub(crate) violations: BTreeSet<Rule>,
 }
 
-/// Runs a seed, on a server with a flaw if one is given.
-pub(crate) fn run(seed: u64, flaw: Option<Flaw>) -> Run {
+/// Runs a seed, with a mutant of the server if one is given.
+pub(crate) fn run(seed: u64, mutant: Option<ServerMutant>) -> Run {
     let record = Arc::new(Record::default());
     {
-        let mut simulation = Simulation::new(seed, flaw, Arc::clone(&record));
+        let mut simulation = Simulation::new(seed, mutant, Arc::clone(&record));
         simulation.run();
         // The hosts are dropped with it.
         drop(simulation);
@@ -83,7 +83,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(seed: u64, flaw: Option<Flaw>, record: Arc<Record>) -> Self {
+    fn new(seed: u64, mutant: Option<ServerMutant>, record: Arc<Record>) -> Self {
         let rng = SeededRng::new(seed, 0);
         let latency = if rng.one_in(2) { rng.millis(6, 60) } else { rng.millis(60, 400) };
         let sim = turmoil::Builder::new()
@@ -107,7 +107,7 @@ impl Simulation {
         };
         let mut simulation = Self {
             sim,
-            server: server(&record, flaw),
+            server: server(&record, mutant),
             record,
             next_start: Arc::new(Mutex::new(Data::Kept)),
             clients,
@@ -230,7 +230,7 @@ impl Simulation {
             }
             Fault::ClientDown(name) => self.sim.crash(client(name)),
             Fault::ServerDown => self.sim.crash(SERVER),
-            Fault::MessagesLost => self.server.mute(true),
+            Fault::MessagesLost => self.server.set_drops_messages(true),
         }
         self.faults.push((self.sim.elapsed() + lasts, fault));
     }
@@ -256,7 +256,7 @@ impl Simulation {
             }
             Fault::ClientDown(name) => self.sim.bounce(client(name)),
             Fault::ServerDown => self.restart_server(),
-            Fault::MessagesLost => self.server.mute(false),
+            Fault::MessagesLost => self.server.set_drops_messages(false),
         }
     }
 
@@ -295,28 +295,30 @@ pub(crate) fn server_time_us(elapsed: Duration) -> u64 {
 }
 
 /// The server, which writes everything it does into the trace.
-fn server(record: &Arc<Record>, flaw: Option<Flaw>) -> ModelServer {
+fn server(record: &Arc<Record>, mutant: Option<ServerMutant>) -> ModelServer {
     let clock = Arc::<Clock>::default();
     let (record, read) = (Arc::clone(record), Arc::clone(&clock));
     let observer = move |seen: ServerObservation<'_>| {
         match seen {
             ServerObservation::Connected(_) => record.count("connections"),
-            ServerObservation::Executed { key, op, reply, wakes, .. } => {
-                record.executed(clock.elapsed(), key, op, reply, wakes);
+            ServerObservation::Executed { key, op, reply, notifications, .. } => {
+                record.executed(clock.elapsed(), key, op, reply, notifications);
             }
-            ServerObservation::Together { asks, shares, .. } => record.asked_together(asks, shares),
-            ServerObservation::Attended {
-                op: SessionOp::Heartbeat(beat),
+            ServerObservation::MultiExecuted { requests, replies, .. } => {
+                record.multi_executed(requests, replies);
+            }
+            ServerObservation::SessionExecuted {
+                op: SessionOp::Heartbeat(heartbeat),
                 reply: SessionReply::Heartbeat(HeartbeatReply::Alive),
                 ..
             } => {
-                record.heartbeats(clock.elapsed(), beat.session);
+                record.heartbeats(clock.elapsed(), heartbeat.session);
             }
             ServerObservation::Ended(_)
             | ServerObservation::Command { .. }
-            | ServerObservation::Attended { .. } => {}
+            | ServerObservation::SessionExecuted { .. } => {}
         }
         record.log(clock.elapsed(), SERVER, format_args!("{seen:?}"));
     };
-    ModelServer::with(move || server_time_us(read.elapsed()), observer, flaw)
+    ModelServer::with(move || server_time_us(read.elapsed()), observer, mutant)
 }

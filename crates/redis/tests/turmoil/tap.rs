@@ -1,7 +1,7 @@
 //! A stream that reports which holds the written requests concern, and which of them they release.
 
 use leasehold_core::HoldId;
-use leasehold_testkit::Splitter;
+use leasehold_testkit::FrameSplitter;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ pub(crate) type OnSent = Arc<dyn Fn(HoldId, RequestKind) + Send + Sync>;
 
 pub(crate) struct TappedStream {
     stream: DuplexStream,
-    requests: Splitter,
+    requests: FrameSplitter,
     on_sent: OnSent,
 }
 
 impl TappedStream {
     pub(crate) fn new(stream: DuplexStream, on_sent: OnSent) -> Self {
-        Self { stream, requests: Splitter::requests(), on_sent }
+        Self { stream, requests: FrameSplitter::requests(), on_sent }
     }
 }
 

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 const USAGE: &str = "\
-usage: sim [--seeds N] [--from SEED]     run N seeds (default 5000), starting at SEED (default 1)
-       sim --seed SEED [--mutant MUTANT]       run one seed, and print its trace
-       sim --mutants [--mutant MUTANT] [--seeds N]  run each mutant, or one, until a check finds it, for at most N seeds";
+usage: sim [--seeds N] [--from SEED]                  run N seeds (default 5000), starting at SEED (default 1)
+       sim --seed SEED [--mutant MUTANT]              run one seed, and print its trace
+       sim --mutants [--mutant MUTANT] [--seeds N]    run each mutant, or one, until a check finds it, for at most N seeds";
 
 /// The command-line arguments.
 #[derive(Default)]
-struct Asked {
+struct Args {
     seeds: Option<u64>,
     from: Option<u64>,
     seed: Option<u64>,
@@ -27,10 +27,10 @@ struct Asked {
 
 fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
-        Ok(asked) => match asked.seed {
-            Some(seed) => show(seed, asked.mutant),
-            None if asked.mutants => find_mutants(asked.mutant, asked.seeds.unwrap_or(1_000)),
-            None => run_many(asked.from.unwrap_or(1), asked.seeds.unwrap_or(5_000)),
+        Ok(args) => match args.seed {
+            Some(seed) => show(seed, args.mutant),
+            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(1_000)),
+            None => run_many(args.from.unwrap_or(1), args.seeds.unwrap_or(5_000)),
         },
         Err(error) => Err(format!("{error}\n\n{USAGE}")),
     };
@@ -43,28 +43,28 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let mut asked = Asked::default();
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Args, String> {
+    let mut args = Args::default();
     while let Some(argument) = arguments.next() {
         let mut number = |of: &str| {
             let text = arguments.next().unwrap_or_default();
             text.replace('_', "").parse().map_err(|_| format!("{of} needs a number, not `{text}`"))
         };
         match argument.as_str() {
-            "--seeds" => asked.seeds = Some(number("--seeds")?),
-            "--from" => asked.from = Some(number("--from")?),
-            "--seed" => asked.seed = Some(number("--seed")?),
-            "--mutants" => asked.mutants = true,
+            "--seeds" => args.seeds = Some(number("--seeds")?),
+            "--from" => args.from = Some(number("--from")?),
+            "--seed" => args.seed = Some(number("--seed")?),
+            "--mutants" => args.mutants = true,
             "--mutant" => {
                 let name = arguments.next().unwrap_or_default();
                 let mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
-                asked.mutant =
+                args.mutant =
                     Some(mutant.ok_or_else(|| format!("no mutant is named `{name}`: {:?}", Mutant::ALL))?);
             }
             other => return Err(format!("unknown argument `{other}`")),
         }
     }
-    Ok(asked)
+    Ok(args)
 }
 
 /// Runs one seed, and prints its trace.
@@ -73,16 +73,16 @@ fn show(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
     for line in &outcome.trace {
         println!("{line}");
     }
-    println!("\n{:?} fault_plan; {:?}", outcome.profile, outcome.counts);
+    println!("\nfaults: {:?}; {:?}", outcome.profile, outcome.counts);
     match outcome.violation {
         Some(violation) => Err(format!("{}: at {}: {}", violation.check, violation.at, violation.what)),
         None => Ok(()),
     }
 }
 
-/// A run that is wrong where it ends by a panic as well.
-fn tried(asked: &Run) -> Result<Outcome, String> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| run(asked))).map_err(|_| "it panicked".to_owned())?;
+/// Runs one seed. A panic is a violation as well.
+fn run_one(args: &Run) -> Result<Outcome, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(args))).map_err(|_| "it panicked".to_owned())?;
     match &outcome.violation {
         Some(violation) => Err(format!("{}: at {}: {}", violation.check, violation.at, violation.what)),
         None => Ok(outcome),
@@ -99,27 +99,27 @@ struct Sum {
 
 /// Runs many seeds, on as many threads as there are cores.
 fn run_many(from: u64, seeds: u64) -> Result<(), String> {
-    let (next, is_over, sum, started) =
+    let (next, is_stopped, sum, started) =
         (AtomicU64::new(from), AtomicBool::new(false), Mutex::new(Sum::default()), Instant::now());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
-                let mut mine = Sum::default();
-                while !is_over.load(Relaxed) {
+                let mut own = Sum::default();
+                while !is_stopped.load(Relaxed) {
                     let seed = next.fetch_add(1, Relaxed);
                     if seed >= from.saturating_add(seeds) {
                         break;
                     }
-                    match tried(&Run::new(seed)) {
+                    match run_one(&Run::new(seed)) {
                         Ok(outcome) => {
-                            *mine.profiles.entry(name(outcome.profile)).or_default() += 1;
-                            mine.counts += outcome.counts;
+                            *own.profiles.entry(name(outcome.profile)).or_default() += 1;
+                            own.counts += outcome.counts;
                         }
                         Err(what) => {
                             eprintln!("seed {seed}: {what}");
-                            mine.failures.push((seed, what));
-                            is_over.fetch_or(mine.failures.len() >= 5, Relaxed);
+                            own.failures.push((seed, what));
+                            is_stopped.fetch_or(own.failures.len() >= 5, Relaxed);
                         }
                     }
                     if (seed - from + 1).is_multiple_of(100_000) {
@@ -127,9 +127,9 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
                     }
                 }
                 let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                sum.counts += mine.counts;
-                sum.failures.append(&mut mine.failures);
-                for (profile, runs) in mine.profiles {
+                sum.counts += own.counts;
+                sum.failures.append(&mut own.failures);
+                for (profile, runs) in own.profiles {
                     *sum.profiles.entry(profile).or_default() += runs;
                 }
             });
@@ -140,7 +140,7 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
     match sum.failures.iter().min() {
         None => Ok(()),
         Some((seed, what)) => Err(format!(
-            "{} seeds failed, the first is {seed}: {what}\nsee it by `cargo xtask sim --seed {seed}`",
+            "{} seeds failed, the first is {seed}: {what}\nrepeat it with `cargo xtask sim --seed {seed}`",
             sum.failures.len()
         )),
     }
@@ -148,10 +148,10 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
 
 fn name(profile: FaultProfile) -> &'static str {
     match profile {
-        FaultProfile::None => "calm",
-        FaultProfile::Tolerated => "rough",
-        FaultProfile::DataLoss => "forgetful",
-        FaultProfile::ClockFaults => "bad clocks",
+        FaultProfile::None => "no faults",
+        FaultProfile::Tolerated => "tolerated faults",
+        FaultProfile::DataLoss => "data loss",
+        FaultProfile::ClockFaults => "clock faults",
     }
 }
 
@@ -161,8 +161,8 @@ fn find_mutants(only: Option<Mutant>, seeds: u64) -> Result<(), String> {
     for mutant in Mutant::ALL.into_iter().filter(|mutant| only.is_none_or(|only| only == *mutant)) {
         let runs = (1..=seeds).map(|seed| Run { seed, mutant: Some(mutant), with_trace: false });
         let found = runs
-            .filter(|asked| mutant.applies_to(asked))
-            .find_map(|asked| tried(&asked).err().map(|what| (asked.seed, what)));
+            .filter(|args| mutant.applies_to(args))
+            .find_map(|args| run_one(&args).err().map(|what| (args.seed, what)));
         if let Some((seed, what)) = found {
             println!("{mutant:?}: seed {seed}: {what}");
         } else {

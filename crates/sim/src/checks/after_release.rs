@@ -1,4 +1,4 @@
-//! After a release has returned nothing is sent about its hold.
+//! After a release has returned, the client sends nothing about its hold.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, HostEvent, TaskEvent, claim_of};
@@ -8,17 +8,19 @@ use leasehold_core::{HoldId, Op, SessionId, SessionOp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a question may wait for a connection, and the drift of the clock that counts it.
-const CALL: Duration = Duration::from_millis(2200);
+/// How long a request may wait for a connection, and the drift of the clock that measures it.
+const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 
 /// After a release has returned, the client sends nothing about its hold. A cached hold may be extended until its
 /// process begins to release it. After a process has ended, or has ended its session, it sends no heartbeat.
 #[derive(Debug, Default)]
 pub struct AfterRelease {
-    over: BTreeSet<HoldId>,
-    ended: BTreeSet<SessionId>,
+    /// Holds whose release has returned.
+    released: BTreeSet<HoldId>,
+    /// Sessions that their process has ended.
+    ended_sessions: BTreeSet<SessionId>,
     /// Processes that have ended, and whether a heartbeat of theirs may have been waiting for a connection.
-    gone: BTreeMap<HostId, bool>,
+    ended_hosts: BTreeMap<HostId, bool>,
 }
 
 impl Check for AfterRelease {
@@ -28,34 +30,36 @@ impl Check for AfterRelease {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Task(_, _, TaskEvent::Released(guard_id, told)) => {
+            Event::Task(_, _, TaskEvent::Released(guard_id, left)) => {
                 // A successful release that was not sent means that the hold is cached.
-                let is_over = told.is_none() || context.guards.is_released(guard_id);
-                self.over.extend(context.guards.hold(guard_id).filter(|_| is_over));
+                let is_over = left.is_none() || context.guards.is_released(guard_id);
+                self.released.extend(context.guards.hold(guard_id).filter(|_| is_over));
             }
             Event::Host(host, HostEvent::Ended) => {
-                self.gone.insert(host, !context.keeper_is_connected(host));
+                self.ended_hosts.insert(host, !context.keeper_is_connected(host));
             }
-            Event::SessionSent { op: SessionOp::End(session), .. } => drop(self.ended.insert(*session)),
-            Event::SessionSent { host, message, op: SessionOp::Heartbeat(beat), .. } => {
+            Event::SessionSent { op: SessionOp::End(session), .. } => {
+                self.ended_sessions.insert(*session);
+            }
+            Event::SessionSent { host, message, op: SessionOp::Heartbeat(heartbeat), .. } => {
                 // A process that was about to begin another session begins and ends it.
-                let is_over = beat.begin.is_none() && self.gone.get(&host) == Some(&false);
-                if is_over || self.ended.contains(&beat.session) {
-                    let session = beat.session;
-                    return Err(format!("{host} sends {message}, a beat of {session}, which has ended"));
+                let is_over = heartbeat.begin.is_none() && self.ended_hosts.get(&host) == Some(&false);
+                if is_over || self.ended_sessions.contains(&heartbeat.session) {
+                    let session = heartbeat.session;
+                    return Err(format!("{host} sends {message}, a heartbeat of {session}, which has ended"));
                 }
             }
             Event::Sent { host, message, lock, op } => {
                 let Some(hold) = claim_of(op).map(|claim| claim.hold) else { return Ok(()) };
-                if self.over.contains(&hold) {
+                if self.released.contains(&hold) {
                     return Err(format!(
                         "{host} sends {message} about {hold:?} of {lock}, whose release has returned"
                     ));
                 }
                 let given_up = context.guards.given_up(&hold);
-                if matches!(op, Op::Extend(_)) && given_up.is_some_and(|since| at > since + CALL) {
+                if matches!(op, Op::Extend(_)) && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
                     return Err(format!(
-                        "{host} sends {message} to lengthen {hold:?} of {lock}, which it gives back"
+                        "{host} sends {message} to extend {hold:?} of {lock}, which it releases"
                     ));
                 }
             }

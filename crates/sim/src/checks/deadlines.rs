@@ -8,73 +8,78 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long an acquire without a limit tolerates an outage, less clock drift.
-const OUTAGE: Duration = Duration::from_secs(18);
-/// How long a single try may take: the longest call timeout that the world has, and the drift.
-const TRY: Duration = Duration::from_millis(2200);
-/// How long a failing attempt may take: a few round trips.
-const TAKEN: Duration = Duration::from_millis(150);
+const OUTAGE_TOLERANCE: Duration = Duration::from_secs(18);
+/// How long a single attempt may take: the longest call timeout of the world, and the drift.
+const TRY_WITHIN: Duration = Duration::from_millis(2200);
+/// How long an attempt at a taken lock may take: a few round trips.
+const REFUSAL_WITHIN: Duration = Duration::from_millis(150);
 /// How often one hold may be requested within a second: the first waiter polls every 50 ms at most, and faults add a
 /// few.
-const LOOKS_A_SECOND: u32 = 45;
+const POLLS_PER_SECOND: u32 = 45;
 
 /// A single attempt ends soon. A wait with a limit ends at the limit. A wait without one ends only after a long
 /// outage. A waiter polls at a bounded rate.
 #[derive(Debug, Default)]
 pub struct Deadlines {
-    sought: BTreeMap<(LockId, TaskId), (AcquireMethod, Instant)>,
-    /// Since when a hold's questions are counted, and how many there were.
-    asked: BTreeMap<HoldId, (Instant, u32)>,
+    acquiring: BTreeMap<(LockId, TaskId), (AcquireMethod, Instant)>,
+    /// Since when the requests for a hold are counted, and their number.
+    requests: BTreeMap<HoldId, (Instant, u32)>,
 }
 
 impl Deadlines {
-    fn missed(
+    fn acquire_failed(
         &mut self,
         at: Instant,
         task: TaskId,
         lock: LockId,
-        miss: AcquireFailure,
+        failure: AcquireFailure,
         context: &CheckContext,
     ) -> CheckResult {
-        let Some((way, since)) = self.sought.remove(&(lock, task)) else { return Ok(()) };
+        let Some((method, since)) = self.acquiring.remove(&(lock, task)) else { return Ok(()) };
         let took = at.since(since);
-        // A process that stood still is late through no fault of its own.
-        let well = context.health(task.host).and_then(Health::well_since).is_some_and(|well| well <= since);
+        // A stopped process may be late.
+        let healthy =
+            context.health(task.host).and_then(Health::healthy_since).is_some_and(|healthy| healthy <= since);
         let slack = |limit: Duration| limit / 10 + Duration::from_millis(20);
-        let is_early = match (way, miss) {
-            (_, AcquireFailure::TooSlow | AcquireFailure::Lost | AcquireFailure::Impossible)
+        let is_early = match (method, failure) {
+            (_, AcquireFailure::LeaseTooShort | AcquireFailure::Lost | AcquireFailure::Impossible)
             | (AcquireMethod::Try | AcquireMethod::TryAll | AcquireMethod::Poll(_), _) => false,
-            (AcquireMethod::WaitForEver | AcquireMethod::All(None), _) => {
-                miss != AcquireFailure::Fault || took < OUTAGE
+            (AcquireMethod::Wait | AcquireMethod::All(None), _) => {
+                failure != AcquireFailure::Fault || took < OUTAGE_TOLERANCE
             }
-            (AcquireMethod::Wait(limit) | AcquireMethod::All(Some(limit)), _) => {
-                miss == AcquireFailure::Taken || took + slack(limit) < limit
+            (AcquireMethod::WaitTimeout(limit) | AcquireMethod::All(Some(limit)), _) => {
+                failure == AcquireFailure::Taken || took + slack(limit) < limit
             }
         };
-        let longest = match way {
-            AcquireMethod::Try | AcquireMethod::TryAll if miss == AcquireFailure::Taken => TAKEN,
-            AcquireMethod::Try | AcquireMethod::TryAll => TRY,
-            AcquireMethod::Wait(limit) | AcquireMethod::Poll(limit) | AcquireMethod::All(Some(limit)) => {
-                limit + slack(limit)
-            }
-            AcquireMethod::WaitForEver | AcquireMethod::All(None) => Duration::MAX,
+        let longest = match method {
+            AcquireMethod::Try | AcquireMethod::TryAll if failure == AcquireFailure::Taken => REFUSAL_WITHIN,
+            AcquireMethod::Try | AcquireMethod::TryAll => TRY_WITHIN,
+            AcquireMethod::WaitTimeout(limit)
+            | AcquireMethod::Poll(limit)
+            | AcquireMethod::All(Some(limit)) => limit + slack(limit),
+            AcquireMethod::Wait | AcquireMethod::All(None) => Duration::MAX,
         };
         if is_early {
-            return Err(format!("{task} gave {lock} up after {took:?} ({way:?}, {miss:?})"));
+            return Err(format!(
+                "{task} failed to acquire {lock} too early, after {took:?} ({method:?}, {failure:?})"
+            ));
         }
-        if well && took > longest {
-            return Err(format!("{task} gave {lock} up after {took:?} only ({way:?}, {miss:?})"));
+        if healthy && took > longest {
+            return Err(format!(
+                "{task} failed to acquire {lock} too late, after {took:?} ({method:?}, {failure:?})"
+            ));
         }
         Ok(())
     }
 
-    fn asks(&mut self, at: Instant, lock: LockId, hold: HoldId) -> CheckResult {
-        let (since, count) = self.asked.entry(hold).or_insert((at, 0));
+    fn acquire_sent(&mut self, at: Instant, lock: LockId, hold: HoldId) -> CheckResult {
+        let (since, count) = self.requests.entry(hold).or_insert((at, 0));
         if at.since(*since) > Duration::from_secs(1) {
             (*since, *count) = (at, 0);
         }
         *count += 1;
-        if *count > LOOKS_A_SECOND {
-            return Err(format!("{hold:?} was asked for {count} times within a second ({lock})"));
+        if *count > POLLS_PER_SECOND {
+            return Err(format!("{hold:?} of {lock} was requested {count} times within a second"));
         }
         Ok(())
     }
@@ -87,17 +92,19 @@ impl Check for Deadlines {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Task(task, lock, TaskEvent::Acquiring(way, _)) => {
-                self.sought.insert((lock, task), (way, at));
+            Event::Task(task, lock, TaskEvent::Acquiring(method, _)) => {
+                self.acquiring.insert((lock, task), (method, at));
             }
-            Event::Task(task, lock, TaskEvent::NotAcquired(miss)) => {
-                return self.missed(at, task, lock, miss, context);
+            Event::Task(task, lock, TaskEvent::NotAcquired(failure)) => {
+                return self.acquire_failed(at, task, lock, failure, context);
             }
             Event::Task(task, lock, TaskEvent::Acquired(..) | TaskEvent::Admitted | TaskEvent::Cancelled) => {
-                self.sought.remove(&(lock, task));
+                self.acquiring.remove(&(lock, task));
             }
-            Event::Sent { lock, op: Op::Acquire(ask), .. } => return self.asks(at, lock, ask.claim.hold),
-            Event::Host(host, HostEvent::Crashed) => self.sought.retain(|(_, task), _| task.host != host),
+            Event::Sent { lock, op: Op::Acquire(request), .. } => {
+                return self.acquire_sent(at, lock, request.claim.hold);
+            }
+            Event::Host(host, HostEvent::Crashed) => self.acquiring.retain(|(_, task), _| task.host != host),
             _ => {}
         }
         Ok(())

@@ -12,19 +12,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// its holder may not know yet.
 #[derive(Debug, Default)]
 pub struct Exclusion {
-    believers: BTreeMap<LockId, Vec<Believer>>,
+    valid_guards: BTreeMap<LockId, Vec<ValidGuard>>,
     /// When a hold was first seen at the store.
     granted: BTreeMap<HoldId, Instant>,
-    /// How many permits there were in all, and since when.
+    /// The total numbers of permits, and since when each applied.
     limits: BTreeMap<LockId, Vec<(Instant, u32)>>,
     /// Holds that were ended by force.
     freed: BTreeSet<(LockId, FencingToken)>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Believer {
+struct ValidGuard {
     /// `None` for a foreign hold.
-    who: Option<(TaskId, GuardId, FencingToken)>,
+    guard: Option<(TaskId, GuardId, FencingToken)>,
     /// For which owner, of a ReentrantMutex or an RwLock.
     owner: Option<OwnerId>,
     /// The lock mode.
@@ -32,9 +32,9 @@ struct Believer {
     until: Instant,
 }
 
-impl Believer {
+impl ValidGuard {
     fn guard_id(&self) -> Option<GuardId> {
-        self.who.map(|(_, guard_id, _)| guard_id)
+        self.guard.map(|(_, guard_id, _)| guard_id)
     }
 
     /// Whether the two exclude each other.
@@ -45,33 +45,40 @@ impl Believer {
 }
 
 impl Exclusion {
-    fn believe(&mut self, at: Instant, lock: LockId, new: Believer, context: &CheckContext) -> CheckResult {
-        self.stop(lock, new.guard_id());
-        let believers = self.believers.entry(lock).or_default();
-        let other = believers.iter().find(|other| other.excludes(&new) && other.until > at).copied();
-        believers.push(new);
+    fn add_guard(
+        &mut self,
+        at: Instant,
+        lock: LockId,
+        new: ValidGuard,
+        context: &CheckContext,
+    ) -> CheckResult {
+        self.remove_guard(lock, new.guard_id());
+        let valid_guards = self.valid_guards.entry(lock).or_default();
+        let other = valid_guards.iter().find(|other| other.excludes(&new) && other.until > at).copied();
+        valid_guards.push(new);
         match other {
             Some(other) if new.until > at => {
-                Err(format!("two believe that they hold {lock}: {new:?}, and {other:?}"))
+                Err(format!("two guards of {lock} are valid: {new:?}, and {other:?}"))
             }
-            _ => self.counted(at, lock, context),
+            _ => self.check_permits(at, lock, context),
         }
     }
 
-    /// No more permits are believed in than there were at any time since the first of them was given.
-    fn counted(&self, at: Instant, lock: LockId, context: &CheckContext) -> CheckResult {
-        let believers = self.believers.get(&lock).into_iter().flatten().filter(|other| other.until > at);
-        let permits = believers.filter(|other| matches!(other.mode, LockMode::Permits { .. }));
+    /// The valid guards have no more permits than there were at any time since the first of them was granted.
+    fn check_permits(&self, at: Instant, lock: LockId, context: &CheckContext) -> CheckResult {
+        let valid_guards =
+            self.valid_guards.get(&lock).into_iter().flatten().filter(|other| other.until > at);
+        let permits = valid_guards.filter(|other| matches!(other.mode, LockMode::Permits { .. }));
         let permits: Vec<_> = permits.collect();
         let sum: u64 = permits.iter().map(|other| u64::from(other.mode.count())).sum();
-        let hold = |other: &&Believer| self.granted.get(&context.guards.hold(other.guard_id()?)?).copied();
+        let hold = |other: &&ValidGuard| self.granted.get(&context.guards.hold(other.guard_id()?)?).copied();
         let since = permits.iter().copied().filter_map(|other| hold(&other)).min().unwrap_or_default();
         let limits = self.limits.get(&lock).map(Vec::as_slice).unwrap_or_default();
-        // That which was in force when the first was given, and those after it.
+        // The limit at the time of the first grant, and the later ones.
         let first = limits.partition_point(|(at, _)| *at <= since).saturating_sub(1);
         match limits[first..].iter().map(|(_, limit)| u64::from(*limit)).max() {
             Some(limit) if sum > limit => {
-                Err(format!("{sum} permits of {lock} are believed in, and there are {limit}: {permits:?}"))
+                Err(format!("{lock} has {limit} permits, and valid guards have {sum}: {permits:?}"))
             }
             _ => Ok(()),
         }
@@ -97,15 +104,15 @@ impl Exclusion {
 
     /// A hold was ended by force.
     fn freed(&mut self, lock: LockId, fence: Option<FencingToken>) {
-        let Some(fence) = fence else { return self.stop(lock, None) };
+        let Some(fence) = fence else { return self.remove_guard(lock, None) };
         self.freed.insert((lock, fence));
-        let is_freed = |other: &Believer| other.who.is_some_and(|(_, _, token)| token == fence);
-        self.believers.entry(lock).or_default().retain(|other| !is_freed(other));
+        let is_freed = |other: &ValidGuard| other.guard.is_some_and(|(_, _, token)| token == fence);
+        self.valid_guards.entry(lock).or_default().retain(|other| !is_freed(other));
     }
 
     /// A guard, or a foreign hold, no longer counts.
-    fn stop(&mut self, lock: LockId, guard_id: Option<GuardId>) {
-        self.believers.entry(lock).or_default().retain(|other| other.guard_id() != guard_id);
+    fn remove_guard(&mut self, lock: LockId, guard_id: Option<GuardId>) {
+        self.valid_guards.entry(lock).or_default().retain(|other| other.guard_id() != guard_id);
     }
 }
 
@@ -123,33 +130,38 @@ impl Check for Exclusion {
             Event::Task(
                 _,
                 lock,
-                TaskEvent::Acquired(guard_id, NewGuard { belief, .. })
-                | TaskEvent::ValidityChanged(guard_id, belief),
+                TaskEvent::Acquired(guard_id, NewGuard { validity, .. })
+                | TaskEvent::ValidityChanged(guard_id, validity),
             ) => {
                 let Some(known) = context.guards.get(guard_id) else { return Ok(()) };
-                if self.freed.contains(&(lock, known.known_as)) {
+                if self.freed.contains(&(lock, known.hold_token)) {
                     return Ok(());
                 }
-                let who = Some((known.task, guard_id, known.known_as));
+                let guard = Some((known.task, guard_id, known.hold_token));
                 let GuardRecord { owner, mode, .. } = *known;
-                return self.believe(at, lock, Believer { who, owner, mode, until: belief.until }, context);
-            }
-            // A conversion is not visible until it has ended.
-            Event::Task(_, lock, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
-                self.stop(lock, Some(guard_id));
-            }
-            Event::Foreign(lock, Some(until)) => {
-                return self.believe(
+                return self.add_guard(
                     at,
                     lock,
-                    Believer { who: None, owner: None, mode: LockMode::Exclusive, until },
+                    ValidGuard { guard, owner, mode, until: validity.until },
                     context,
                 );
             }
-            Event::Foreign(lock, None) => self.stop(lock, None),
+            // A conversion is not visible until it has ended.
+            Event::Task(_, lock, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
+                self.remove_guard(lock, Some(guard_id));
+            }
+            Event::Foreign(lock, Some(until)) => {
+                return self.add_guard(
+                    at,
+                    lock,
+                    ValidGuard { guard: None, owner: None, mode: LockMode::Exclusive, until },
+                    context,
+                );
+            }
+            Event::Foreign(lock, None) => self.remove_guard(lock, None),
             Event::Host(host, HostEvent::Crashed) => {
-                for believers in self.believers.values_mut() {
-                    believers.retain(|other| other.who.is_none_or(|(task, ..)| task.host != host));
+                for valid_guards in self.valid_guards.values_mut() {
+                    valid_guards.retain(|other| other.guard.is_none_or(|(task, ..)| task.host != host));
                 }
             }
             _ => {}

@@ -43,6 +43,7 @@ mod progress;
 pub(crate) mod recorder;
 mod reentrancy;
 mod renewal;
+mod session_ends;
 mod sessions;
 mod shared_order;
 mod shared_progress;
@@ -57,7 +58,7 @@ pub use exclusion::Exclusion;
 pub use guards::{GuardRecord, Guards};
 pub use handoff::Handoff;
 pub use health::Health;
-pub(crate) use health::LOOK;
+pub(crate) use health::POLL_INTERVAL;
 pub use multi::MultiAcquire;
 pub use observers::Observers;
 pub use once_per::OncePerPeriod;
@@ -83,16 +84,16 @@ use std::time::Duration;
 /// Describes a violation.
 pub type CheckResult = Result<(), String>;
 
-/// Something that must hold.
+/// A property that must hold.
 pub trait Check {
     /// The name of the check.
     fn name(&self) -> &'static str;
 
-    /// Something has happened.
+    /// Called for each event.
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult;
 
-    /// Time has gone on to `at`, and nothing happened since the last event.
-    fn pass(&mut self, _at: Instant, _scene: &CheckContext) -> CheckResult {
+    /// Called when time has advanced to `at` without an event.
+    fn advance(&mut self, _at: Instant, _context: &CheckContext) -> CheckResult {
         Ok(())
     }
 }
@@ -102,73 +103,77 @@ pub trait Check {
 pub struct Promises {
     /// Whether at most one owner holds a lock at a time. Not after the store has lost data, or with wrong clocks.
     pub exclusion: bool,
-    /// Whether clocks can be relied on.
+    /// Whether clocks are within their tolerated error.
     pub clocks: bool,
 }
 
-/// State that all checks share.
+/// State that the checks share.
 #[derive(Debug)]
 pub struct CheckContext {
     /// What the documentation promises, as long as it does.
     pub promises: Promises,
-    /// Whether releases may leave the lock to strangers.
-    pub shares: bool,
+    /// Whether releases may leave the lock free although clients wait.
+    pub may_leave_free: bool,
     /// The kind of each lock.
     kinds: Vec<Kind>,
-    /// When something last happened to the server.
-    pub upset_at: Option<Instant>,
+    /// When the last event of the server was.
+    pub last_server_event: Option<Instant>,
     hosts: BTreeMap<SessionId, HostId>,
     health: BTreeMap<HostId, Health>,
-    /// Which links of a process are up.
+    /// Which connections of a process are up.
     links: BTreeMap<HostId, [bool; 2]>,
     /// Heartbeats without a reply: the session, the time of the request, and the requested lifetime.
     heartbeats: BTreeMap<u64, (SessionId, Instant, Duration)>,
-    /// Until when sessions are certainly believed alive.
-    lives: BTreeMap<SessionId, Instant>,
+    /// Until when a process certainly takes its session for alive.
+    alive_until: BTreeMap<SessionId, Instant>,
     /// The guards of tasks, and their holds.
     pub guards: Guards,
 }
 
 impl CheckContext {
-    /// A world in which nothing has happened yet.
-    pub fn new(promises: Promises, shares: bool, kinds: Vec<Kind>) -> Self {
+    /// The state before the first event.
+    pub fn new(promises: Promises, may_leave_free: bool, kinds: Vec<Kind>) -> Self {
         Self {
             promises,
-            shares,
+            may_leave_free,
             kinds,
-            upset_at: None,
+            last_server_event: None,
             hosts: BTreeMap::new(),
             health: BTreeMap::new(),
             links: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
-            lives: BTreeMap::new(),
+            alive_until: BTreeMap::new(),
             guards: Guards::default(),
         }
     }
 
     /// Updates the shared state.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
-        self.pass(at);
+        self.advance(at);
         self.guards.observe(at, event);
         match *event {
             Event::Started(host, session) => {
                 self.hosts.insert(session, host);
                 let up = self.links.get(&host).copied().unwrap_or_default();
-                let until = self.lives.get(&session).copied();
+                let until = self.alive_until.get(&session).copied();
                 self.health.insert(host, Health::new(at, up.map(|up| !up), until));
             }
-            Event::SessionSent { host, message, asked_at, op: SessionOp::Heartbeat(beat) } => {
-                if beat.begin.is_some() {
-                    self.hosts.insert(beat.session, host);
+            Event::SessionSent { host, message, asked_at, op: SessionOp::Heartbeat(heartbeat) } => {
+                if heartbeat.begin.is_some() {
+                    self.hosts.insert(heartbeat.session, host);
                 }
-                self.heartbeats
-                    .insert(message, (beat.session, asked_at, Duration::from_millis(beat.alive_ms)));
+                self.heartbeats.insert(
+                    message,
+                    (heartbeat.session, asked_at, Duration::from_millis(heartbeat.alive_ms)),
+                );
             }
-            Event::SessionAnswered { host, message, reply } => self.heard(at, host, message, reply),
+            Event::SessionAnswered { host, message, reply } => {
+                self.session_answered(at, host, message, reply);
+            }
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.health.remove(&host)),
             Event::Server(what) => {
-                self.upset_at = Some(at);
-                // From the first loss on nothing is promised any more.
+                self.last_server_event = Some(at);
+                // After the first data loss, exclusion is no longer promised.
                 let keeps_data = matches!(what, ServerEvent::Down | ServerEvent::Up { with_data: true });
                 self.promises.exclusion &= keeps_data;
             }
@@ -185,41 +190,44 @@ impl CheckContext {
         }
     }
 
-    /// A process has the answer to a beat.
-    fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
+    /// A process has received the reply to a heartbeat.
+    fn session_answered(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
         let Some((session, asked_at, alive)) = self.heartbeats.remove(&message) else { return };
         match reply {
             Some(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
-                // Less the drift that is allowed for, and that of any clock.
+                // Less the tolerated drift, and the actual drift of any clock.
                 let until = asked_at + alive * 23 / 25;
-                let until =
-                    *self.lives.entry(session).and_modify(|old| *old = until.max(*old)).or_insert(until);
+                let until = *self
+                    .alive_until
+                    .entry(session)
+                    .and_modify(|old| *old = until.max(*old))
+                    .or_insert(until);
                 if let Some(health) = self.health.get_mut(&host) {
-                    health.lives_until(at, until);
+                    health.session_alive_until(at, until);
                 }
             }
             Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => {
                 if let Some(health) = self.health.get_mut(&host) {
-                    health.lapses(at);
+                    health.session_lapsed(at);
                 }
             }
             _ => {}
         }
     }
 
-    /// Time has gone on to `at`.
-    pub fn pass(&mut self, at: Instant) {
+    /// Time has advanced to `at`.
+    pub fn advance(&mut self, at: Instant) {
         for health in self.health.values_mut() {
-            health.pass(at);
+            health.advance(at);
         }
     }
 
-    /// Whether a lock can be entered again by its owner.
+    /// Whether a lock is a ReentrantMutex.
     pub fn is_reentrant(&self, lock: LockId) -> bool {
         self.kinds.get(usize::from(lock.0)) == Some(&Kind::Reentrant)
     }
 
-    /// Whether several can have a lock side by side.
+    /// Whether a lock can have several holders.
     pub fn is_shared(&self, lock: LockId) -> bool {
         self.kinds.get(usize::from(lock.0)).is_some_and(|kind| kind.is_shared())
     }
@@ -234,7 +242,7 @@ impl CheckContext {
         self.links.get(&host).is_some_and(|up| up[1])
     }
 
-    /// How a process fares; nothing if it is gone.
+    /// The health of a process; `None` once it has crashed or ended.
     pub fn health(&self, host: HostId) -> Option<&Health> {
         self.health.get(&host)
     }

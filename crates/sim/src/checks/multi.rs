@@ -12,46 +12,49 @@ use std::collections::{BTreeMap, BTreeSet};
 /// If one of several locks is taken, the request acquires none of them. A task waits for one of several locks only in
 /// the order of their names, holding all that precede it. So no two tasks wait for each other.
 ///
-/// Holds of an acquire in progress have no guard. The check therefore looks only where no other task of the process
-/// acquires one of the two locks.
+/// Holds of an acquire in progress have no guard. The check therefore covers only locks that no other task of the
+/// process acquires.
 #[derive(Debug, Default)]
 pub struct MultiAcquire {
-    sought: BTreeMap<(HostId, LockId), BTreeSet<TaskId>>,
-    /// Tasks that seek several.
-    seekers: BTreeMap<TaskId, Seeker>,
+    acquiring: BTreeMap<(HostId, LockId), BTreeSet<TaskId>>,
+    /// Tasks that acquire several locks.
+    acquirers: BTreeMap<TaskId, MultiAcquirer>,
     held: BTreeMap<LockId, Vec<Held>>,
-    /// Requested holds.
-    asked: BTreeSet<HoldId>,
+    /// Holds that were requested.
+    requested: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
 }
 
-/// A task that seeks several.
+/// A task that acquires several locks.
 #[derive(Debug, Default)]
-struct Seeker {
+struct MultiAcquirer {
     locks: BTreeSet<LockId>,
-    /// Holds first requested while no other task of the process acquired that lock. They are this task's.
-    asked: BTreeSet<HoldId>,
+    /// This task's holds: those first requested while no other task of the process acquired that lock.
+    requested: BTreeSet<HoldId>,
 }
 
 impl MultiAcquire {
     fn multi_executed(&self, done: &MultiExecution<'_>) -> CheckResult {
         let is_blocked =
-            done.shares.iter().any(|(_, _, share, _)| matches!(share, MultiAcquired::Blocked(_)));
-        let is_had = done.shares.iter().all(|(_, _, share, _)| matches!(share, MultiAcquired::Acquired(_)));
-        for (lock, ask, share, state) in done.shares {
-            let hold = ask.claim.hold;
+            done.replies.iter().any(|(_, _, reply, _)| matches!(reply, MultiAcquired::Blocked(_)));
+        let all_acquired =
+            done.replies.iter().all(|(_, _, reply, _)| matches!(reply, MultiAcquired::Acquired(_)));
+        for (lock, request, reply, state) in done.replies {
+            let hold = request.claim.hold;
             let now = crate::event::holds(state, done.clock);
-            let is_there = now.iter().any(|held| held.hold == hold);
+            let is_held = now.iter().any(|held| held.hold == hold);
             let before = self.held.get(lock).into_iter().flatten();
-            let is_taken = is_there && !before.clone().any(|held| held.hold == hold);
+            let is_taken = is_held && !before.clone().any(|held| held.hold == hold);
             if is_blocked && is_taken {
                 return Err(format!(
-                    "{lock} was taken for {hold:?}, and another of {:?} was not",
-                    done.shares
+                    "{lock} was acquired for {hold:?}, and another lock of {:?} was not",
+                    done.replies
                 ));
             }
-            if is_had && !is_there {
-                return Err(format!("{hold:?} is told that it has {lock}: {share:?}, and has not"));
+            if all_acquired && !is_held {
+                return Err(format!(
+                    "the reply for {hold:?} says that it holds {lock}, and it does not: {reply:?}"
+                ));
             }
         }
         Ok(())
@@ -59,79 +62,81 @@ impl MultiAcquire {
 
     fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) -> CheckResult {
         self.held.insert(done.lock, done.holds(at));
-        let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() else { return Ok(()) };
+        let Some((request, Acquired::Taken { position: Some(_), .. })) = done.acquires() else {
+            return Ok(());
+        };
         let host = done.host;
-        let Some((task, seeker)) = self.only_seeker(host, done.lock) else { return Ok(()) };
-        let is_its = |hold: &HoldId| seeker.asked.contains(hold) && !self.given_up.contains(hold);
+        let Some((task, acquirer)) = self.only_acquirer(host, done.lock) else { return Ok(()) };
+        let is_own = |hold: &HoldId| acquirer.requested.contains(hold) && !self.given_up.contains(hold);
         // A dropped hold is not yet released while the keeper has no connection.
-        if done.out_of_time || !is_its(&ask.claim.hold) || !context.keeper_is_connected(host) {
+        if done.is_stale || !is_own(&request.claim.hold) || !context.keeper_is_connected(host) {
             return Ok(());
         }
-        let others = seeker.locks.iter().filter(|other| **other != done.lock);
+        let others = acquirer.locks.iter().filter(|other| **other != done.lock);
         let others: Vec<_> = others
-            .filter(|other| self.only_seeker(host, **other).is_some_and(|(other, _)| other == task))
+            .filter(|other| self.only_acquirer(host, **other).is_some_and(|(other, _)| other == task))
             .collect();
-        let in_hand = |other: &LockId| {
+        let is_held = |other: &LockId| {
             let mut holds = self.held.get(other).into_iter().flatten();
             holds.any(|held| {
-                held.lasts(at) && is_its(&held.hold) && context.guards.has_heard(host, &held.hold)
+                held.lasts(at) && is_own(&held.hold) && context.guards.has_received(host, &held.hold)
             })
         };
-        let Some(other) = others.iter().find(|other| in_hand(other)) else { return Ok(()) };
+        let Some(other) = others.iter().find(|other| is_held(other)) else { return Ok(()) };
         // A lost hold is not released before all locks were tried.
-        let has_heard = |other: LockId| context.guards.has_heard_of(host, other);
+        let has_received = |other: LockId| context.guards.has_received_any(host, other);
         let passed = others.iter().find(|other| {
             ***other < done.lock
-                && !has_heard(***other)
-                && !self.may_be_handed_on(at, host, ***other, context)
+                && !has_received(***other)
+                && !self.may_be_handed_off(at, host, ***other, context)
         });
         if **other > done.lock || passed.is_some() {
-            return Err(format!("{task} waits for {} with {other} in hand, and {passed:?} not", done.lock));
+            return Err(format!("{task} waits for {} holding {other}, and not {passed:?}", done.lock));
         }
         Ok(())
     }
 
-    /// Whether a process has a lock that another task of it has given back: it may have been handed on.
-    fn may_be_handed_on(&self, at: Instant, host: HostId, lock: LockId, context: &CheckContext) -> bool {
-        let is_kept = |hold: &HoldId| {
-            let release_guard =
-                context.guards.of(hold).and_then(|guard_id| context.guards.release_guard(guard_id));
-            release_guard.is_some()
+    /// Whether a process holds a lock that another task of it has released: it may have been handed off.
+    fn may_be_handed_off(&self, at: Instant, host: HostId, lock: LockId, context: &CheckContext) -> bool {
+        let is_cached = |hold: &HoldId| {
+            let released_at =
+                context.guards.of(hold).and_then(|guard_id| context.guards.released_at(guard_id));
+            released_at.is_some()
                 && context.host(hold.session()) == Some(host)
                 && !self.given_up.contains(hold)
         };
-        self.held.get(&lock).into_iter().flatten().any(|held| held.lasts(at) && is_kept(&held.hold))
+        self.held.get(&lock).into_iter().flatten().any(|held| held.lasts(at) && is_cached(&held.hold))
     }
 
     /// Records a request.
-    fn asks(&mut self, host: HostId, lock: LockId, hold: HoldId) {
-        let task = self.only_seeker(host, lock).map(|(task, _)| task);
-        if self.asked.insert(hold)
-            && let Some(seeker) = task.and_then(|task| self.seekers.get_mut(&task))
+    fn acquire_sent(&mut self, host: HostId, lock: LockId, hold: HoldId) {
+        let task = self.only_acquirer(host, lock).map(|(task, _)| task);
+        if self.requested.insert(hold)
+            && let Some(acquirer) = task.and_then(|task| self.acquirers.get_mut(&task))
         {
-            seeker.asked.insert(hold);
+            acquirer.requested.insert(hold);
         }
     }
 
-    /// The task of a process that seeks a lock together with others, where no other task of it seeks it.
-    fn only_seeker(&self, host: HostId, lock: LockId) -> Option<(TaskId, &Seeker)> {
-        let tasks = self.sought.get(&(host, lock)).filter(|tasks| tasks.len() == 1)?;
+    /// The task of a process that acquires a lock together with others, if no other task of the process acquires it.
+    fn only_acquirer(&self, host: HostId, lock: LockId) -> Option<(TaskId, &MultiAcquirer)> {
+        let tasks = self.acquiring.get(&(host, lock)).filter(|tasks| tasks.len() == 1)?;
         let task = *tasks.first()?;
-        Some((task, self.seekers.get(&task)?))
+        Some((task, self.acquirers.get(&task)?))
     }
 
     fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
-        let tasks = self.sought.entry((task.host, lock)).or_default();
+        let tasks = self.acquiring.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquiring(way, _) => {
+            TaskEvent::Acquiring(method, _) => {
                 tasks.insert(task);
-                if way.is_for_several() {
-                    self.seekers.entry(task).or_default().locks.insert(lock);
+                if method.is_multi_acquire() {
+                    self.acquirers.entry(task).or_default().locks.insert(lock);
                 }
             }
             TaskEvent::Acquired(..) | TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => {
                 tasks.remove(&task);
-                self.seekers.remove(&task);
+                self.acquirers.remove(&task);
             }
             _ => {}
         }
@@ -147,21 +152,21 @@ impl Check for MultiAcquire {
         match *event {
             Event::MultiExecuted(done) => return self.multi_executed(done),
             Event::Executed(done) => return self.executed(at, done, context),
-            Event::Sent { host, lock, op: Op::Acquire(ask), .. } => self.asks(host, lock, ask.claim.hold),
+            Event::Sent { host, lock, op: Op::Acquire(request), .. } => {
+                self.acquire_sent(host, lock, request.claim.hold);
+            }
             Event::Sent { host, lock, op: Op::Release(release), .. } => {
                 self.given_up.insert(release.claim.hold);
                 if let Some(next) = &release.next {
-                    self.asks(host, lock, next.claim.hold);
+                    self.acquire_sent(host, lock, next.claim.hold);
                 }
             }
             Event::Task(task, lock, what) => self.task(task, lock, what),
             Event::Host(host, HostEvent::Crashed) => {
-                self.sought.retain(|(other, _), _| *other != host);
-                self.seekers.retain(|task, _| task.host != host);
+                self.acquiring.retain(|(other, _), _| *other != host);
+                self.acquirers.retain(|task, _| task.host != host);
             }
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => self.held.clear(),
+            Event::Server(what) if what.makes_state_unknown() => self.held.clear(),
             Event::Server(ServerEvent::Deleted(lock)) => drop(self.held.remove(&lock)),
             _ => {}
         }

@@ -10,22 +10,21 @@ use std::time::Duration;
 
 /// How long a healthy observer may take: it polls every 250 to 500 ms, by a clock that may drift, and then waits for
 /// the reply.
-const TOLD_WITHIN: Duration = Duration::from_millis(700);
+const REPORTED_WITHIN: Duration = Duration::from_millis(700);
 
 /// Each observer reports leaders in the order of their tokens, none twice, and only states that the store had at the
-/// observer's last poll. With a healthy process, it reports within a bound a leader that stays, and that there is
-/// none.
+/// observer's last poll. In a healthy process, it reports within a bound a leader that stays, or the lack of one.
 #[derive(Debug, Default)]
 pub struct Observers {
-    waiting: BTreeMap<(TaskId, LockId), Observer>,
-    leads: BTreeMap<LockId, Leads>,
+    active: BTreeMap<(TaskId, LockId), Observer>,
+    leaders: BTreeMap<LockId, Leadership>,
     /// The states that the store had at the last poll of a process.
-    looks: BTreeMap<(HostId, LockId), Vec<Option<FencingToken>>>,
+    polled_states: BTreeMap<(HostId, LockId), Vec<Option<FencingToken>>>,
 }
 
 /// The leader at the store, or none.
 #[derive(Debug, Clone, Copy)]
-struct Leads {
+struct Leadership {
     fence: Option<FencingToken>,
     since: Instant,
     /// When the leadership ends unless renewed; `None` if never.
@@ -37,7 +36,7 @@ struct Leads {
 struct Observer {
     since: Instant,
     /// The last report.
-    told: Option<ObserverEvent>,
+    last_report: Option<ObserverEvent>,
     greatest: Option<FencingToken>,
 }
 
@@ -46,20 +45,20 @@ impl Observers {
         let first = done.holds(at).into_iter().next();
         let (fence, until) = (first.as_ref().map(|held| held.fence), first.and_then(|held| held.until));
         if matches!(done.op, Op::Inspect(Inspect { claim: None, .. })) {
-            self.looks.entry((done.host, done.lock)).or_default().push(fence);
+            self.polled_states.entry((done.host, done.lock)).or_default().push(fence);
         }
-        let old = self.leads.get(&done.lock).map(|old| old.at(at)).filter(|old| old.fence == fence);
+        let old = self.leaders.get(&done.lock).map(|old| old.at(at)).filter(|old| old.fence == fence);
         let since = old.map_or(at, |old| old.since);
-        self.leads.insert(done.lock, Leads { fence, since, until });
+        self.leaders.insert(done.lock, Leadership { fence, since, until });
     }
 
-    fn told(&mut self, task: TaskId, lock: LockId, leader: Option<FencingToken>) -> CheckResult {
-        let Some(observer) = self.waiting.get_mut(&(task, lock)) else { return Ok(()) };
-        let seen = self.looks.get(&(task.host, lock)).map(Vec::as_slice).unwrap_or_default();
-        if observer.told == Some(ObserverEvent::Reported(leader)) {
-            return Err(format!("{task} was told twice that {leader:?} leads {lock}"));
+    fn reported(&mut self, task: TaskId, lock: LockId, leader: Option<FencingToken>) -> CheckResult {
+        let Some(observer) = self.active.get_mut(&(task, lock)) else { return Ok(()) };
+        let seen = self.polled_states.get(&(task.host, lock)).map(Vec::as_slice).unwrap_or_default();
+        if observer.last_report == Some(ObserverEvent::Reported(leader)) {
+            return Err(format!("{task} reported leader {leader:?} of {lock} twice"));
         }
-        observer.told = Some(ObserverEvent::Reported(leader));
+        observer.last_report = Some(ObserverEvent::Reported(leader));
         let Some(fence) = leader else {
             // After data loss, a leader may have a smaller token than one reported before.
             let has_no_leader =
@@ -67,23 +66,23 @@ impl Observers {
             return if seen.iter().any(has_no_leader) {
                 Ok(())
             } else {
-                Err(format!("{task} was told that {lock} has no leader, and the store had {seen:?}"))
+                Err(format!("{task} reported that {lock} has no leader, and the store had {seen:?}"))
             };
         };
         if let Some(greater) = observer.greatest.filter(|greatest| *greatest >= fence) {
-            return Err(format!("{task} was told that {fence} leads {lock}, and {greater} before"));
+            return Err(format!("{task} reported leader {fence} of {lock} after {greater}"));
         }
         observer.greatest = Some(fence);
         if seen.contains(&leader) {
             return Ok(());
         }
         Err(format!(
-            "{task} was told that {fence} leads {lock}, and the store had {seen:?} when it was asked"
+            "{task} reported leader {fence} of {lock}, and the store had {seen:?} when it was polled"
         ))
     }
 }
 
-impl Leads {
+impl Leadership {
     /// The same, as it is at a time.
     fn at(self, at: Instant) -> Self {
         match self.until.filter(|until| *until <= at) {
@@ -98,49 +97,50 @@ impl Check for Observers {
         "observers"
     }
 
-    fn observe(&mut self, at: Instant, event: &Event<'_>, _scene: &CheckContext) -> CheckResult {
+    fn observe(&mut self, at: Instant, event: &Event<'_>, _context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) if done.state.kind == Kind::Election => self.executed(at, done),
             Event::Sent { host, lock, op: Op::Inspect(Inspect { claim: None, .. }), .. } => {
-                self.looks.remove(&(host, lock));
+                self.polled_states.remove(&(host, lock));
             }
             Event::Observer(task, lock, ObserverEvent::Begins) => {
-                let new = Observer { since: at, told: None, greatest: None };
-                self.waiting.insert((task, lock), new);
+                let new = Observer { since: at, last_report: None, greatest: None };
+                self.active.insert((task, lock), new);
             }
             Event::Observer(task, lock, ObserverEvent::Reported(leader)) => {
-                return self.told(task, lock, leader);
+                return self.reported(task, lock, leader);
             }
-            Event::Observer(task, lock, ObserverEvent::Ends) => drop(self.waiting.remove(&(task, lock))),
-            Event::Host(host, HostEvent::Crashed) => self.waiting.retain(|(task, _), _| task.host != host),
+            Event::Observer(task, lock, ObserverEvent::Ends) => drop(self.active.remove(&(task, lock))),
+            Event::Host(host, HostEvent::Crashed) => self.active.retain(|(task, _), _| task.host != host),
             // The state of the store is unknown until the next operation.
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => self.leads.clear(),
-            Event::Server(ServerEvent::Deleted(lock)) => drop(self.leads.remove(&lock)),
+            Event::Server(what) if what.makes_state_unknown() => self.leaders.clear(),
+            Event::Server(ServerEvent::Deleted(lock)) => drop(self.leaders.remove(&lock)),
             _ => {}
         }
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
-        for ((task, lock), observer) in &self.waiting {
-            let Some(Leads { fence, since, .. }) = self.leads.get(lock).map(|leads| leads.at(at)) else {
+    fn advance(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
+        for ((task, lock), observer) in &self.active {
+            let Some(Leadership { fence, since, .. }) = self.leaders.get(lock).map(|leaders| leaders.at(at))
+            else {
                 continue;
             };
-            // A leader with a smaller token than one reported before is reported as none; so is one reported as over,
-            // which a failover may bring back.
-            let is_told = |fence| observer.told == Some(ObserverEvent::Reported(Some(fence)));
+            // A leader with a smaller token than one reported before is reported as no leader. So is one whose end was
+            // reported and which a failover has restored.
+            let is_reported = |fence| observer.last_report == Some(ObserverEvent::Reported(Some(fence)));
             let due = fence.filter(|fence| {
-                observer.greatest.is_none_or(|greatest| *fence > greatest || is_told(*fence))
+                observer.greatest.is_none_or(|greatest| *fence > greatest || is_reported(*fence))
             });
-            let Some(well) = context.health(task.host).and_then(Health::stirs_since) else { continue };
-            if observer.told != Some(ObserverEvent::Reported(due))
-                && at > since.max(observer.since).max(well) + TOLD_WITHIN
+            let Some(healthy) = context.health(task.host).and_then(Health::background_healthy_since) else {
+                continue;
+            };
+            if observer.last_report != Some(ObserverEvent::Reported(due))
+                && at > since.max(observer.since).max(healthy) + REPORTED_WITHIN
             {
                 return Err(format!(
-                    "{task} was told {:?}, and {due:?} leads {lock} since {since}",
-                    observer.told
+                    "{task} last reported {:?}, and {due:?} leads {lock} since {since}",
+                    observer.last_report
                 ));
             }
         }

@@ -7,37 +7,36 @@ use leasehold_core::{FencingToken, HoldId, HoldStatus, Kind, Op, ReleaseAction, 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// By the store's clock, no client acquires the lock before the period is over, counted from its start; unless the
-/// start was given up or released by force, its key was deleted, the store lost its data, or its clock was set. The
-/// lock rests no longer than the period. The store keeps the hold as long as its guard is valid. Every such key
-/// expires.
+/// By the store's clock, no client acquires the lock within a period after a start. Exceptions: the start was given up
+/// or released by force, its key was deleted, the store lost its data, or its clock was set. The key expires at the
+/// end of the period at the latest. The store keeps the hold as long as its guard is valid.
 #[derive(Debug, Default)]
 pub struct OncePerPeriod {
-    /// Holds that were seen at the store. One that a failover brings back is not a new start.
+    /// Holds that were seen at the store. One that a failover restores is not a new start.
     seen: BTreeSet<HoldId>,
-    given: BTreeMap<(LockId, FencingToken), Given>,
+    starts: BTreeMap<(LockId, FencingToken), Start>,
     /// Valid guards, and until when.
-    believed: BTreeMap<(LockId, FencingToken), (TaskId, Instant)>,
+    valid_guards: BTreeMap<(LockId, FencingToken), (TaskId, Instant)>,
     held: BTreeMap<LockId, Vec<Held>>,
-    /// The store's clock, as it was last seen.
+    /// The store's clock at its last operation.
     clock: Option<Clock>,
 }
 
-/// A hold that was given.
+/// A hold that may start a period.
 #[derive(Debug, Clone, Copy)]
-struct Given {
+struct Start {
     hold: HoldId,
-    /// When, in the store's milliseconds.
+    /// When it was granted, in the store's milliseconds.
     at_ms: u64,
-    /// Set once a task is known to have it for its turn.
+    /// The period, once a task is known to have started it.
     period_ms: Option<u64>,
-    /// Set once it was given up or released by force.
+    /// Set once the start was given up or released by force.
     is_void: bool,
 }
 
-impl Given {
+impl Start {
     /// Until when no other client may acquire the lock.
-    fn rules_until_ms(&self) -> Option<u64> {
+    fn blocks_until_ms(&self) -> Option<u64> {
         self.period_ms.filter(|_| !self.is_void).map(|period_ms| self.at_ms + period_ms)
     }
 }
@@ -50,90 +49,92 @@ impl OncePerPeriod {
         let holds = done.holds(at);
         for Held { hold, fence, .. } in &holds {
             if self.seen.insert(*hold) {
-                self.not_before(lock, now_ms, &format!("{hold:?}"))?;
-                let new = Given { hold: *hold, at_ms: now_ms, period_ms: None, is_void: false };
-                self.given.insert((lock, *fence), new);
+                self.check_start(lock, now_ms, &format!("{hold:?}"))?;
+                let new = Start { hold: *hold, at_ms: now_ms, period_ms: None, is_void: false };
+                self.starts.insert((lock, *fence), new);
             }
         }
         self.held.insert(lock, holds);
-        self.rests(done)?;
+        self.check_expiry(done)?;
         if context.promises.exclusion {
-            let all = self.believed.keys().filter(|(of, _)| *of == lock);
-            all.copied().try_for_each(|turn| self.judge(at, turn))?;
+            let all = self.valid_guards.keys().filter(|(of, _)| *of == lock);
+            all.copied().try_for_each(|period_guard| self.check_guard(at, period_guard))?;
         }
         Ok(())
     }
 
-    /// Records what was given up or released by force.
+    /// Records a start that was given up or released by force.
     fn end(&mut self, done: &Execution<'_>) {
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
             && released.status == HoldStatus::Held
             && !matches!(release.action, ReleaseAction::Cooldown { .. })
         {
             let hold = release.claim.hold;
-            let given = self.given.values_mut().filter(|given| given.hold == hold);
-            given.for_each(|given| given.is_void = true);
+            let starts = self.starts.values_mut().filter(|start| start.hold == hold);
+            starts.for_each(|start| start.is_void = true);
         }
         if let Some(Some(fence)) = done.freed() {
-            self.believed.remove(&(done.lock, fence));
-            if let Some(given) = self.given.get_mut(&(done.lock, fence)) {
-                given.is_void = true;
+            self.valid_guards.remove(&(done.lock, fence));
+            if let Some(start) = self.starts.get_mut(&(done.lock, fence)) {
+                start.is_void = true;
             }
         }
     }
 
     /// No client acquires the lock before the period is over.
-    fn not_before(&self, lock: LockId, now_ms: u64, who: &str) -> CheckResult {
-        let mut given = self.given.iter().filter(|((of, _), _)| *of == lock);
-        let rules = given.find(|(_, given)| given.rules_until_ms().is_some_and(|until_ms| now_ms < until_ms));
-        match rules {
-            Some(((_, fence), given)) => Err(format!(
-                "{who} got {lock} at {now_ms}, and the turn {fence} of {:?} was given at {}",
-                given.period_ms.map(Duration::from_millis),
-                given.at_ms
+    fn check_start(&self, lock: LockId, now_ms: u64, holder: &str) -> CheckResult {
+        let mut starts = self.starts.iter().filter(|((of, _), _)| *of == lock);
+        let blocking =
+            starts.find(|(_, start)| start.blocks_until_ms().is_some_and(|until_ms| now_ms < until_ms));
+        match blocking {
+            Some(((_, fence), start)) => Err(format!(
+                "{holder} acquired {lock} at {now_ms}, and the period {fence} of {:?} started at {}",
+                start.period_ms.map(Duration::from_millis),
+                start.at_ms
             )),
             None => Ok(()),
         }
     }
 
-    /// A resting lock expires at the end of its period.
-    fn rests(&self, done: &Execution<'_>) -> CheckResult {
+    /// The key expires at the end of the period at the latest.
+    fn check_expiry(&self, done: &Execution<'_>) -> CheckResult {
         let (lock, state) = (done.lock, done.state);
         let Some(value) = &state.value else { return Ok(()) };
         let fence = state.record.as_ref().and_then(|record| record.last_fence);
-        let given = fence.and_then(|fence| self.given.get(&(lock, fence)));
-        let Some((given, period_ms)) = given.and_then(|given| Some((given, given.period_ms?))) else {
+        let start = fence.and_then(|fence| self.starts.get(&(lock, fence)));
+        let Some((start, period_ms)) = start.and_then(|start| Some((start, start.period_ms?))) else {
             return Ok(());
         };
         match value.expires_ms {
-            None => Err(format!("the turn {fence:?} of {lock} stays for ever")),
+            None => Err(format!("the key of period {fence:?} of {lock} has no expiry")),
             Some(until_ms)
                 if value.content.token() == Some(&*state.kind.cooldown_token(fence))
-                    && until_ms > given.at_ms + period_ms =>
+                    && until_ms > start.at_ms + period_ms =>
             {
-                let due_ms = given.at_ms + period_ms;
-                Err(format!("{lock} rests until {until_ms}, and its period is over at {due_ms}"))
+                let due_ms = start.at_ms + period_ms;
+                Err(format!("{lock} is blocked until {until_ms}, and its period ends at {due_ms}"))
             }
             Some(_) => Ok(()),
         }
     }
 
     /// The store keeps the hold as long as its guard is valid.
-    fn judge(&self, at: Instant, turn: (LockId, FencingToken)) -> CheckResult {
-        let Some((task, until)) = self.believed.get(&turn).filter(|(_, until)| *until > at) else {
+    fn check_guard(&self, at: Instant, period_guard: (LockId, FencingToken)) -> CheckResult {
+        let Some((task, until)) = self.valid_guards.get(&period_guard).filter(|(_, until)| *until > at)
+        else {
             return Ok(());
         };
-        let (lock, fence) = turn;
+        let (lock, fence) = period_guard;
         let held = self.held.get(&lock).and_then(|held| held.iter().find(|held| held.fence == fence));
         match held {
             Some(held) if held.until.is_none_or(|end| end >= *until) => Ok(()),
-            other => {
-                Err(format!("{task} believes in its turn of {lock} until {until}, the store has {other:?}"))
-            }
+            other => Err(format!(
+                "the guard of {task} on {lock} is valid until {until}, and the store has {other:?}"
+            )),
         }
     }
 
-    fn turn(
+    fn period_guard(
         &mut self,
         at: Instant,
         task: TaskId,
@@ -142,27 +143,27 @@ impl OncePerPeriod {
         context: &CheckContext,
     ) -> CheckResult {
         match what {
-            PeriodEvent::Has { fence, until, period } => {
-                let Some(given) = self.given.get_mut(&(lock, fence)) else { return Ok(()) };
-                given.period_ms = Some(u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
-                let given = *given;
-                let end_ms = given.rules_until_ms();
-                let after = self.given.iter().filter(|((of, token), _)| *of == lock && *token > fence);
+            PeriodEvent::Started { fence, until, period } => {
+                let Some(start) = self.starts.get_mut(&(lock, fence)) else { return Ok(()) };
+                start.period_ms = Some(u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
+                let start = *start;
+                let end_ms = start.blocks_until_ms();
+                let after = self.starts.iter().filter(|((of, token), _)| *of == lock && *token > fence);
                 for (_, other) in after {
                     if end_ms.is_some_and(|end_ms| other.at_ms < end_ms) {
                         return Err(format!(
-                            "{task} has a turn of {lock} ({given:?}), and {other:?} came after"
+                            "{task} started a period of {lock} ({start:?}), and {other:?} followed within it"
                         ));
                     }
                 }
-                if !given.is_void {
-                    self.believed.insert((lock, fence), (task, until));
+                if !start.is_void {
+                    self.valid_guards.insert((lock, fence), (task, until));
                 }
                 if context.promises.exclusion {
-                    return self.judge(at, (lock, fence));
+                    return self.check_guard(at, (lock, fence));
                 }
             }
-            PeriodEvent::Releasing(fence) => drop(self.believed.remove(&(lock, fence))),
+            PeriodEvent::Releasing(fence) => drop(self.valid_guards.remove(&(lock, fence))),
         }
         Ok(())
     }
@@ -178,24 +179,23 @@ impl Check for OncePerPeriod {
             Event::Executed(done) if done.state.kind == Kind::Mutex => {
                 return self.executed(at, done, context);
             }
-            Event::Period(task, lock, what) => return self.turn(at, task, lock, what, context),
+            Event::Period(task, lock, what) => return self.period_guard(at, task, lock, what, context),
             Event::Foreign(lock, Some(_)) => {
                 self.held.remove(&lock);
                 let now_ms = self.clock.map_or(u64::MAX, |clock| clock.reading_us(at) / 1000);
-                return self.not_before(lock, now_ms, "a stranger");
+                return self.check_start(lock, now_ms, "a foreign client");
             }
-            Event::Host(host, HostEvent::Crashed) => self.believed.retain(|_, (task, _)| task.host != host),
-            // Periods of another clock, or that were lost, do not count. The state is unknown until the next
-            // operation.
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => {
-                self.given.clear();
+            Event::Host(host, HostEvent::Crashed) => {
+                self.valid_guards.retain(|_, (task, _)| task.host != host);
+            }
+            // Periods that were lost, or measured by another clock, do not count.
+            Event::Server(what) if what.makes_state_unknown() => {
+                self.starts.clear();
                 self.held.clear();
                 self.clock = None;
             }
             Event::Server(ServerEvent::Deleted(lock)) => {
-                self.given.retain(|(of, _), _| *of != lock);
+                self.starts.retain(|(of, _), _| *of != lock);
                 self.held.remove(&lock);
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! Locks with one holder are granted first come, first served, between processes and within one.
 
 use super::{Check, CheckContext, CheckResult};
-use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
+use crate::event::{Event, Execution, Held, HostEvent, LockId, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, SessionId};
@@ -12,24 +12,24 @@ use std::collections::{BTreeMap, BTreeSet};
 /// process if it finds the lock free while it tests for re-entry.
 #[derive(Debug, Default)]
 pub struct Order {
-    queues: BTreeMap<LockId, BTreeMap<SessionId, Partition>>,
+    queues: BTreeMap<LockId, BTreeMap<SessionId, QueuedWaiter>>,
     holders: BTreeMap<LockId, Vec<Held>>,
-    lines: BTreeMap<(HostId, LockId), Vec<TaskId>>,
-    enqueued: u64,
+    local_waiters: BTreeMap<(HostId, LockId), Vec<TaskId>>,
+    last_number: u64,
     /// Locks whose queue may have entries from before a data loss, in an unknown order.
     unknown: BTreeSet<LockId>,
 }
 
 /// A queue entry, as derived from replies.
 #[derive(Debug, Clone, Copy)]
-struct Partition {
+struct QueuedWaiter {
     hold: HoldId,
-    /// When it was created, counted in entries.
-    taken: u64,
-    /// The same, counted anew if it had expired before its waiter polled: others may overtake it until then.
-    firm: u64,
+    /// The number of the poll that created it.
+    queued: u64,
+    /// The number of the poll since which no later entry may overtake it. It is renewed if the entry had expired.
+    fixed: u64,
     /// When it expires, in the store's milliseconds.
-    kept_ms: u64,
+    expires_ms: u64,
 }
 
 impl Order {
@@ -45,17 +45,19 @@ impl Order {
         let before = self.holders.insert(done.lock, now.clone()).unwrap_or_default();
         let queue = self.queues.entry(done.lock).or_default();
         if let Op::Release(release) = done.op
-            && queue.get(&release.claim.hold.session()).is_some_and(|place| place.hold == release.claim.hold)
+            && queue
+                .get(&release.claim.hold.session())
+                .is_some_and(|waiter| waiter.hold == release.claim.hold)
         {
             queue.remove(&release.claim.hold.session());
         }
         if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
-            let places = done.state.record.as_ref().map(|record| &record.entries);
-            // A process with a lapsed session may ask about itself. It loses its entry, and gets another.
-            let is_asker = done
-                .acquires()
-                .is_some_and(|(ask, _)| ask.liveness.ends_with_session() && ask.claim.hold.session() == dead);
-            if is_asker || places.is_none_or(|places| !places.keys().any(|id| id.session() == dead)) {
+            let entries = done.state.record.as_ref().map(|record| &record.entries);
+            // A process with a lapsed session may evict itself. It loses its entry, and gets another.
+            let is_requester = done.acquires().is_some_and(|(request, _)| {
+                request.liveness.ends_with_session() && request.claim.hold.session() == dead
+            });
+            if is_requester || entries.is_none_or(|entries| !entries.keys().any(|id| id.session() == dead)) {
                 queue.remove(&dead);
             }
         }
@@ -68,68 +70,71 @@ impl Order {
         }
         let queue = self.queues.entry(done.lock).or_default();
         for Held { hold, .. } in new {
-            // It has re-entered its owner's hold, and needs no entry any more.
-            queue.retain(|_, place| place.hold != *hold);
+            // It has re-entered, and needs no entry any more.
+            queue.retain(|_, waiter| waiter.hold != *hold);
         }
         let queue = self.queues.entry(done.lock).or_default();
-        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires()
-            && let Some(wanted) = &ask.queue
+        if let Some((request, Acquired::Taken { position: Some(_), .. })) = done.acquires()
+            && let Some(wanted) = &request.queue
         {
-            self.enqueued += 1;
-            let (fresh, kept_ms) = (self.enqueued, now_ms + wanted.ttl_ms);
-            let place = queue.entry(ask.claim.hold.session()).or_insert(Partition {
-                hold: ask.claim.hold,
-                taken: fresh,
-                firm: fresh,
-                kept_ms,
+            self.last_number += 1;
+            let (number, expires_ms) = (self.last_number, now_ms + wanted.ttl_ms);
+            let waiter = queue.entry(request.claim.hold.session()).or_insert(QueuedWaiter {
+                hold: request.claim.hold,
+                queued: number,
+                fixed: number,
+                expires_ms,
             });
-            if place.kept_ms < now_ms {
-                place.firm = fresh;
+            if waiter.expires_ms < now_ms {
+                waiter.fixed = number;
             }
-            (place.hold, place.kept_ms) = (ask.claim.hold, kept_ms);
+            (waiter.hold, waiter.expires_ms) = (request.claim.hold, expires_ms);
         }
         Ok(())
     }
 
-    /// A hold has just been given the lock.
+    /// The lock was granted to a hold.
     fn granted(&mut self, done: &Execution<'_>, hold: HoldId, now_ms: u64) -> CheckResult {
         let queue = self.queues.entry(done.lock).or_default();
-        let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == hold);
-        let taken = match queue.remove(&hold.session()) {
+        let requested = done.acquires().is_some_and(|(request, _)| request.claim.hold == hold);
+        let queued = match queue.remove(&hold.session()) {
             // A poll revives its own entry, however long ago it expired.
-            Some(place) if place.kept_ms < now_ms && !asked => {
+            Some(waiter) if waiter.expires_ms < now_ms && !requested => {
                 return Err(format!(
-                    "{} was granted to {hold:?}, whose place lapsed {} ms ago",
+                    "{} was granted to {hold:?}, whose queue entry expired {} ms ago",
                     done.lock,
-                    now_ms - place.kept_ms
+                    now_ms - waiter.expires_ms
                 ));
             }
-            Some(place) => place.taken,
+            Some(waiter) => waiter.queued,
             None => u64::MAX,
         };
         // Expired entries before it were skipped, and are removed.
-        queue.retain(|_, place| place.kept_ms >= now_ms || place.firm > taken);
-        match queue.iter().find(|(_, place)| place.firm < taken) {
-            Some((session, _)) => {
-                Err(format!("{} was granted to {hold:?} before {session}, who has waited longer", done.lock))
-            }
+        queue.retain(|_, waiter| waiter.expires_ms >= now_ms || waiter.fixed > queued);
+        match queue.iter().find(|(_, waiter)| waiter.fixed < queued) {
+            Some((session, _)) => Err(format!(
+                "{} was granted to {hold:?} before {session}, which has waited longer",
+                done.lock
+            )),
             None => Ok(()),
         }
     }
 
     fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> CheckResult {
-        let line = self.lines.entry((task.host, lock)).or_default();
+        let waiters = self.local_waiters.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquiring(way, _) if way.is_in_line() => line.push(task),
-            TaskEvent::Acquired(_, gain) => {
+            TaskEvent::Acquiring(method, _) if method.is_queued() => waiters.push(task),
+            TaskEvent::Acquired(_, new_guard) => {
                 // A polling acquire is not in the local queue, and may have started before any waiter.
-                let stood = line.iter().position(|other| *other == task);
-                if let Some(before) = stood.filter(|before| *before > 0 && gain.owner.is_none()) {
-                    return Err(format!("{task} got {lock} before {before} others of the same process"));
+                let position = waiters.iter().position(|other| *other == task);
+                if let Some(before) = position.filter(|before| *before > 0 && new_guard.owner.is_none()) {
+                    return Err(format!(
+                        "{task} acquired {lock} before {before} longer waiting tasks of its process"
+                    ));
                 }
-                line.retain(|other| *other != task);
+                waiters.retain(|other| *other != task);
             }
-            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => line.retain(|other| *other != task),
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => waiters.retain(|other| *other != task),
             _ => {}
         }
         Ok(())
@@ -143,16 +148,16 @@ impl Check for Order {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            // Of those that several have side by side see `SharedOrder`.
+            // `SharedOrder` checks these.
             Event::Executed(done) if context.is_shared(done.lock) => {}
             Event::Task(_, lock, _) if context.is_shared(lock) => {}
             Event::Executed(done) => return self.executed(done, at),
             Event::Task(task, lock, what) => return self.task(task, lock, what),
-            Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
+            Event::Host(host, HostEvent::Crashed) => {
+                self.local_waiters.retain(|(waiters, _), _| *waiters != host);
+            }
             // Which entries expire is unknown once the clock is set.
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => {
+            Event::Server(what) if what.makes_state_unknown() => {
                 self.unknown.extend(self.queues.keys());
                 self.queues.clear();
                 self.holders.clear();

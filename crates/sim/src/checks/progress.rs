@@ -1,34 +1,32 @@
 //! A granted lock is taken up, and a free lock is granted.
 
-use super::{Check, CheckContext, CheckResult, Health, LOOK};
-use crate::event::{
-    Event, Execution, GuardId, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId, ends,
-};
+use super::session_ends::SessionEnds;
+use super::{Check, CheckContext, CheckResult, Health, POLL_INTERVAL};
+use crate::event::{Event, Execution, GuardId, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
     Acquire, Acquired, Evicted, FencingToken, ForceReleased, HoldId, Inspect, Op, ReleaseAction, Reply,
-    SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a grant may go unnoticed by a process that is well: a few round trips.
-const TAKEN_WITHIN: Duration = Duration::from_millis(150);
+/// How long a healthy process may take to notice a grant: a few round trips.
+const TAKEN_UP_WITHIN: Duration = Duration::from_millis(150);
 
-/// The remaining time of a hold worth taking up: a fifth of the first lease, and a margin.
-const WORTH_TAKING: Duration = Duration::from_millis(700);
+/// The remaining time from which on a hold is worth taking up: a fifth of the first lease, and a margin.
+const WORTH_TAKING_UP: Duration = Duration::from_millis(700);
 
 /// How long a lapsed session may stay ahead of a healthy waiter, which checks a new predecessor within 300 ms, and
 /// again once it must have lapsed.
-const BURIED_WITHIN: Duration = Duration::from_millis(500);
+const EVICTED_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long a waiter may take to notice a new predecessor, which is not notified. With four processes, the queue has
 /// at most three entries before it.
-const SEEN_WITHIN: Duration = Duration::from_millis(1800);
+const PREDECESSOR_NOTICED_WITHIN: Duration = Duration::from_millis(1800);
 
 /// How long waiters may take to find a lock that expired or was left free.
-const FOUND_WITHIN: Duration = LOOK;
+const FOUND_WITHIN: Duration = POLL_INTERVAL;
 
 /// For locks with one holder (see [`SharedProgress`](super::SharedProgress) for the others). No wake-up is lost: a
 /// healthy process takes up a grant at once; a free lock with waiters is found; waiters poll; no operation that can
@@ -36,38 +34,34 @@ const FOUND_WITHIN: Duration = LOOK;
 /// holds and queue entries of a lapsed session ahead of it.
 #[derive(Debug, Default)]
 pub struct Progress {
-    locks: BTreeMap<LockId, ObservedHolder>,
-    lines: BTreeMap<(HostId, LockId), Line>,
+    locks: BTreeMap<LockId, LockView>,
+    local_waiters: BTreeMap<(HostId, LockId), LocalWaiters>,
     /// Holds requested by late or duplicate messages. No client relies on them.
-    ghosts: BTreeSet<HoldId>,
+    stale_holds: BTreeSet<HoldId>,
     /// Holds that were given up.
     given_up: BTreeSet<HoldId>,
     /// When a queue entry was created or refreshed last.
-    looked: BTreeMap<HoldId, Instant>,
-    /// Until when a process believes that it has a lock, by each of its guards.
-    believed: BTreeMap<(HostId, LockId), BTreeMap<GuardId, Instant>>,
+    polled: BTreeMap<HoldId, Instant>,
+    /// Until when each guard of a process is valid.
+    valid_until: BTreeMap<(HostId, LockId), BTreeMap<GuardId, Instant>>,
     /// The hold that a process queued for last. It knows nothing of other grants, or learns of them at once.
-    asked: BTreeMap<(HostId, LockId), HoldId>,
-    /// When a process was last busy with a lock at the store.
-    busy: BTreeMap<(HostId, LockId), Instant>,
-    /// When sessions end at the store.
-    ends: BTreeMap<SessionId, Instant>,
-    /// When sessions ended that the store has forgotten, and whether they were ended explicitly, which no waiter can
-    /// foresee.
-    gone: BTreeMap<SessionId, (Instant, bool)>,
+    queued_hold: BTreeMap<(HostId, LockId), HoldId>,
+    /// When a process last sent a request about a lock.
+    last_activity: BTreeMap<(HostId, LockId), Instant>,
+    session_ends: SessionEnds,
 }
 
 /// A lock at the store.
 #[derive(Debug, Default)]
-struct ObservedHolder {
+struct LockView {
     grant: Option<Grant>,
     /// Set while a foreign client holds it.
-    is_strangers: bool,
+    is_foreign: bool,
     /// When it became free, or will; `None` if it never does.
     free_from: Option<Instant>,
-    waiting: Vec<Partition>,
-    /// The entries directly behind a session, and since when.
-    behind: BTreeMap<HoldId, Predecessor>,
+    waiting: Vec<QueuedWaiter>,
+    /// The predecessor of each entry whose hold or entry ends with its session.
+    predecessors: BTreeMap<HoldId, Predecessor>,
 }
 
 /// The predecessor of an entry.
@@ -75,13 +69,13 @@ struct ObservedHolder {
 struct Predecessor {
     hold: HoldId,
     since: Instant,
-    /// Until when it is spared, where the store does not know its session.
+    /// Until when it is not evicted although the store does not know its session.
     spared_until: Instant,
 }
 
 /// An unexpired queue entry.
 #[derive(Debug, Clone, Copy)]
-struct Partition {
+struct QueuedWaiter {
     host: HostId,
     hold: HoldId,
     /// When it expires.
@@ -100,9 +94,9 @@ struct Grant {
 
 /// The waiting tasks of a process.
 #[derive(Debug)]
-struct Line {
+struct LocalWaiters {
     tasks: Vec<TaskId>,
-    /// Those that acquire it together with other locks. What they hold meanwhile is not visible.
+    /// Those that acquire it together with other locks. Their holds are not visible until they have all.
     with_others: BTreeSet<TaskId>,
     /// When it changed last.
     changed: Instant,
@@ -113,21 +107,21 @@ impl Progress {
         if let Op::Release(release) = done.op {
             self.given_up.insert(release.claim.hold);
         }
-        if let Some((ask, _)) = done.acquires()
-            && (done.out_of_time || self.given_up.contains(&ask.claim.hold))
+        if let Some((request, _)) = done.acquires()
+            && (done.is_stale || self.given_up.contains(&request.claim.hold))
         {
-            self.ghosts.insert(ask.claim.hold);
+            self.stale_holds.insert(request.claim.hold);
         }
-        let seen = self.locks.entry(done.lock).or_default();
-        let was_free = seen.free_from;
-        seen.free_from = match &done.state.value {
+        let view = self.locks.entry(done.lock).or_default();
+        let was_free = view.free_from;
+        view.free_from = match &done.state.value {
             None => Some(was_free.map_or(at, |since| since.min(at))),
             Some(value) => value.expires_ms.map(|at_ms| done.clock.shows_at((at_ms + 1) * 1000)),
         };
         let holds = done.holds(at);
-        seen.is_strangers &= done.state.value.is_some() && holds.is_empty();
-        let first = holds.first().filter(|held| !self.ghosts.contains(&held.hold));
-        seen.grant = match (first, seen.grant.take()) {
+        view.is_foreign &= done.state.value.is_some() && holds.is_empty();
+        let first = holds.first().filter(|held| !self.stale_holds.contains(&held.hold));
+        view.grant = match (first, view.grant.take()) {
             (Some(held), Some(grant)) if (grant.hold, grant.fence) == (held.hold, held.fence) => {
                 Some(Grant { until: held.until, ..grant })
             }
@@ -138,63 +132,68 @@ impl Progress {
             (None, _) => None,
         };
         let now_ms = done.clock.reading_us(at) / 1000;
-        let places = done.state.record.iter().flat_map(|record| record.entries.iter());
-        let kept = places.filter(|(_, place)| place.expires_ms >= now_ms);
-        let waiting = kept.filter_map(|(session, place)| {
-            let until = done.clock.shows_at((place.expires_ms + 1) * 1000);
-            Some(Partition { host: context.host(session.session())?, hold: place.claim.hold, until })
+        let entries = done.state.record.iter().flat_map(|record| record.entries.iter());
+        let kept = entries.filter(|(_, waiter)| waiter.expires_ms >= now_ms);
+        let waiting = kept.filter_map(|(session, waiter)| {
+            let until = done.clock.shows_at((waiter.expires_ms + 1) * 1000);
+            Some(QueuedWaiter { host: context.host(session.session())?, hold: waiter.claim.hold, until })
         });
-        seen.waiting = waiting.collect();
-        seen.behind = behind(at, done, &seen.behind);
-        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
-            self.looked.insert(ask.claim.hold, at);
+        view.waiting = waiting.collect();
+        view.predecessors = predecessors(at, done, &view.predecessors);
+        if let Some((request, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
+            self.polled.insert(request.claim.hold, at);
         }
-        if is_freed(done) && !context.shares {
+        if is_left_free(done) && !context.may_leave_free {
             return Err(format!("{} is left free, and no release requested that", done.lock));
         }
-        if done.state.value.is_none() && !seen.waiting.is_empty() && may_grant(done) {
-            return Err(format!("{} is left free, and {:?} wait", done.lock, seen.waiting));
+        if done.state.value.is_none() && !view.waiting.is_empty() && may_grant(done) {
+            return Err(format!("{} is left free although {:?} wait", done.lock, view.waiting));
         }
         Ok(())
     }
 
     fn change(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent) {
-        self.believe(task, lock, what);
+        self.record_validity(task, lock, what);
         let (tasks, with_others) = (Vec::new(), BTreeSet::new());
-        let line = Line { tasks, with_others, changed: at };
-        let line = self.lines.entry((task.host, lock)).or_insert(line);
+        let waiters = LocalWaiters { tasks, with_others, changed: at };
+        let waiters = self.local_waiters.entry((task.host, lock)).or_insert(waiters);
         match what {
-            TaskEvent::Acquiring(way, _) if way.is_in_line() => line.tasks.push(task),
-            TaskEvent::Acquiring(way, _) if way.is_for_several() => drop(line.with_others.insert(task)),
+            TaskEvent::Acquiring(method, _) if method.is_queued() => waiters.tasks.push(task),
+            TaskEvent::Acquiring(method, _) if method.is_multi_acquire() => {
+                waiters.with_others.insert(task);
+            }
             TaskEvent::Acquired(..)
             | TaskEvent::NotAcquired(_)
             | TaskEvent::Cancelled
             | TaskEvent::Admitted => {
-                line.tasks.retain(|other| *other != task);
-                line.with_others.remove(&task);
+                waiters.tasks.retain(|other| *other != task);
+                waiters.with_others.remove(&task);
             }
             TaskEvent::Acquiring(..) | TaskEvent::Releasing(..) | TaskEvent::Released(..) => {}
             TaskEvent::ValidityChanged(..)
             | TaskEvent::Converting(_)
             | TaskEvent::LossReported(..)
-            | TaskEvent::Extends(_)
+            | TaskEvent::Extending(_)
             | TaskEvent::Extended(..) => return,
         }
-        line.changed = at;
+        waiters.changed = at;
     }
 
     /// Records which tasks rely on holding the lock.
-    fn believe(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
-        let guards = self.believed.entry((task.host, lock)).or_default();
+    fn record_validity(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
+        let guards = self.valid_until.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquired(guard_id, gain) => {
+            TaskEvent::Acquired(guard_id, new_guard) => {
                 // If another lock of the same guard was lost, it is held until its release.
-                guards.insert(guard_id, if gain.together { Instant(u64::MAX) } else { gain.belief.until });
+                guards.insert(
+                    guard_id,
+                    if new_guard.is_multi { Instant(u64::MAX) } else { new_guard.validity.until },
+                );
             }
-            TaskEvent::ValidityChanged(guard_id, belief) => {
+            TaskEvent::ValidityChanged(guard_id, validity) => {
                 guards.entry(guard_id).and_modify(|until| {
                     if *until != Instant(u64::MAX) {
-                        *until = belief.until;
+                        *until = validity.until;
                     }
                 });
             }
@@ -204,95 +203,96 @@ impl Progress {
     }
 
     /// Since when tasks of a healthy process wait, and none relies on holding the lock.
-    fn eager_since(
+    fn waiting_since(
         &self,
         at: Instant,
         host: HostId,
         lock: LockId,
         context: &CheckContext,
     ) -> Option<Instant> {
-        let is_eager = |line: &&Line| !line.tasks.is_empty() && line.with_others.is_empty();
-        let line = self.lines.get(&(host, lock)).filter(is_eager)?;
-        let guards = self.believed.get(&(host, lock)).into_iter().flat_map(BTreeMap::values);
-        let believed = guards.max().copied().unwrap_or_default();
-        if at < believed {
+        let is_eager = |waiters: &&LocalWaiters| !waiters.tasks.is_empty() && waiters.with_others.is_empty();
+        let waiters = self.local_waiters.get(&(host, lock)).filter(is_eager)?;
+        let guards = self.valid_until.get(&(host, lock)).into_iter().flat_map(BTreeMap::values);
+        let valid_until = guards.max().copied().unwrap_or_default();
+        if at < valid_until {
             return None;
         }
-        Some(context.health(host).and_then(Health::waiters_well_since)?.max(line.changed).max(believed))
-    }
-
-    /// Takes note of the sessions that the store knows.
-    fn sessions(&mut self, at: Instant, ends: BTreeMap<SessionId, Instant>) {
-        for (session, end) in self.ends.iter().filter(|(session, _)| !ends.contains_key(session)) {
-            self.gone.insert(*session, (at.min(*end), at < *end));
-        }
-        self.ends = ends;
+        Some(
+            context
+                .health(host)
+                .and_then(Health::waiters_healthy_since)?
+                .max(waiters.changed)
+                .max(valid_until),
+        )
     }
 
     /// No waiter waits behind a lapsed session.
-    fn buried(
+    fn check_dead_predecessors(
         &self,
         at: Instant,
         lock: LockId,
-        seen: &ObservedHolder,
+        view: &LockView,
         context: &CheckContext,
     ) -> CheckResult {
-        for Partition { host, hold, until } in seen.waiting.iter().filter(|place| at < place.until) {
-            let Some(ahead) = seen.behind.get(hold) else { continue };
-            let session = ahead.hold.session();
-            let lapses = self.ends.get(&session).map(|end| (*end, false));
-            let gone =
-                || self.gone.get(&session).map(|(gone, order)| ((*gone).max(ahead.spared_until), *order));
-            let Some((dead, in_order)) = lapses.or_else(gone) else { continue };
-            let within = if context.promises.clocks && !in_order { BURIED_WITHIN } else { LOOK };
-            if seen.free_from.is_some_and(|free| free <= at) || self.asked.get(&(*host, lock)) != Some(hold) {
+        for QueuedWaiter { host, hold, until } in view.waiting.iter().filter(|waiter| at < waiter.until) {
+            let Some(predecessor) = view.predecessors.get(hold) else { continue };
+            let session = predecessor.hold.session();
+            let Some(end) = self.session_ends.get(session) else { continue };
+            let is_known = self.session_ends.is_known(session);
+            let ended_at = if is_known { end.at } else { end.at.max(predecessor.spared_until) };
+            let is_foreseeable = context.promises.clocks && !end.is_explicit;
+            let within = if is_foreseeable { EVICTED_WITHIN } else { POLL_INTERVAL };
+            if view.free_from.is_some_and(|free| free <= at)
+                || self.queued_hold.get(&(*host, lock)) != Some(hold)
+            {
                 continue;
             }
-            let Some(eager) = self.eager_since(at, *host, lock, context) else { continue };
+            let Some(waiting) = self.waiting_since(at, *host, lock, context) else { continue };
             // A late reply counts from its arrival.
-            let is_informed = self.looked.get(hold).is_some_and(|looked| eager <= *looked);
-            let since = if is_informed { ahead.since } else { ahead.since.max(eager) };
-            if at > eager.max(since + SEEN_WITHIN).max(dead) + within {
+            let is_informed = self.polled.get(hold).is_some_and(|polled| waiting <= *polled);
+            let since = if is_informed { predecessor.since } else { predecessor.since.max(waiting) };
+            if at > waiting.max(since + PREDECESSOR_NOTICED_WITHIN).max(ended_at) + within {
                 return Err(format!(
-                    "{host} waits for {lock} (until {until}) behind {session} since {since}, which is dead since {dead}"
+                    "{host} waits for {lock} until {until} behind {session} since {since}, which lapsed at {ended_at}"
                 ));
             }
         }
         Ok(())
     }
 
-    fn overdue(
+    fn check_overdue(
         &self,
         at: Instant,
         lock: LockId,
-        seen: &ObservedHolder,
+        view: &LockView,
         context: &CheckContext,
     ) -> CheckResult {
         // A short hold lasts longer once the store's clock is set back.
-        let within = if context.promises.clocks { TAKEN_WITHIN } else { TAKEN_WITHIN + WORTH_TAKING };
-        if let Some(grant) = seen.grant.as_ref().filter(|grant| context.guards.of(&grant.hold).is_none())
-            && self.asked.get(&(grant.host, lock)) == Some(&grant.hold)
-            && let Some(eager) = self.eager_since(at, grant.host, lock, context)
-            && at > eager.max(grant.since) + within
-            && grant.until.is_none_or(|until| eager.max(grant.since) + WORTH_TAKING < until)
+        let within =
+            if context.promises.clocks { TAKEN_UP_WITHIN } else { TAKEN_UP_WITHIN + WORTH_TAKING_UP };
+        if let Some(grant) = view.grant.as_ref().filter(|grant| context.guards.of(&grant.hold).is_none())
+            && self.queued_hold.get(&(grant.host, lock)) == Some(&grant.hold)
+            && let Some(waiting) = self.waiting_since(at, grant.host, lock, context)
+            && at > waiting.max(grant.since) + within
+            && grant.until.is_none_or(|until| waiting.max(grant.since) + WORTH_TAKING_UP < until)
         {
             let since = grant.since;
             return Err(format!("{} has not noticed that it was granted {lock} at {since}", grant.host));
         }
-        for place in &seen.waiting {
-            let Partition { host, hold, until } = *place;
-            let Some(eager) = self.eager_since(at, host, lock, context) else { continue };
-            let looked = self.looked.get(&hold).copied();
+        for waiter in &view.waiting {
+            let QueuedWaiter { host, hold, until } = *waiter;
+            let Some(waiting) = self.waiting_since(at, host, lock, context) else { continue };
+            let polled = self.polled.get(&hold).copied();
             if at > until
-                && self.asked.get(&(host, lock)) == Some(&hold)
-                && looked.is_some_and(|at| eager <= at)
+                && self.queued_hold.get(&(host, lock)) == Some(&hold)
+                && polled.is_some_and(|at| waiting <= at)
             {
-                return Err(format!("{host} waits for {lock}, and its place lapsed at {until}"));
+                return Err(format!("{host} waits for {lock}, and its queue entry expired at {until}"));
             }
-            if let Some(free) = seen.free_from.filter(|free| at > eager.max(*free) + FOUND_WITHIN)
+            if let Some(free) = view.free_from.filter(|free| at > waiting.max(*free) + FOUND_WITHIN)
                 && at < until
             {
-                return Err(format!("{lock} is free since {free}, and {host} waits for it (until {until})"));
+                return Err(format!("{lock} is free since {free}, and {host} waits for it until {until}"));
             }
         }
         Ok(())
@@ -300,33 +300,34 @@ impl Progress {
 }
 
 /// The sessions directly ahead of each waiter: in the queue, or holding the lock.
-fn behind(
+fn predecessors(
     at: Instant,
     done: &Execution<'_>,
     before: &BTreeMap<HoldId, Predecessor>,
 ) -> BTreeMap<HoldId, Predecessor> {
     let Some(record) = &done.state.record else { return BTreeMap::new() };
     let holder = done.holds(at).into_iter().next();
-    let spared_ms = holder.as_ref().and_then(Held::spared_until_ms);
+    let spared_ms = holder.as_ref().and_then(Held::session_spared_until_ms);
     let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
-    let holder = holder.map(|held| (held.hold, held.life));
-    let places = record.tickets.values().filter_map(|session| record.entries.get(session));
-    let row: Vec<_> =
-        holder.into_iter().chain(places.map(|place| (place.claim.hold, place.liveness))).collect();
-    let pairs = row.windows(2).filter(|pair| pair[0].1.ends_with_session());
+    let holder = holder.map(|held| (held.hold, held.liveness));
+    let entries = record.tickets.values().filter_map(|session| record.entries.get(session));
+    let chain: Vec<_> =
+        holder.into_iter().chain(entries.map(|waiter| (waiter.claim.hold, waiter.liveness))).collect();
+    let pairs = chain.windows(2).filter(|pair| pair[0].1.ends_with_session());
     pairs
         .map(|pair| {
-            let (ahead, behind) = (pair[0].0, pair[1].0);
-            let old = before.get(&behind).filter(|old| old.hold == ahead);
-            let is_holder = holder.is_some_and(|(hold, _)| hold == ahead);
+            let (predecessor, waiter) = (pair[0].0, pair[1].0);
+            let old = before.get(&waiter).filter(|old| old.hold == predecessor);
+            let is_holder = holder.is_some_and(|(hold, _)| hold == predecessor);
             let spared_until = if is_holder { holder_spared } else { at };
-            (behind, Predecessor { hold: ahead, since: old.map_or(at, |old| old.since), spared_until })
+            let since = old.map_or(at, |old| old.since);
+            (waiter, Predecessor { hold: predecessor, since, spared_until })
         })
         .collect()
 }
 
-/// Whether an operation leaves a lock free on purpose.
-fn is_freed(done: &Execution<'_>) -> bool {
+/// Whether a release requests that the lock is left free.
+fn is_left_free(done: &Execution<'_>) -> bool {
     matches!(done.op, Op::Release(release) if release.action == ReleaseAction::Free)
 }
 
@@ -334,7 +335,7 @@ fn is_freed(done: &Execution<'_>) -> bool {
 fn may_grant(done: &Execution<'_>) -> bool {
     match (done.op, done.reply) {
         (Op::Acquire(_), Reply::Acquire(reply)) => {
-            !done.together && !matches!(reply, Acquired::AlreadyEnded(_))
+            !done.in_multi_acquire && !matches!(reply, Acquired::AlreadyEnded(_))
         }
         (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
         | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released)) => true,
@@ -354,71 +355,69 @@ impl Check for Progress {
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) => {
-                self.sessions(at, ends(done.sessions, done.clock));
+                self.session_ends.update(at, done.sessions, done.clock);
                 if !context.is_shared(done.lock) {
                     return self.executed(at, done, context);
                 }
             }
-            Event::SessionExecuted(done) => self.sessions(at, ends(done.sessions, done.clock)),
+            Event::SessionExecuted(done) => self.session_ends.update(at, done.sessions, done.clock),
             Event::Sent { host, lock, op, .. } if !context.is_shared(lock) => {
                 // An inspection requests nothing.
                 if !matches!(op, Op::Inspect(Inspect { claim: None, .. })) {
-                    self.busy.insert((host, lock), at);
+                    self.last_activity.insert((host, lock), at);
                 }
                 let next = match op {
-                    Op::Acquire(ask) => Some(ask),
+                    Op::Acquire(request) => Some(request),
                     Op::Release(release) => release.next.as_ref(),
                     _ => None,
                 };
                 // A test for re-entry does not depend on a queue entry.
-                let by_place = |ask: &&Acquire| ask.queue.is_some() || !context.is_reentrant(lock);
-                if let Some(ask) = next.filter(by_place) {
-                    self.asked.insert((host, lock), ask.claim.hold);
+                let is_queued = |request: &&Acquire| request.queue.is_some() || !context.is_reentrant(lock);
+                if let Some(request) = next.filter(is_queued) {
+                    self.queued_hold.insert((host, lock), request.claim.hold);
                 }
             }
             Event::Task(task, lock, what) if !context.is_shared(lock) => self.change(at, task, lock, what),
-            Event::Host(host, HostEvent::Crashed) => self.lines.retain(|(line, _), _| *line != host),
+            Event::Host(host, HostEvent::Crashed) => {
+                self.local_waiters.retain(|(waiters, _), _| *waiters != host);
+            }
             Event::Foreign(lock, Some(until)) => {
-                let seen = self.locks.entry(lock).or_default();
-                seen.free_from = Some(until);
-                seen.grant = None;
-                seen.is_strangers = true;
+                let view = self.locks.entry(lock).or_default();
+                view.free_from = Some(until);
+                view.grant = None;
+                view.is_foreign = true;
             }
             // One of our clients may have evicted it before.
             Event::Foreign(lock, None) => {
-                let seen = self.locks.entry(lock).or_default();
-                if seen.is_strangers {
-                    seen.free_from = seen.free_from.map(|free| free.min(at));
+                let view = self.locks.entry(lock).or_default();
+                if view.is_foreign {
+                    view.free_from = view.free_from.map(|free| free.min(at));
                 }
             }
             // The state of the store is unknown until the next operation.
-            Event::Server(
-                ServerEvent::Up { with_data: false }
-                | ServerEvent::FailedOver
-                | ServerEvent::Jumped(_)
-                | ServerEvent::Deleted(_),
-            ) => {
+            Event::Server(what) if what.makes_state_unknown() || matches!(what, ServerEvent::Deleted(_)) => {
                 self.locks.clear();
-                self.looked.clear();
-                self.ends.clear();
-                self.gone.clear();
+                self.polled.clear();
+                self.session_ends.clear();
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
-        for (host, lock) in self.lines.keys() {
-            let busy = self.busy.get(&(*host, *lock)).copied().unwrap_or_default();
-            let eager = self.eager_since(at, *host, *lock, context);
-            if eager.is_some_and(|eager| at > eager.max(busy) + FOUND_WITHIN) {
-                return Err(format!("{host} waits for {lock}, and has not asked for it since {busy}"));
+    fn advance(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
+        for (host, lock) in self.local_waiters.keys() {
+            let last_activity = self.last_activity.get(&(*host, *lock)).copied().unwrap_or_default();
+            let waiting = self.waiting_since(at, *host, *lock, context);
+            if waiting.is_some_and(|waiting| at > waiting.max(last_activity) + FOUND_WITHIN) {
+                return Err(format!(
+                    "{host} waits for {lock}, and has sent no request for it since {last_activity}"
+                ));
             }
         }
-        self.locks.iter().try_for_each(|(lock, seen)| {
-            self.buried(at, *lock, seen, context)?;
-            self.overdue(at, *lock, seen, context)
+        self.locks.iter().try_for_each(|(lock, view)| {
+            self.check_dead_predecessors(at, *lock, view, context)?;
+            self.check_overdue(at, *lock, view, context)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The recorder: runs the checks, keeps the trace, and counts what a run has covered.
+//! The recorder runs the checks, keeps the trace and counts the coverage.
 
 use crate::checks::{self, Check, CheckContext, GuardRecord, Promises};
 use crate::event::{Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent};
@@ -6,25 +6,25 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquired, Ended, Kind, LockMode, Notification, Op, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
 
-/// What a check has found.
+/// A violation that a check has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The check.
     pub check: &'static str,
-    /// In true time.
+    /// When, in true time.
     pub at: Instant,
     /// A description of the violation.
     pub what: String,
 }
 
-/// Coverage counters. A run in which nothing happens proves nothing.
+/// What a run covered. A run in which nothing happens proves nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Operations that the store executed.
     pub executed: u64,
     /// Of these, late and duplicate ones.
-    pub out_of_time: u64,
-    /// Messages that were lost, late or doubled.
+    pub stale: u64,
+    /// Messages that were lost, late or duplicated.
     pub message_faults: u64,
     /// Locks that tasks acquired.
     pub acquired: u64,
@@ -41,7 +41,7 @@ pub struct Counts {
     /// Of these, those handed off within the process.
     pub handed_off: u64,
     /// Releases that the process did not send, because it cached the hold.
-    pub kept: u64,
+    pub cached: u64,
     /// Notifications that another process waits for a hold.
     pub wanted: u64,
     /// Grants that were published.
@@ -50,17 +50,17 @@ pub struct Counts {
     pub cancelled: u64,
     /// Holds that were lost.
     pub lost: u64,
-    /// Processes that died.
+    /// Processes that crashed.
     pub crashes: u64,
-    /// Processes that stood still.
+    /// Processes that were stopped.
     pub stops: u64,
     /// Connections that broke.
     pub broken_links: u64,
     /// Times that the server went down, failed over or had its clock set.
     pub server_events: u64,
-    /// Operations on a hold that had ended.
+    /// Acquires of a hold that had ended.
     pub spent: u64,
-    /// Beats that the store executed.
+    /// Heartbeats that the store executed.
     pub heartbeats: u64,
     /// Sessions that began.
     pub sessions: u64,
@@ -68,24 +68,24 @@ pub struct Counts {
     pub evicted: u64,
     /// Holds that were released by force.
     pub freed: u64,
-    /// Parts of locks that several have side by side: permits, reads and writes.
+    /// Acquired permits, reads and writes.
     pub shared: u64,
-    /// Of these, reads that became writes.
+    /// Of these, upgrades.
     pub upgraded: u64,
     /// Arrivals at a Latch or a Barrier, and waits there that ended.
     pub admitted: u64,
-    /// Times that a Semaphore got another number of permits.
+    /// Resizes of Semaphores.
     pub resized: u64,
     /// Leaders that observers reported.
     pub observed: u64,
     /// Periods that tasks started.
-    pub turns: u64,
+    pub periods: u64,
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.executed += other.executed;
-        self.out_of_time += other.out_of_time;
+        self.stale += other.stale;
         self.message_faults += other.message_faults;
         self.acquired += other.acquired;
         self.entered += other.entered;
@@ -94,7 +94,7 @@ impl AddAssign for Counts {
         self.multi_executed += other.multi_executed;
         self.still_held += other.still_held;
         self.handed_off += other.handed_off;
-        self.kept += other.kept;
+        self.cached += other.cached;
         self.wanted += other.wanted;
         self.granted += other.granted;
         self.cancelled += other.cancelled;
@@ -113,19 +113,20 @@ impl AddAssign for Counts {
         self.admitted += other.admitted;
         self.resized += other.resized;
         self.observed += other.observed;
-        self.turns += other.turns;
+        self.periods += other.periods;
     }
 }
 
 impl Counts {
     fn count(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) {
-        let counted = match event {
+        let counter = match event {
             Event::Executed(done) => {
-                let wanted = |wake: &&Notification| matches!(wake, Notification::Wanted { .. });
-                let wanted = done.wakes.iter().filter(wanted).count() as u64;
+                let wanted =
+                    |notification: &&Notification| matches!(notification, Notification::Wanted { .. });
+                let wanted = done.notifications.iter().filter(wanted).count() as u64;
                 self.wanted += wanted;
-                self.granted += done.wakes.len() as u64 - wanted;
-                self.out_of_time += u64::from(done.out_of_time);
+                self.granted += done.notifications.len() as u64 - wanted;
+                self.stale += u64::from(done.is_stale);
                 let spent =
                     done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::AlreadyEnded(_)));
                 self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
@@ -138,7 +139,7 @@ impl Counts {
             Event::SessionExecuted(done) if matches!(done.op, SessionOp::Heartbeat(_)) => {
                 &mut self.heartbeats
             }
-            Event::SessionSent { op: SessionOp::Heartbeat(beat), .. } if beat.begin.is_some() => {
+            Event::SessionSent { op: SessionOp::Heartbeat(heartbeat), .. } if heartbeat.begin.is_some() => {
                 &mut self.sessions
             }
             Event::MessageFault { .. } => &mut self.message_faults,
@@ -147,13 +148,13 @@ impl Counts {
             Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.broken_links,
             Event::Server(ServerEvent::Up { .. }) => return,
             Event::Server(_) => &mut self.server_events,
-            Event::Task(_, _, TaskEvent::Acquired(guard_id, gain)) => {
+            Event::Task(_, _, TaskEvent::Acquired(guard_id, new_guard)) => {
                 let was_handed_off = context.guards.get(*guard_id).is_some_and(GuardRecord::was_handed_off);
                 self.handed_off += u64::from(was_handed_off);
-                self.entered += u64::from(gain.count > 1);
-                self.with_others += u64::from(gain.together);
-                self.shared += u64::from(gain.mode != LockMode::Exclusive);
-                self.upgraded += u64::from(gain.mode == LockMode::Upgrade);
+                self.entered += u64::from(new_guard.count > 1);
+                self.with_others += u64::from(new_guard.is_multi);
+                self.shared += u64::from(new_guard.mode != LockMode::Exclusive);
+                self.upgraded += u64::from(new_guard.mode == LockMode::Upgrade);
                 &mut self.acquired
             }
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
@@ -162,16 +163,16 @@ impl Counts {
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
             Event::Task(_, _, TaskEvent::Released(guard_id, Some(0))) => {
                 let hold = context.guards.hold(*guard_id);
-                let is_kept = hold.is_some_and(|hold| context.guards.given_up(&hold).is_none());
-                self.kept += u64::from(is_kept);
+                let is_cached = hold.is_some_and(|hold| context.guards.given_up(&hold).is_none());
+                self.cached += u64::from(is_cached);
                 return;
             }
             Event::MultiExecuted(_) => &mut self.multi_executed,
             Event::Observer(_, _, ObserverEvent::Reported(Some(_))) => &mut self.observed,
-            Event::Period(_, _, PeriodEvent::Has { .. }) => &mut self.turns,
+            Event::Period(_, _, PeriodEvent::Started { .. }) => &mut self.periods,
             _ => return,
         };
-        *counted += 1;
+        *counter += 1;
     }
 }
 
@@ -184,11 +185,13 @@ fn has_evicted(at: Instant, done: &Execution<'_>) -> bool {
 
 /// Whether a process has just acquired a lock that its owner held in other processes only.
 fn has_entered_remotely(at: Instant, done: &Execution<'_>) -> bool {
-    let Some((ask, Acquired::Granted { owner_holds: Some(_), .. })) = done.acquires() else { return false };
-    let session = ask.claim.hold.session();
+    let Some((request, Acquired::Granted { owner_holds: Some(_), .. })) = done.acquires() else {
+        return false;
+    };
+    let session = request.claim.hold.session();
     let holds = done.holds(at);
     let (its, others): (Vec<_>, Vec<_>) = holds.iter().partition(|held| held.hold.session() == session);
-    matches!(its[..], [new] if new.hold == ask.claim.hold) && !others.is_empty()
+    matches!(its[..], [new] if new.hold == request.claim.hold) && !others.is_empty()
 }
 
 /// Records one run.
@@ -202,9 +205,9 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(promises: Promises, shares: bool, kinds: Vec<Kind>, with_trace: bool) -> Self {
+    pub(crate) fn new(promises: Promises, may_leave_free: bool, kinds: Vec<Kind>, with_trace: bool) -> Self {
         Self {
-            context: CheckContext::new(promises, shares, kinds),
+            context: CheckContext::new(promises, may_leave_free, kinds),
             checks: checks::all(),
             violation: None,
             counts: Counts::default(),
@@ -212,7 +215,7 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn note(&mut self, at: Instant, event: &Event<'_>) {
+    pub(crate) fn record(&mut self, at: Instant, event: &Event<'_>) {
         if self.violation.is_some() {
             return;
         }
@@ -229,13 +232,13 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn pass(&mut self, at: Instant) {
+    pub(crate) fn advance(&mut self, at: Instant) {
         if self.violation.is_some() {
             return;
         }
-        self.context.pass(at);
+        self.context.advance(at);
         for check in &mut self.checks {
-            if let Err(what) = check.pass(at, &self.context) {
+            if let Err(what) = check.advance(at, &self.context) {
                 self.violation = Some(Violation { check: check.name(), at, what });
                 return;
             }

@@ -1,6 +1,6 @@
 //! An owner's hold count is correct, and re-entry does not wait.
 
-use super::{Check, CheckContext, CheckResult, Health, LOOK};
+use super::{Check, CheckContext, CheckResult, Health, POLL_INTERVAL};
 use crate::event::{
     Event, Execution, GuardId, Held, HostEvent, LockId, NewGuard, OwnerId, ServerEvent, TaskEvent, TaskId,
 };
@@ -14,34 +14,34 @@ use std::time::Duration;
 /// How long a re-entrant acquire may take: a few round trips, or the pause between two attempts.
 const ENTERED_WITHIN: Duration = Duration::from_millis(500);
 
-/// The count of a ReentrantMutex is that of its entries. Each hold counts once, however often it was requested.
-/// Reported counts are correct: no release reports the lock free, or a lower count, while guards of the same tenure
-/// are valid. An owner re-enters at once, or with the next poll if it acquired the lock in another process meanwhile.
+/// The count of a ReentrantMutex is the number of its holds. Each hold counts once, however often it was requested.
+/// Reported counts are correct: no release reports fewer holds than there are valid guards of the same term. An owner
+/// re-enters at once, or with the next poll if it acquired the lock in another process meanwhile.
 #[derive(Debug, Default)]
 pub struct Reentrancy {
-    believed: BTreeMap<GuardId, Believed>,
-    /// When guards were begun to be given back.
-    letting: BTreeMap<GuardId, Instant>,
-    sought: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
-    /// Until when a process relied on an owner's tenure.
-    occupied: BTreeMap<(HostId, LockId, FencingToken), Instant>,
+    valid_guards: BTreeMap<GuardId, ValidGuard>,
+    /// When the release of a guard began.
+    releasing: BTreeMap<GuardId, Instant>,
+    acquiring: BTreeMap<TaskId, (LockId, OwnerId, Instant)>,
+    /// Until when the guards of one owner term in a process are or were valid.
+    owner_terms: BTreeMap<(HostId, LockId, FencingToken), Instant>,
     /// The owner of a lock at the store.
-    owners: BTreeMap<LockId, Stay>,
-    /// By which holds, as far as that is known.
+    owners: BTreeMap<LockId, OwnerTerm>,
+    /// The holds of a lock at the store, if known.
     holds: BTreeMap<LockId, Vec<Held>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Believed {
+struct ValidGuard {
     lock: LockId,
     fence: FencingToken,
     since: Instant,
     until: Instant,
 }
 
-/// An owner has a lock.
+/// The time for which an owner holds a lock without a gap.
 #[derive(Debug, Clone)]
-struct Stay {
+struct OwnerTerm {
     owner: OwnValue,
     fence: FencingToken,
     since: Instant,
@@ -54,56 +54,56 @@ impl Reentrancy {
         let value = done.state.value.as_ref();
         let entries = value.and_then(|value| value.content.reentrant_holds());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty()) {
-            counted(done.lock, entries)?;
+            check_count(done.lock, entries)?;
         }
         let before = self.holds.insert(done.lock, done.holds(at));
-        told(at, done, entries, before)?;
+        reported(at, done, entries, before)?;
         let holds = done.holds(at);
         let last = holds.iter().filter_map(|held| Some((held.until?, held.fence))).max();
         match (entries, last) {
             (Some(ReentrantHolds { owner, .. }), Some((until, fence))) => {
                 let before = self.owners.get(&done.lock);
-                let stays = before.filter(|stay| stay.owner == *owner && at < stay.until);
-                let since = stays.map_or(at, |stay| stay.since);
-                self.owners.insert(done.lock, Stay { owner: owner.clone(), fence, since, until });
+                let continued = before.filter(|term| term.owner == *owner && at < term.until);
+                let since = continued.map_or(at, |term| term.since);
+                self.owners.insert(done.lock, OwnerTerm { owner: owner.clone(), fence, since, until });
             }
             _ => drop(self.owners.remove(&done.lock)),
         }
         Ok(())
     }
 
-    /// The guards of the same tenure that are valid since before that time.
-    fn beside(&self, at: Instant, since: Instant, lock: LockId, fence: FencingToken) -> u64 {
-        let same = |other: &&Believed| {
+    /// How many guards of the same term are valid since before that time.
+    fn valid_beside(&self, at: Instant, since: Instant, lock: LockId, fence: FencingToken) -> u64 {
+        let same = |other: &&ValidGuard| {
             (other.lock, other.fence) == (lock, fence) && other.since <= since && at < other.until
         };
-        self.believed.values().filter(same).count() as u64
+        self.valid_guards.values().filter(same).count() as u64
     }
 
     fn released(
         &mut self,
         at: Instant,
         guard_id: GuardId,
-        told: Option<u64>,
+        reported: Option<u64>,
         context: &CheckContext,
     ) -> CheckResult {
-        let (Some(began), Some(known)) = (self.letting.remove(&guard_id), context.guards.get(guard_id))
+        let (Some(began), Some(known)) = (self.releasing.remove(&guard_id), context.guards.get(guard_id))
         else {
             return Ok(());
         };
-        let (Some(left), true) = (told, context.promises.exclusion) else { return Ok(()) };
+        let (Some(left), true) = (reported, context.promises.exclusion) else { return Ok(()) };
         let (task, lock) = (known.task, known.lock);
         if known.owner.is_none() && left > 0 {
             return Err(format!(
-                "{task} released {lock}, which is had {left} times yet, and no ReentrantMutex"
+                "the release of {lock} by {task} left {left} holds, and it is no ReentrantMutex"
             ));
         }
-        // An acquire after the end of the tenure has another token.
+        // An acquire after the end of the term has another token.
         let since = if left == 0 { at } else { began };
-        let beside = self.beside(at, since, lock, known.fence);
-        if left < beside {
+        let valid_beside = self.valid_beside(at, since, lock, known.fence);
+        if left < valid_beside {
             return Err(format!(
-                "{task} was told that {lock} is had {left} times yet, and {beside} believe in it"
+                "the release of {lock} by {task} left {left} holds, and {valid_beside} guards are valid"
             ));
         }
         Ok(())
@@ -118,57 +118,57 @@ impl Reentrancy {
         context: &CheckContext,
     ) -> CheckResult {
         match what {
-            TaskEvent::Acquiring(_, Some(owner)) => drop(self.sought.insert(task, (lock, owner, at))),
-            TaskEvent::Acquired(guard_id, NewGuard { fence, belief, .. }) => {
-                self.sought.remove(&task);
-                let believed = Believed { lock, fence, since: at, until: belief.until };
-                self.believed.insert(guard_id, believed);
+            TaskEvent::Acquiring(_, Some(owner)) => drop(self.acquiring.insert(task, (lock, owner, at))),
+            TaskEvent::Acquired(guard_id, NewGuard { fence, validity, .. }) => {
+                self.acquiring.remove(&task);
+                let guard = ValidGuard { lock, fence, since: at, until: validity.until };
+                self.valid_guards.insert(guard_id, guard);
             }
-            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => drop(self.sought.remove(&task)),
-            TaskEvent::ValidityChanged(guard_id, belief) => {
-                if let Some(believed) = self.believed.get_mut(&guard_id) {
-                    believed.until = belief.until;
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => drop(self.acquiring.remove(&task)),
+            TaskEvent::ValidityChanged(guard_id, validity) => {
+                if let Some(guard) = self.valid_guards.get_mut(&guard_id) {
+                    guard.until = validity.until;
                 }
             }
             TaskEvent::Releasing(guard_id, _) => {
-                self.believed.remove(&guard_id);
-                self.letting.insert(guard_id, at);
+                self.valid_guards.remove(&guard_id);
+                self.releasing.insert(guard_id, at);
             }
-            TaskEvent::Released(guard_id, told) => return self.released(at, guard_id, told, context),
+            TaskEvent::Released(guard_id, reported) => return self.released(at, guard_id, reported, context),
             _ => {}
         }
         if let TaskEvent::Acquired(guard_id, _)
         | TaskEvent::ValidityChanged(guard_id, _)
         | TaskEvent::Releasing(guard_id, _) = what
         {
-            self.occupy(at, guard_id, context);
+            self.update_owner_term(at, guard_id, context);
         }
         Ok(())
     }
 
     /// A guard of a process has changed.
-    fn occupy(&mut self, at: Instant, guard_id: GuardId, context: &CheckContext) {
+    fn update_owner_term(&mut self, at: Instant, guard_id: GuardId, context: &CheckContext) {
         let of = |guard_id: GuardId| {
             context.guards.get(guard_id).map(|known| (known.task.host, known.lock, known.fence))
         };
-        let Some(stay) = of(guard_id) else { return };
-        let same = self.believed.iter().filter(|(other, _)| of(**other) == Some(stay));
+        let Some(term) = of(guard_id) else { return };
+        let same = self.valid_guards.iter().filter(|(other, _)| of(**other) == Some(term));
         let until = same.map(|(_, other)| other.until).max().unwrap_or(at);
-        self.occupied.insert(stay, until.max(at));
+        self.owner_terms.insert(term, until.max(at));
     }
 }
 
-/// The count is that of the entries, and each is there once.
-fn counted(lock: LockId, entries: &ReentrantHolds) -> CheckResult {
+/// The count is the number of entries, and no entry is there twice.
+fn check_count(lock: LockId, entries: &ReentrantHolds) -> CheckResult {
     let different: BTreeSet<_> = entries.holds.iter().map(|entry| entry.hold).collect();
     if entries.count != entries.holds.len() as u64 || different.len() != entries.holds.len() {
-        return Err(format!("{lock} is had {} times, by {:?}", entries.count, entries.holds));
+        return Err(format!("{lock} has the count {}, and the holds {:?}", entries.count, entries.holds));
     }
     Ok(())
 }
 
 /// The count in a reply is correct.
-fn told(
+fn reported(
     at: Instant,
     done: &Execution<'_>,
     entries: Option<&ReentrantHolds>,
@@ -176,13 +176,16 @@ fn told(
 ) -> CheckResult {
     let holds = done.holds(at);
     let live = holds.len() as u64;
-    if let Some((ask, Acquired::Granted { owner_holds, .. })) = done.acquires() {
-        let count = owner_holds.map(|owner_holds| owner_holds.count);
+    if let Some((request, Acquired::Granted { owner_holds: entered, .. })) = done.acquires() {
+        let count = entered.map(|entered| entered.count);
         let is_reentrant =
             matches!(done.state.value.as_ref().map(|value| &value.content), Some(Content::ReentrantHolds(_)));
         if count.is_some() != is_reentrant || count.is_some_and(|count| count != live) {
-            let hold = ask.claim.hold;
-            return Err(format!("{hold:?} is told that it has {} {count:?} times, it is {live}", done.lock));
+            let hold = request.claim.hold;
+            return Err(format!(
+                "the reply for {hold:?} of {} has the count {count:?}, and there are {live} holds",
+                done.lock
+            ));
         }
     }
     if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply)
@@ -190,12 +193,12 @@ fn told(
     {
         let is_owner = entries.is_some_and(|entries| Some(&entries.owner) == release.claim.value.as_ref());
         // The lock may have been granted to the same owner by this release.
-        let stays = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
-        let left = if is_owner { holds.iter().filter(stays).count() as u64 } else { 0 };
+        let continued = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
+        let left = if is_owner { holds.iter().filter(continued).count() as u64 } else { 0 };
         if released.remaining_holds != left {
             let lock = done.lock;
             return Err(format!(
-                "{lock} is said to be had {} times yet, and is {left} times",
+                "the release of {lock} reported {} holds, and there are {left}",
                 released.remaining_holds
             ));
         }
@@ -213,21 +216,19 @@ impl Check for Reentrancy {
             Event::Executed(done) => return self.executed(at, done),
             Event::Task(task, lock, what) => return self.task(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => {
-                self.sought.retain(|task, _| task.host != host);
+                self.acquiring.retain(|task, _| task.host != host);
                 let guard_ids = &context.guards;
                 let is_left = |guard_id: &GuardId| {
                     guard_ids.get(*guard_id).is_some_and(|known| known.task.host != host)
                 };
-                self.believed.retain(|guard_id, _| is_left(guard_id));
-                self.letting.retain(|guard_id, _| is_left(guard_id));
+                self.valid_guards.retain(|guard_id, _| is_left(guard_id));
+                self.releasing.retain(|guard_id, _| is_left(guard_id));
             }
             Event::Foreign(lock, Some(_)) | Event::Server(ServerEvent::Deleted(lock)) => {
                 self.owners.remove(&lock);
                 self.holds.remove(&lock);
             }
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => {
+            Event::Server(what) if what.makes_state_unknown() => {
                 self.owners.clear();
                 self.holds.clear();
             }
@@ -236,27 +237,27 @@ impl Check for Reentrancy {
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
-        for (task, (lock, owner, since)) in &self.sought {
-            let Some(stay) = self.owners.get(lock).filter(|stay| at < stay.until) else { continue };
-            if context.guards.owner(*owner) != Some(stay.owner.as_str()) {
+    fn advance(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
+        for (task, (lock, owner, since)) in &self.acquiring {
+            let Some(term) = self.owners.get(lock).filter(|term| at < term.until) else { continue };
+            if context.guards.owner(*owner) != Some(term.owner.as_str()) {
                 continue;
             }
-            let Some(well) = context.health(task.host).and_then(Health::well_since) else { continue };
-            // While its process wrongly believes that another task holds the lock, none of its tasks sends a request;
-            // after that the first waiter polls.
-            let believes = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
-                (*host, *of) == (task.host, *lock) && *fence != stay.fence && at < *until + LOOK
+            let Some(healthy) = context.health(task.host).and_then(Health::healthy_since) else { continue };
+            // While another task of its process has a guard, none of its tasks sends a request; afterwards the first
+            // waiter polls.
+            let blocks = |((host, of, fence), until): (&(HostId, LockId, FencingToken), &Instant)| {
+                (*host, *of) == (task.host, *lock) && *fence != term.fence && at < *until + POLL_INTERVAL
             };
-            if self.occupied.iter().any(believes) {
+            if self.owner_terms.iter().any(blocks) {
                 continue;
             }
             // Waiters are not notified if the owner acquired the lock later, perhaps in another process.
-            let known = if stay.since > *since { stay.since + LOOK } else { *since };
-            if at > known.max(well) + ENTERED_WITHIN {
+            let known = if term.since > *since { term.since + POLL_INTERVAL } else { *since };
+            if at > known.max(healthy) + ENTERED_WITHIN {
                 return Err(format!(
-                    "{task} seeks {lock} since {since}, and its owner has it since {}",
-                    stay.since
+                    "{task} waits for {lock} since {since}, and its owner holds it since {}",
+                    term.since
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! A session that has lapsed is over, at the store and for its process; and none lapses without a cause.
+//! A lapsed session is over, at the store and in its process; none lapses without a cause.
 
 use super::{Check, CheckContext, CheckResult, Health};
 use crate::event::{Event, HostEvent, ServerEvent, SessionExecution};
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// How long a process may take from the lapse of its session to the beginning of the next: it first opens a mailbox.
 const BEGINS_WITHIN: Duration = Duration::from_millis(100);
 
-/// The longest time that a question may wait for a connection, and the drift of the clock that counts it.
-const CALL: Duration = Duration::from_millis(2200);
+/// How long a request may wait for a connection, and the drift of the clock that measures it.
+const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 
 /// A lapsed session never returns, and a session with timely heartbeats is alive. A process begins each session once,
 /// sends no request before the store has acknowledged it, and none after it has learned of the lapse. Without faults
@@ -25,13 +25,13 @@ pub struct SessionLiveness {
     /// Sessions that the store may know after a data loss or a failover.
     unknown: BTreeSet<SessionId>,
     /// Heartbeats without a reply: the session and the requested lifetime.
-    asked: BTreeMap<u64, (SessionId, Duration)>,
+    requested: BTreeMap<u64, (SessionId, Duration)>,
     begun: BTreeSet<SessionId>,
     acknowledged: BTreeSet<SessionId>,
     /// Sessions whose lapse their process has learned of, and when.
     lapsed: BTreeMap<SessionId, Instant>,
-    /// The session that a process is in, and how long that lives without a beat.
-    present: BTreeMap<HostId, (SessionId, Duration)>,
+    /// The session of a process, and how long it lives without a heartbeat.
+    current: BTreeMap<HostId, (SessionId, Duration)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,16 +43,16 @@ struct Record {
 }
 
 impl SessionLiveness {
-    fn attended(&mut self, at: Instant, done: &SessionExecution<'_>) -> CheckResult {
+    fn session_executed(&mut self, at: Instant, done: &SessionExecution<'_>) -> CheckResult {
         match (done.op, done.reply) {
-            (SessionOp::Heartbeat(beat), SessionReply::Heartbeat(beaten)) => {
-                self.beaten(at, done, beat, *beaten)
+            (SessionOp::Heartbeat(heartbeat), SessionReply::Heartbeat(heartbeat_executed)) => {
+                self.heartbeat_executed(at, done, heartbeat, *heartbeat_executed)
             }
             (SessionOp::End(session), _) => {
                 self.records.remove(session);
                 self.unknown.remove(session);
                 if done.sessions.records.contains_key(session) {
-                    return Err(format!("{session} has ended, and the store knows it still"));
+                    return Err(format!("{session} has ended, and the store still has its record"));
                 }
                 Ok(())
             }
@@ -60,35 +60,35 @@ impl SessionLiveness {
         }
     }
 
-    fn beaten(
+    fn heartbeat_executed(
         &mut self,
         at: Instant,
         done: &SessionExecution<'_>,
-        beat: &Heartbeat,
-        beaten: HeartbeatReply,
+        heartbeat: &Heartbeat,
+        heartbeat_executed: HeartbeatReply,
     ) -> CheckResult {
-        let (session, now_ms) = (beat.session, done.clock.reading_us(at) / 1000);
+        let (session, now_ms) = (heartbeat.session, done.clock.reading_us(at) / 1000);
         let was_unknown = self.unknown.remove(&session);
         let old = self.records.get(&session).copied();
-        let begins = beat.begin.is_some();
-        // A late beginning reaches a store that has forgotten the session. No process uses it any more.
-        let is_ghost = begins && done.out_of_time;
-        match (old, beaten) {
+        let begins = heartbeat.begin.is_some();
+        // A late first heartbeat may reach a store that has forgotten the session. No process uses it any more.
+        let is_late_begin = begins && done.is_stale;
+        match (old, heartbeat_executed) {
             _ if was_unknown => {}
             (Some(old), HeartbeatReply::Alive)
-                if old.until_ms < now_ms && !(is_ghost && old.expires_ms < now_ms) =>
+                if old.until_ms < now_ms && !(is_late_begin && old.expires_ms < now_ms) =>
             {
                 let ago_ms = now_ms - old.until_ms;
                 return Err(format!("{session} is alive again, {ago_ms} ms after it lapsed"));
             }
             (Some(old), HeartbeatReply::Lapsed) if old.until_ms >= now_ms => {
                 return Err(format!(
-                    "{session} is said to have lapsed, and has {} ms",
+                    "{session} is reported as lapsed, and lives for {} ms",
                     old.until_ms - now_ms
                 ));
             }
             (None, HeartbeatReply::Alive) if !begins => {
-                return Err(format!("{session} is alive by a beat, and has not begun"));
+                return Err(format!("{session} is alive by a heartbeat, and has not begun"));
             }
             (None, HeartbeatReply::Lapsed) if begins => {
                 return Err(format!("{session} could not begin"));
@@ -100,9 +100,9 @@ impl SessionLiveness {
             until_ms: record.alive_until_ms,
             expires_ms: record.expires_ms.max(old.map_or(0, |old| old.expires_ms)),
         };
-        if beaten == HeartbeatReply::Lapsed {
+        if heartbeat_executed == HeartbeatReply::Lapsed {
             if after.is_some_and(|record| record.alive_until_ms >= now_ms) {
-                return Err(format!("{session} is said to have lapsed, and is alive"));
+                return Err(format!("{session} is reported as lapsed, and is alive"));
             }
             if let Some(after) = after {
                 self.records.insert(session, known(after));
@@ -110,12 +110,12 @@ impl SessionLiveness {
             return Ok(());
         }
         let Some(after) = after else {
-            return Err(format!("{session} is said to be alive, and is not known"));
+            return Err(format!("{session} is reported as alive, and has no record"));
         };
-        let until_ms = old.map_or(0, |old| old.until_ms).max(now_ms + beat.alive_ms);
+        let until_ms = old.map_or(0, |old| old.until_ms).max(now_ms + heartbeat.alive_ms);
         if after.alive_until_ms != until_ms && !was_unknown {
             return Err(format!(
-                "{session} lives until {} by its record, not {until_ms}",
+                "the record of {session} lasts until {}, not {until_ms}",
                 after.alive_until_ms
             ));
         }
@@ -123,56 +123,56 @@ impl SessionLiveness {
         Ok(())
     }
 
-    /// A process heartbeats, or begins a session.
-    fn heartbeats(
+    /// A process sends a heartbeat, which may begin a session.
+    fn heartbeat_sent(
         &mut self,
         at: Instant,
         host: HostId,
         message: u64,
-        beat: &Heartbeat,
+        heartbeat: &Heartbeat,
         context: &CheckContext,
     ) -> CheckResult {
-        let session = beat.session;
-        self.asked.insert(message, (session, Duration::from_millis(beat.alive_ms)));
+        let session = heartbeat.session;
+        self.requested.insert(message, (session, Duration::from_millis(heartbeat.alive_ms)));
         if self.lapsed.contains_key(&session) {
-            return Err(format!("{host} heartbeats for {session}, and was told that it has lapsed"));
+            return Err(format!("{host} sends a heartbeat for {session}, and knows that it has lapsed"));
         }
-        if beat.begin.is_none() {
+        if heartbeat.begin.is_none() {
             return Ok(());
         }
         if !self.begun.insert(session) {
             return Err(format!("{host} begins {session} for the second time"));
         }
-        let Some((old, lived)) = self.present.remove(&host) else { return Ok(()) };
-        let since = context.health(host).and_then(Health::stirs_since);
-        let cause = context.upset_at.max(since);
+        let Some((old, lived)) = self.current.remove(&host) else { return Ok(()) };
+        let since = context.health(host).and_then(Health::background_healthy_since);
+        let cause = context.last_server_event.max(since);
         // A session sends four heartbeats in that time, so one lost message is no cause.
         if since.is_some() && cause.is_none_or(|cause| cause + lived * 5 / 4 + BEGINS_WITHIN < at) {
-            return Err(format!("{old} of {host} has lapsed, and nothing has gone wrong since {cause:?}"));
+            return Err(format!("{old} of {host} has lapsed, and the last fault was at {cause:?}"));
         }
         Ok(())
     }
 
-    fn heard(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
-        let Some((session, alive)) = self.asked.remove(&message) else { return };
+    fn session_answered(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
+        let Some((session, alive)) = self.requested.remove(&message) else { return };
         match reply {
             Some(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
                 self.acknowledged.insert(session);
-                self.present.insert(host, (session, alive));
+                self.current.insert(host, (session, alive));
             }
             Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => drop(self.lapsed.insert(session, at)),
             _ => {}
         }
     }
 
-    fn asks(&self, at: Instant, host: HostId, ask: &Acquire) -> CheckResult {
-        let session = ask.claim.hold.session();
-        if ask.liveness.ends_with_session() && !self.acknowledged.contains(&session) {
-            return Err(format!("{host} asks for a lock in {session}, which the store has not acknowledged"));
+    fn acquire_sent(&self, at: Instant, host: HostId, request: &Acquire) -> CheckResult {
+        let session = request.claim.hold.session();
+        if request.liveness.ends_with_session() && !self.acknowledged.contains(&session) {
+            return Err(format!("{host} requests a lock in {session}, which the store has not acknowledged"));
         }
         // A request that waited for a connection may have been issued before.
-        if self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL) {
-            return Err(format!("{host} asks for a lock in {session}, and was told that it has lapsed"));
+        if self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL_TIMEOUT) {
+            return Err(format!("{host} requests a lock in {session}, and knows that it has lapsed"));
         }
         Ok(())
     }
@@ -185,13 +185,17 @@ impl Check for SessionLiveness {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::SessionExecuted(done) => return self.attended(at, done),
-            Event::SessionSent { host, message, op: SessionOp::Heartbeat(beat), .. } => {
-                return self.heartbeats(at, host, message, beat, context);
+            Event::SessionExecuted(done) => return self.session_executed(at, done),
+            Event::SessionSent { host, message, op: SessionOp::Heartbeat(heartbeat), .. } => {
+                return self.heartbeat_sent(at, host, message, heartbeat, context);
             }
-            Event::SessionAnswered { host, message, reply } => self.heard(at, host, message, reply),
-            Event::Sent { host, op: Op::Acquire(ask), .. } => return self.asks(at, host, ask),
-            Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.present.remove(&host)),
+            Event::SessionAnswered { host, message, reply } => {
+                self.session_answered(at, host, message, reply);
+            }
+            Event::Sent { host, op: Op::Acquire(request), .. } => {
+                return self.acquire_sent(at, host, request);
+            }
+            Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.current.remove(&host)),
             Event::Server(ServerEvent::Up { with_data: false }) => {
                 self.records.clear();
                 self.unknown.clear();

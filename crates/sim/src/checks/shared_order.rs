@@ -1,7 +1,7 @@
 //! Locks with several holders are granted first come, first served.
 
 use super::{Check, CheckContext, CheckResult};
-use crate::event::{Event, Execution, Held, LockId, ServerEvent};
+use crate::event::{Event, Execution, Held, LockId};
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, LockMode, Op};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,33 +12,36 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Each hold has its own queue entry, so tasks of one process do not wait for each other.
 #[derive(Debug, Default)]
 pub struct SharedOrder {
-    queues: BTreeMap<LockId, BTreeMap<HoldId, Partition>>,
+    queues: BTreeMap<LockId, BTreeMap<HoldId, QueuedWaiter>>,
     holders: BTreeMap<LockId, Vec<Held>>,
-    enqueued: u64,
+    last_number: u64,
     /// Locks whose queue may have entries from before a data loss, in an unknown order.
     unknown: BTreeSet<LockId>,
 }
 
 /// A queue entry, as derived from replies.
 #[derive(Debug, Clone, Copy)]
-struct Partition {
-    /// When it was created, counted in entries.
-    taken: u64,
-    /// The same, counted anew if it had expired before its waiter polled: others may overtake it until then.
-    firm: u64,
+struct QueuedWaiter {
+    /// The number of the poll that created it.
+    queued: u64,
+    /// The number of the poll since which no later entry may overtake it. It is renewed if the entry had expired.
+    fixed: u64,
     /// When it expires, in the store's milliseconds.
-    kept_ms: u64,
-    /// Set if it is that of an upgrade.
+    expires_ms: u64,
+    /// Set for an upgrade.
     upgrades: bool,
 }
 
 impl SharedOrder {
     fn executed(&mut self, done: &Execution<'_>, at: Instant) -> CheckResult {
-        let places = done.state.record.as_ref().map(|record| &record.entries);
-        let mut there: BTreeSet<_> =
-            places.into_iter().flat_map(|places| places.values()).map(|place| place.claim.hold).collect();
+        let entries = done.state.record.as_ref().map(|record| &record.entries);
+        let mut present: BTreeSet<_> = entries
+            .into_iter()
+            .flat_map(|entries| entries.values())
+            .map(|waiter| waiter.claim.hold)
+            .collect();
         if self.unknown.contains(&done.lock) {
-            if !there.is_empty() {
+            if !present.is_empty() {
                 return Ok(());
             }
             self.unknown.remove(&done.lock);
@@ -52,77 +55,77 @@ impl SharedOrder {
         }
         let is_new = |held: &&Held| before.iter().all(|old| (old.hold, old.fence) != (held.hold, held.fence));
         let new: Vec<_> = now.iter().filter(is_new).collect();
-        // Whether an entry was removed rightly is not a question of order.
-        there.extend(new.iter().map(|held| held.hold));
-        queue.retain(|hold, _| there.contains(hold));
-        // An upgrade without an upgradable read is refused, and has no entry. The read may have been granted by this
-        // very operation.
+        // `Ownership` checks whether an entry may be removed.
+        present.extend(new.iter().map(|held| held.hold));
+        queue.retain(|hold, _| present.contains(hold));
+        // An upgrade without an upgradable read is refused, and has no entry. This operation may have granted the read.
         let upgrader = before.iter().find(|held| held.mode == LockMode::Upgradable && held.lasts(at));
         if upgrader.is_none() {
-            queue.retain(|_, place| !place.upgrades);
+            queue.retain(|_, waiter| !waiter.upgrades);
         }
         for held in new {
             let own = |other: &&Held| other.hold != held.hold && other.owner == held.owner;
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
-            let passes = match held.mode {
+            let may_overtake = match held.mode {
                 LockMode::Read | LockMode::Upgradable => has_other,
                 LockMode::Upgrade | LockMode::CountDown { .. } => true,
                 _ => false,
             };
-            let asked = done.acquires().is_some_and(|(ask, _)| ask.claim.hold == held.hold);
-            granted(done, queue, held, now_ms, asked, passes)?;
+            let requested = done.acquires().is_some_and(|(request, _)| request.claim.hold == held.hold);
+            granted(done, queue, held, now_ms, requested, may_overtake)?;
         }
-        if let Some((ask, Acquired::Taken { position: Some(_), .. })) = done.acquires()
-            && let Some(wanted) = &ask.queue
+        if let Some((request, Acquired::Taken { position: Some(_), .. })) = done.acquires()
+            && let Some(wanted) = &request.queue
         {
-            self.enqueued += 1;
+            self.last_number += 1;
             // An upgrade goes ahead of all waiters.
-            let fresh = if ask.mode == LockMode::Upgrade { 0 } else { self.enqueued };
-            let kept_ms = now_ms + wanted.ttl_ms;
-            let place = queue.entry(ask.claim.hold).or_insert(Partition {
-                taken: fresh,
-                firm: fresh,
-                kept_ms,
-                upgrades: ask.mode == LockMode::Upgrade,
+            let number = if request.mode == LockMode::Upgrade { 0 } else { self.last_number };
+            let expires_ms = now_ms + wanted.ttl_ms;
+            let waiter = queue.entry(request.claim.hold).or_insert(QueuedWaiter {
+                queued: number,
+                fixed: number,
+                expires_ms,
+                upgrades: request.mode == LockMode::Upgrade,
             });
-            if place.kept_ms < now_ms {
-                place.firm = fresh;
+            if waiter.expires_ms < now_ms {
+                waiter.fixed = number;
             }
-            place.kept_ms = kept_ms;
+            waiter.expires_ms = expires_ms;
         }
         Ok(())
     }
 }
 
-/// A hold has just been let in.
+/// The lock was granted to a hold.
 fn granted(
     done: &Execution<'_>,
-    queue: &mut BTreeMap<HoldId, Partition>,
+    queue: &mut BTreeMap<HoldId, QueuedWaiter>,
     held: &Held,
     now_ms: u64,
-    asked: bool,
-    passes: bool,
+    requested: bool,
+    may_overtake: bool,
 ) -> CheckResult {
     let hold = held.hold;
-    let taken = match queue.remove(&hold) {
+    let queued = match queue.remove(&hold) {
         // A poll revives its own entry, however long ago it expired.
-        Some(place) if place.kept_ms < now_ms && !asked => {
+        Some(waiter) if waiter.expires_ms < now_ms && !requested => {
             return Err(format!(
-                "{hold:?} was let in to {}, and its place lapsed {} ms ago",
+                "{} was granted to {hold:?}, whose queue entry expired {} ms ago",
                 done.lock,
-                now_ms - place.kept_ms
+                now_ms - waiter.expires_ms
             ));
         }
-        Some(place) => place.taken,
+        Some(waiter) => waiter.queued,
         None => u64::MAX,
     };
-    if passes {
+    if may_overtake {
         return Ok(());
     }
-    let passed = |(_, place): &(&HoldId, &Partition)| place.kept_ms >= now_ms && place.firm < taken;
-    match queue.iter().find(passed) {
+    let overtaken =
+        |(_, waiter): &(&HoldId, &QueuedWaiter)| waiter.expires_ms >= now_ms && waiter.fixed < queued;
+    match queue.iter().find(overtaken) {
         Some((other, _)) => {
-            Err(format!("{held:?} was let in to {} before {other:?}, who has waited longer", done.lock))
+            Err(format!("{} was granted to {held:?} before {other:?}, which has waited longer", done.lock))
         }
         None => Ok(()),
     }
@@ -137,9 +140,7 @@ impl Check for SharedOrder {
         match *event {
             Event::Executed(done) if context.is_shared(done.lock) => return self.executed(done, at),
             // Which entries expire is unknown once the clock is set.
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => {
+            Event::Server(what) if what.makes_state_unknown() => {
                 self.unknown.extend(self.queues.keys());
                 self.queues.clear();
                 self.holders.clear();

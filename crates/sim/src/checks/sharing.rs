@@ -9,51 +9,51 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Whether two modes exclude each other. Modes of the same owner do not.
 pub(super) fn excludes(one: LockMode, other: LockMode, same_owner: bool) -> bool {
     let writes = |mode| matches!(mode, LockMode::Exclusive | LockMode::Write | LockMode::Upgrade);
-    let both_may = one == LockMode::Upgradable && other == LockMode::Upgradable;
-    !same_owner && (writes(one) || writes(other) || both_may)
+    let both_upgradable = one == LockMode::Upgradable && other == LockMode::Upgradable;
+    !same_owner && (writes(one) || writes(other) || both_upgradable)
 }
 
 /// A new hold is compatible with all others. Permits stay within their limit; a writer is alone apart from its own
 /// owner; there is one upgradable reader, and only it upgrades. A latch opens after all arrivals. A barrier opens for
-/// all parties or none. A resize changes the limit only if it has seen the current one. A refusal has the reason that
+/// all parties or none. A resize changes the limit only if it states the current one. A refusal has the reason that
 /// it states, and an owner with a read hold reads again at once.
 #[derive(Debug, Default)]
 pub struct Sharing {
-    locks: BTreeMap<LockId, Before>,
+    locks: BTreeMap<LockId, LockBefore>,
     /// The mode that each hold requested.
-    asked: BTreeMap<HoldId, LockMode>,
+    requested: BTreeMap<HoldId, LockMode>,
 }
 
 /// A lock before an operation.
 #[derive(Debug, Default)]
-struct Before {
+struct LockBefore {
     holds: Vec<Held>,
     limit: Option<u32>,
 }
 
 impl Sharing {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
-        for ask in asks(done.op) {
-            self.asked.insert(ask.claim.hold, ask.mode);
+        for request in acquires(done.op) {
+            self.requested.insert(request.claim.hold, request.mode);
         }
         let after = done.holds(at);
         let limit = done.state.record.as_ref().and_then(|record| record.limit);
-        let before = self.locks.insert(done.lock, Before { holds: after.clone(), limit });
+        let before = self.locks.insert(done.lock, LockBefore { holds: after.clone(), limit });
         let Some(mut before) = before else { return Ok(()) };
         before.holds.retain(|held| held.lasts(at));
         let is_new = |held: &&Held| before.holds.iter().all(|old| old.hold != held.hold);
         let new: Vec<_> = after.iter().filter(is_new).collect();
         for held in &new {
-            let asked = self.asked.get(&held.hold).copied();
-            if asked != Some(held.mode) {
-                return Err(format!("{held:?} of {} was asked for as {asked:?}", done.lock));
+            let requested = self.requested.get(&held.hold).copied();
+            if requested != Some(held.mode) {
+                return Err(format!("{held:?} of {} was requested as {requested:?}", done.lock));
             }
             let clashes = |other: &&Held| {
                 let is_same = held.owner.is_some() && held.owner == other.owner;
                 other.hold != held.hold && excludes(held.mode, other.mode, is_same)
             };
             if let Some(other) = after.iter().find(clashes) {
-                return Err(format!("{held:?} was let in to {} beside {other:?}", done.lock));
+                return Err(format!("{} was granted to {held:?} beside {other:?}", done.lock));
             }
         }
         match done.state.kind {
@@ -70,16 +70,16 @@ impl Sharing {
 }
 
 /// All acquires of an operation.
-fn asks(op: &Op) -> impl Iterator<Item = &Acquire> {
-    let ask = match op {
-        Op::Acquire(ask) => Some(ask),
+fn acquires(op: &Op) -> impl Iterator<Item = &Acquire> {
+    let request = match op {
+        Op::Acquire(request) => Some(request),
         Op::Release(release) => release.next.as_ref(),
         _ => None,
     };
-    ask.into_iter()
+    request.into_iter()
 }
 
-/// No more permits are given than there are.
+/// The holders have no more permits than there are.
 fn counted(done: &Execution<'_>, new: &[&Held], after: &[Held], limit: Option<u32>) -> CheckResult {
     let sum: u64 = after.iter().map(|held| u64::from(held.mode.count())).sum();
     if !new.is_empty() && limit.is_none_or(|limit| sum > u64::from(limit)) {
@@ -93,7 +93,7 @@ fn upgraded(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult 
     for held in new.iter().filter(|held| held.mode == LockMode::Upgrade) {
         let mut own = after.iter().filter(|other| other.owner == held.owner);
         if !own.any(|other| other.mode == LockMode::Upgradable) {
-            return Err(format!("{held:?} was upgraded in {} from nothing", done.lock));
+            return Err(format!("{held:?} of {} is an upgrade without an upgradable read", done.lock));
         }
     }
     Ok(())
@@ -106,77 +106,77 @@ fn opened(done: &Execution<'_>, new: &[&Held], after: &[Held]) -> CheckResult {
         if let LockMode::LatchWait { total } = held.mode
             && arrived < u64::from(total)
         {
-            return Err(format!("{} let {held:?} through, and {arrived} have arrived", done.lock));
+            return Err(format!("{} opened for {held:?} after {arrived} arrivals", done.lock));
         }
     }
     Ok(())
 }
 
-/// As many are let in at once as are to meet, or none.
+/// A barrier opens for all parties or none.
 fn met(done: &Execution<'_>, new: &[&Held]) -> CheckResult {
     let of = new.first().and_then(|held| held.mode.total());
     match of {
         Some(of) if new.len() != of as usize => {
-            Err(format!("{} let in {} of {of} who were to meet: {new:?}", done.lock, new.len()))
+            Err(format!("{} opened for {} of {of} parties: {new:?}", done.lock, new.len()))
         }
         _ => Ok(()),
     }
 }
 
-/// The limit changes only by a resize that has seen the former value.
+/// The limit changes only by a resize that states the former value.
 fn resized(done: &Execution<'_>, before: Option<u32>, after: Option<u32>) -> CheckResult {
-    let asked = |ask: &Acquire| Some(after) == ask.mode.total().map(Some);
+    let states_limit = |request: &Acquire| Some(after) == request.mode.total().map(Some);
     let is_right = match (done.op, done.reply) {
         (Op::Resize(resize), Reply::Resize(Resized::Done)) => {
             after == Some(resize.limit) && (before == resize.observed || before == after)
         }
-        // Waiters of a barrier or latch state the number; the first acquire of a semaphore sets it.
+        // Each acquire of a barrier or latch states the limit; the first acquire of a semaphore sets it.
         _ if before.is_none() || done.state.kind != Kind::Semaphore => {
-            after == before || asks(done.op).any(asked)
+            after == before || acquires(done.op).any(states_limit)
         }
         _ => after == before,
     };
     if is_right {
         return Ok(());
     }
-    Err(format!("the number of {} became {after:?} by {:?}, and was {before:?}", done.lock, done.op))
+    Err(format!("the limit of {} changed from {before:?} to {after:?} by {:?}", done.lock, done.op))
 }
 
 /// A refusal has the reason that it states.
-fn refused(done: &Execution<'_>, before: &Before) -> CheckResult {
-    let (Op::Acquire(ask), Reply::Refused(refused)) = (done.op, done.reply) else { return Ok(()) };
-    let own = |held: &&Held| held.owner.is_some() && held.owner == ask.claim.value;
+fn refused(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
+    let (Op::Acquire(request), Reply::Refused(refused)) = (done.op, done.reply) else { return Ok(()) };
+    let own = |held: &&Held| held.owner.is_some() && held.owner == request.claim.value;
     // This operation may have granted another request of the same owner first.
     let now = crate::event::holds(done.state, done.clock);
-    let admitted = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
+    let granted = now.iter().filter(|_| *refused == Refused::WouldDeadlock);
     // The operation may have evicted the owner's hold from a lapsed session.
-    let is_taken = |held: &Held| {
+    let is_evicted = |held: &Held| {
         done.evicts() == Some(held.hold.session()) && now.iter().all(|other| other.hold != held.hold)
     };
-    let had = before.holds.iter().filter(|held| !is_taken(held));
-    let owned: BTreeSet<_> = had.chain(admitted).filter(own).map(|held| held.mode.encode()).collect();
+    let held = before.holds.iter().filter(|held| !is_evicted(held));
+    let owned: BTreeSet<_> = held.chain(granted).filter(own).map(|held| held.mode.encode()).collect();
     let is_right = match refused {
         Refused::WouldDeadlock => !owned.is_empty(),
         Refused::NothingToUpgrade => !owned.contains(&LockMode::Upgradable.encode()),
         Refused::OutOfRange { .. } => {
-            matches!(ask.mode, LockMode::Permits { count, total } if count > before.limit.unwrap_or(total))
+            matches!(request.mode, LockMode::Permits { count, total } if count > before.limit.unwrap_or(total))
         }
         _ => false,
     };
     if is_right {
         return Ok(());
     }
-    Err(format!("{:?} of {} was refused: {refused:?}, and its owner has {owned:?}", ask.mode, done.lock))
+    Err(format!("{:?} of {} was refused: {refused:?}; its owner holds {owned:?}", request.mode, done.lock))
 }
 
 /// A holder of an RwLock reads again at once, regardless of waiters.
-fn read_again(done: &Execution<'_>, before: &Before) -> CheckResult {
-    let Some((ask, Acquired::Taken { .. })) = done.acquires() else { return Ok(()) };
-    let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == ask.claim.value);
+fn read_again(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
+    let Some((request, Acquired::Taken { .. })) = done.acquires() else { return Ok(()) };
+    let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == request.claim.value);
     match own {
         // This operation may have evicted the hold.
-        Some(own) if ask.mode == LockMode::Read && done.evicts() != Some(own.hold.session()) => {
-            Err(format!("{:?} waits to read {}, and its owner has {own:?}", ask.claim.hold, done.lock))
+        Some(own) if request.mode == LockMode::Read && done.evicts() != Some(own.hold.session()) => {
+            Err(format!("{:?} waits to read {}; its owner holds {own:?}", request.claim.hold, done.lock))
         }
         _ => Ok(()),
     }
@@ -196,9 +196,7 @@ impl Check for Sharing {
                 }
             }
             // The state of the store is unknown until the next operation.
-            Event::Server(
-                ServerEvent::Up { with_data: false } | ServerEvent::FailedOver | ServerEvent::Jumped(_),
-            ) => self.locks.clear(),
+            Event::Server(what) if what.makes_state_unknown() => self.locks.clear(),
             _ => {}
         }
         Ok(())

@@ -3,7 +3,7 @@
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{
     Event, Execution, GuardId, Held, HostEvent, LeasePolicy, LockId, NewGuard, ServerEvent, TaskEvent,
-    TaskId, ends,
+    TaskId, session_ends,
 };
 use crate::world::time::Instant;
 use leasehold_core::{FencingToken, HoldId, SessionId};
@@ -12,25 +12,25 @@ use std::ops::Add;
 use std::time::Duration;
 
 /// How long the report of an expired lease may take.
-const TOLD_WITHIN: Duration = Duration::from_millis(60);
+const REPORTED_WITHIN: Duration = Duration::from_millis(60);
 /// The same if the store has reported the hold gone. The engine first requests the reason, within a second.
-const TOLD_WHY_WITHIN: Duration = Duration::from_millis(1100);
-/// How long after it is due a renewal may take, with a drift of clocks.
+const REASON_REPORTED_WITHIN: Duration = Duration::from_millis(1100);
+/// How long after its due time a renewal may take, with clock drift.
 const RENEWAL_SLACK: Duration = Duration::from_millis(700);
 
-/// While a guard is valid, the store has its hold, for as long as the guard promises, and the session that it depends
-/// on. When a guard becomes invalid, the loss is reported. A forced release is noticed by the next renewal.
+/// The hold of a valid guard, and the session that it depends on, last at the store as long as the guard is valid. When
+/// a guard becomes invalid, the loss is reported. The next renewal finds a forced release.
 #[derive(Debug, Default)]
 pub struct HolderValidity {
     held: BTreeMap<LockId, Vec<Held>>,
-    believed: BTreeMap<GuardId, Believed>,
-    /// Holds that live with their sessions.
+    guards: BTreeMap<GuardId, ValidGuard>,
+    /// Holds that end with their sessions.
     sessions: BTreeSet<HoldId>,
     /// When sessions end at the store.
-    ends: BTreeMap<SessionId, Instant>,
+    session_ends: BTreeMap<SessionId, Instant>,
     /// Holds that were released by force, and when.
     freed: BTreeMap<(LockId, FencingToken), Instant>,
-    /// The tokens that a hold received. A hold released by force can return with another token.
+    /// The tokens of each hold. A hold released by force can return with another token.
     tokens: BTreeMap<HoldId, BTreeSet<(LockId, FencingToken)>>,
     /// Holds that returned by a late acquire, after they were released by force and another hold had ended since.
     /// Their holders are not notified.
@@ -38,61 +38,62 @@ pub struct HolderValidity {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Believed {
+struct ValidGuard {
     lock: LockId,
     task: TaskId,
     fence: FencingToken,
     until: Instant,
-    /// When the task last learned of it.
-    heard: Instant,
-    told: bool,
+    /// When its validity was last reported.
+    reported_at: Instant,
+    /// Whether its loss was reported.
+    is_reported: bool,
     lease_policy: LeasePolicy,
 }
 
 impl HolderValidity {
-    fn judge(
+    fn check_guard(
         &self,
         at: Instant,
         guard_id: GuardId,
-        believed: Believed,
+        guard: ValidGuard,
         context: &CheckContext,
     ) -> CheckResult {
-        let Believed { lock, task, fence, until, .. } = believed;
+        let ValidGuard { lock, task, fence, until, .. } = guard;
         let hold = context.guards.hold(guard_id);
         if until <= at || self.freed.contains_key(&(lock, fence)) {
             return Ok(());
         }
         if let Some(hold) = hold.filter(|hold| self.sessions.contains(hold)) {
-            let end = self.ends.get(&hold.session()).copied();
+            let end = self.session_ends.get(&hold.session()).copied();
             if end.is_none_or(|end| end < until) {
                 return Err(format!(
-                    "{task} believes in {lock} until {until}, but its session lives until {end:?} only"
+                    "the guard of {task} on {lock} is valid until {until}, and its session until {end:?}"
                 ));
             }
         }
         let held = self.held.get(&lock).map(Vec::as_slice).unwrap_or_default();
         match held.iter().find(|held| (Some(held.hold), held.fence) == (hold, fence)) {
-            None if held.is_empty() => {
-                Err(format!("{task} believes in {lock} until {until}, but the store holds nothing of it"))
-            }
+            None if held.is_empty() => Err(format!(
+                "the guard of {task} on {lock} is valid until {until}, and the store has no hold"
+            )),
             None => Err(format!(
-                "{task} believes in {fence} of {lock} until {until}, but the store holds {held:?}"
+                "guard {fence} of {task} on {lock} is valid until {until}, and the store has {held:?}"
             )),
             Some(Held { until: Some(end), .. }) if *end < until => {
-                Err(format!("{task} believes in {lock} until {until}, but the store until {end} only"))
+                Err(format!("the guard of {task} on {lock} is valid until {until}, and its hold until {end}"))
             }
             Some(_) => Ok(()),
         }
     }
 
     fn executed(&mut self, at: Instant, done: &Execution<'_>) {
-        self.ends = ends(done.sessions, done.clock);
+        self.session_ends = session_ends(done.sessions, done.clock);
         if let Some(Some(fence)) = done.freed() {
             self.freed.insert((done.lock, fence), at);
         }
         let holds = done.holds(at);
-        for Held { hold, fence, life, .. } in &holds {
-            if life.ends_with_session() {
+        for Held { hold, fence, liveness, .. } in &holds {
+            if liveness.ends_with_session() {
                 self.sessions.insert(*hold);
             }
             let tokens = self.tokens.entry(*hold).or_default();
@@ -115,83 +116,95 @@ impl Check for HolderValidity {
             Event::Executed(done) => {
                 self.executed(at, done);
                 if context.promises.exclusion {
-                    let mut of_it = self.believed.iter().filter(|(_, believed)| believed.lock == done.lock);
-                    of_it
-                        .try_for_each(|(guard_id, believed)| self.judge(at, *guard_id, *believed, context))?;
+                    let mut of_lock = self.guards.iter().filter(|(_, guard)| guard.lock == done.lock);
+                    of_lock
+                        .try_for_each(|(guard_id, guard)| self.check_guard(at, *guard_id, *guard, context))?;
                 }
             }
             Event::SessionExecuted(done) => {
-                self.ends = ends(done.sessions, done.clock);
+                self.session_ends = session_ends(done.sessions, done.clock);
                 if context.promises.exclusion {
-                    self.believed
+                    self.guards
                         .iter()
-                        .try_for_each(|(guard_id, believed)| self.judge(at, *guard_id, *believed, context))?;
+                        .try_for_each(|(guard_id, guard)| self.check_guard(at, *guard_id, *guard, context))?;
                 }
             }
             Event::Foreign(lock, Some(_)) => drop(self.held.remove(&lock)),
             Event::Task(
                 task,
                 lock,
-                TaskEvent::Acquired(guard_id, NewGuard { fence, belief, lease_policy, .. }),
+                TaskEvent::Acquired(guard_id, NewGuard { fence, validity, lease_policy, .. }),
             ) => {
-                let until = belief.until;
-                // The store knows a hold that was handed on by the token that it has given.
-                let fence = context.guards.get(guard_id).map_or(fence, |known| known.known_as);
-                let believed = Believed { lock, task, fence, until, heard: at, told: false, lease_policy };
-                self.believed.insert(guard_id, believed);
+                let until = validity.until;
+                // The store knows a hold that was handed off by its first token.
+                let fence = context.guards.get(guard_id).map_or(fence, |known| known.hold_token);
+                let guard = ValidGuard {
+                    lock,
+                    task,
+                    fence,
+                    until,
+                    reported_at: at,
+                    is_reported: false,
+                    lease_policy,
+                };
+                self.guards.insert(guard_id, guard);
                 if context.promises.exclusion {
-                    return self.judge(at, guard_id, believed, context);
+                    return self.check_guard(at, guard_id, guard, context);
                 }
             }
-            Event::Task(_, _, TaskEvent::ValidityChanged(guard_id, belief)) => {
-                let Some(believed) = self.believed.get_mut(&guard_id) else { return Ok(()) };
-                (believed.until, believed.heard) = (belief.until, at);
-                let believed = *believed;
+            Event::Task(_, _, TaskEvent::ValidityChanged(guard_id, validity)) => {
+                let Some(guard) = self.guards.get_mut(&guard_id) else { return Ok(()) };
+                (guard.until, guard.reported_at) = (validity.until, at);
+                let guard = *guard;
                 if context.promises.exclusion {
-                    return self.judge(at, guard_id, believed, context);
+                    return self.check_guard(at, guard_id, guard, context);
                 }
             }
             Event::Task(_, _, TaskEvent::LossReported(guard_id, _)) => {
-                if let Some(believed) = self.believed.get_mut(&guard_id) {
-                    believed.told = true;
+                if let Some(guard) = self.guards.get_mut(&guard_id) {
+                    guard.is_reported = true;
                 }
             }
             // A conversion is not visible until it has ended.
             Event::Task(_, _, TaskEvent::Releasing(guard_id, _) | TaskEvent::Converting(guard_id)) => {
-                self.believed.remove(&guard_id);
+                self.guards.remove(&guard_id);
             }
-            // A failover may bring back what was released.
+            // A failover may restore a released hold.
             Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
             Event::Host(host, HostEvent::Crashed) => {
-                self.believed.retain(|_, believed| believed.task.host != host);
+                self.guards.retain(|_, guard| guard.task.host != host);
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn pass(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
-        for (guard_id, believed) in self.believed.iter().filter(|(_, believed)| !believed.told) {
-            let Believed { lock, task, fence, .. } = *believed;
-            let Some(well_since) = context.health(task.host).and_then(super::Health::stirs_since) else {
+    fn advance(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
+        for (guard_id, guard) in self.guards.iter().filter(|(_, guard)| !guard.is_reported) {
+            let ValidGuard { lock, task, fence, .. } = *guard;
+            let Some(healthy_since) =
+                context.health(task.host).and_then(super::Health::background_healthy_since)
+            else {
                 continue;
             };
             if let Some(freed) = self.freed.get(&(lock, fence))
-                && let LeasePolicy::Renewed(lease) = believed.lease_policy
-                && at > freed.max(&well_since).add(lease / 3 + RENEWAL_SLACK)
-                && believed.until > at
+                && let LeasePolicy::Renewed(lease) = guard.lease_policy
+                && at > freed.max(&healthy_since).add(lease / 3 + RENEWAL_SLACK)
+                && guard.until > at
                 && context.guards.hold(*guard_id).is_none_or(|hold| !self.returned.contains(&hold))
             {
-                return Err(format!("{task} still believes in {lock}, which was taken by force at {freed}"));
+                return Err(format!(
+                    "the guard of {task} on {lock} is still valid, and it was released by force at {freed}"
+                ));
             }
-            // A hold that is found to be gone ends before its time.
-            let (ended, within) = if believed.until < believed.heard {
-                (believed.heard, TOLD_WHY_WITHIN)
+            // If a hold is found to be gone, its validity ends early.
+            let (ended, within) = if guard.until < guard.reported_at {
+                (guard.reported_at, REASON_REPORTED_WITHIN)
             } else {
-                (believed.until, TOLD_WITHIN)
+                (guard.until, REPORTED_WITHIN)
             };
-            if at > ended.max(well_since) + within {
-                return Err(format!("{task} was not told that its hold of {lock} ended at {ended}"));
+            if at > ended.max(healthy_since) + within {
+                return Err(format!("the loss of {lock} at {ended} was not reported to {task}"));
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! The call of a script, read back into the operation that it is.
+//! The call of a script, parsed into an operation.
 //!
-//! The formats are those that the heads of the scripts give.
+//! The heads of the scripts define the formats.
 
 use super::reply::Failure;
-use super::script::{For, Script};
+use super::script::{KindSource, Script};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
     Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Reserve,
@@ -11,21 +11,21 @@ use leasehold_core::{
 };
 use std::str::FromStr;
 
-/// A call, understood.
-#[allow(clippy::large_enum_variant, reason = "nearly all calls are of the largest kind, and none is kept")]
+/// A parsed call.
+#[allow(clippy::large_enum_variant, reason = "nearly all calls are of the largest kind, and none is stored")]
 pub(super) enum Call {
-    /// Of an operation on a lock.
-    OnLock(Box<OnLock>),
+    /// An operation on a lock.
+    Lock(Box<LockCall>),
     /// Several extends, one for each lock.
-    Extends(Vec<OnLock>),
-    /// Of acquires of all of several Mutexes, or none: by their keys.
+    Extends(Vec<LockCall>),
+    /// An acquire of all of several Mutexes, by their keys.
     AcquireAll(Vec<(String, Acquire)>),
-    /// Of a beat, and the index of the sessions.
+    /// A heartbeat, and the index of the sessions.
     Heartbeat(Heartbeat, String),
 }
 
 /// The call of an operation on a lock.
-pub(super) struct OnLock {
+pub(super) struct LockCall {
     /// The lock's key.
     pub(super) key: String,
     pub(super) kind: Kind,
@@ -39,46 +39,46 @@ pub(super) struct OnLock {
     pub(super) sessions: String,
 }
 
-/// The arguments that are left.
-struct Rest<'a>(std::slice::Iter<'a, Vec<u8>>);
+/// The remaining arguments.
+struct Arguments<'a>(std::slice::Iter<'a, Vec<u8>>);
 
-type Read<T> = Result<T, Failure>;
+type CallResult<T> = Result<T, Failure>;
 
 impl Call {
     /// Parses the arguments after the script's name.
-    pub(super) fn read(script: Script, of: For, arguments: &[Vec<u8>]) -> Read<Self> {
-        let mut rest = Rest(arguments.iter());
-        let keys = (0..rest.number()?).map(|_| rest.text()).collect::<Read<Vec<_>>>()?;
+    pub(super) fn parse(script: Script, kind: KindSource, arguments: &[Vec<u8>]) -> CallResult<Self> {
+        let mut arguments = Arguments(arguments.iter());
+        let keys = (0..arguments.number()?).map(|_| arguments.text()).collect::<CallResult<Vec<_>>>()?;
         if script == Script::Heartbeat {
             let [_, index] = keys[..] else { return Err(malformed()) };
-            return Ok(Self::Heartbeat(rest.beat()?, index.to_owned()));
+            return Ok(Self::Heartbeat(arguments.heartbeat()?, index.to_owned()));
         }
         if script == Script::Extend {
-            let extends = keys.into_iter().map(|key| rest.extend(key)).collect::<Read<_>>()?;
-            return if rest.is_empty() { Ok(Self::Extends(extends)) } else { Err(malformed()) };
+            let extends = keys.into_iter().map(|key| arguments.extend(key)).collect::<CallResult<_>>()?;
+            return if arguments.is_empty() { Ok(Self::Extends(extends)) } else { Err(malformed()) };
         }
         if script == Script::AcquireAll {
-            return rest.acquire_all(&keys).map(Self::AcquireAll);
+            return arguments.acquire_all(&keys).map(Self::AcquireAll);
         }
-        let kind = match of {
-            For::Kind(kind) => kind,
-            For::Named => {
-                let kind = Kind::parse(rest.last()?).filter(|kind| kind.is_shared());
+        let kind = match kind {
+            KindSource::Script(kind) => kind,
+            KindSource::LastArgument => {
+                let kind = Kind::parse(arguments.last()?).filter(|kind| kind.is_shared());
                 kind.ok_or_else(malformed)?
             }
         };
-        OnLock::read(script, kind, &keys, rest).map(|call| Self::OnLock(Box::new(call)))
+        LockCall::parse(script, kind, &keys, arguments).map(|call| Self::Lock(Box::new(call)))
     }
 }
 
-impl OnLock {
-    fn read(script: Script, kind: Kind, keys: &[&str], mut rest: Rest<'_>) -> Read<Self> {
+impl LockCall {
+    fn parse(script: Script, kind: Kind, keys: &[&str], mut arguments: Arguments<'_>) -> CallResult<Self> {
         let mut released = String::new();
         let mut kind = kind;
         // Whether there are subscribers: Redisson clients, or observers of an Election.
-        let is_heard = matches!(kind, Kind::Reentrant | Kind::Election);
-        if is_heard && !matches!(script, Script::ExtendOne | Script::Inspect | Script::RaiseFence) {
-            rest.last()?.clone_into(&mut released);
+        let has_subscribers = matches!(kind, Kind::Reentrant | Kind::Election);
+        if has_subscribers && !matches!(script, Script::ExtendOne | Script::Inspect | Script::RaiseFence) {
+            arguments.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
         // Release keys follow the lock's; those of a session and the audit only where needed.
@@ -88,20 +88,20 @@ impl OnLock {
         let mut mailboxes = String::new();
         let claim = match script {
             Script::Evict => None,
-            _ => rest.claim()?,
+            _ => arguments.claim()?,
         };
         let op = match script {
             Script::Inspect => Op::Inspect(Inspect { claim, details }),
             Script::Evict => {
-                let dead = parsed(rest.text()?)?;
-                rest.text()?;
-                rest.text()?.clone_into(&mut mailboxes);
-                Op::Evict(Evict { session: dead, actor: rest.label()? })
+                let session = parsed(arguments.text()?)?;
+                arguments.text()?;
+                arguments.text()?.clone_into(&mut mailboxes);
+                Op::Evict(Evict { session, actor: arguments.label()? })
             }
-            Script::Free => {
-                rest.text()?.clone_into(&mut mailboxes);
-                let actor = rest.label()?;
-                let observed = match (rest.text()?, rest.text()?) {
+            Script::ForceRelease => {
+                arguments.text()?.clone_into(&mut mailboxes);
+                let actor = arguments.label()?;
+                let observed = match (arguments.text()?, arguments.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
                     ("stranger", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
                     _ => return Err(malformed()),
@@ -109,59 +109,59 @@ impl OnLock {
                 Op::ForceRelease(ForceRelease { observed, actor })
             }
             Script::ExtendOne => {
-                let (claim, lease_ms) = (claim.ok_or_else(malformed)?, rest.number()?);
-                let keep_record = !rest.text()?.is_empty();
+                let (claim, lease_ms) = (claim.ok_or_else(malformed)?, arguments.number()?);
+                let keep_record = !arguments.text()?.is_empty();
                 if kind == Kind::Mutex {
-                    kind = kind_of_mark(rest.text()?)?;
+                    kind = kind_of_mark(arguments.text()?)?;
                 }
-                let reserve = if rest.is_empty() { None } else { Some(rest.reserve()?) };
+                let reserve = if arguments.is_empty() { None } else { Some(arguments.reserve()?) };
                 Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
             }
             Script::Acquire => {
-                rest.text()?.clone_into(&mut mailboxes);
-                let mut ask = rest.acquire(claim)?;
+                arguments.text()?.clone_into(&mut mailboxes);
+                let mut acquire = arguments.acquire(claim)?;
                 if with_session {
-                    ask.predecessor = Some(parsed(rest.text()?)?);
+                    acquire.predecessor = Some(parsed(arguments.text()?)?);
                 }
-                ask.mode = rest.mode(kind)?;
-                Op::Acquire(ask)
+                acquire.mode = arguments.mode(kind)?;
+                Op::Acquire(acquire)
             }
             Script::Resize => {
-                rest.text()?.clone_into(&mut mailboxes);
-                let observed = match rest.text()? {
+                arguments.text()?.clone_into(&mut mailboxes);
+                let observed = match arguments.text()? {
                     "" => None,
                     observed => Some(parsed(observed)?),
                 };
-                Op::Resize(Resize { observed, limit: parsed(rest.text()?)? })
+                Op::Resize(Resize { observed, limit: parsed(arguments.text()?)? })
             }
             Script::RaiseFence => Op::RaiseFence(RaiseFence {
                 claim: claim.ok_or_else(malformed)?,
-                fence: parsed(rest.text()?)?,
+                fence: parsed(arguments.text()?)?,
             }),
             Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
             Script::Release => {
-                rest.text()?.clone_into(&mut mailboxes);
-                let action = match rest.text()? {
+                arguments.text()?.clone_into(&mut mailboxes);
+                let action = match arguments.text()? {
                     "grant" => ReleaseAction::Grant,
                     "free" => ReleaseAction::Free,
                     "tell" => {
-                        rest.last()?.clone_into(&mut released);
+                        arguments.last()?.clone_into(&mut released);
                         ReleaseAction::FreeAndPublish
                     }
                     for_ms => ReleaseAction::Cooldown { for_ms: parsed(for_ms)? },
                 };
-                let next = if rest.is_empty() {
+                let next = if arguments.is_empty() {
                     None
                 } else {
-                    let claim = rest.claim()?;
-                    let mut next = rest.acquire(claim)?;
-                    next.mode = rest.mode(kind)?;
+                    let claim = arguments.claim()?;
+                    let mut next = arguments.acquire(claim)?;
+                    next.mode = arguments.mode(kind)?;
                     Some(next)
                 };
                 Op::Release(Release { claim: claim.ok_or_else(malformed)?, action, next })
             }
         };
-        if rest.is_empty() {
+        if arguments.is_empty() {
             Ok(Self { key, kind, op, mailboxes, released, sessions })
         } else {
             Err(malformed())
@@ -169,28 +169,28 @@ impl OnLock {
     }
 }
 
-impl<'a> Rest<'a> {
+impl<'a> Arguments<'a> {
     fn is_empty(&self) -> bool {
         self.0.len() == 0
     }
 
-    fn text(&mut self) -> Read<&'a str> {
+    fn text(&mut self) -> CallResult<&'a str> {
         let bytes = self.0.next().ok_or_else(malformed)?;
         std::str::from_utf8(bytes).map_err(|_| malformed())
     }
 
-    /// The argument behind all others.
-    fn last(&mut self) -> Read<&'a str> {
+    /// The last of the remaining arguments.
+    fn last(&mut self) -> CallResult<&'a str> {
         let bytes = self.0.next_back().ok_or_else(malformed)?;
         std::str::from_utf8(bytes).map_err(|_| malformed())
     }
 
-    fn number(&mut self) -> Read<u64> {
+    fn number(&mut self) -> CallResult<u64> {
         parsed(self.text()?)
     }
 
-    /// A hold and the user's own value; `None` where no hold stands there.
-    fn claim(&mut self) -> Read<Option<Claim>> {
+    /// A hold and the user's own value; `None` if the hold is empty.
+    fn claim(&mut self) -> CallResult<Option<Claim>> {
         let (hold, own) = (self.text()?, self.text()?);
         if hold.is_empty() {
             return Ok(None);
@@ -204,7 +204,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The arguments of an extend that reserves fencing tokens.
-    fn reserve(&mut self) -> Read<Reserve> {
+    fn reserve(&mut self) -> CallResult<Reserve> {
         let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
         match tell {
             "" | "1" => Ok(Reserve { tokens, notify_wanted: tell == "1" }),
@@ -212,8 +212,8 @@ impl<'a> Rest<'a> {
         }
     }
 
-    /// The arguments for one of several locks to extend.
-    fn extend(&mut self, key: &str) -> Read<OnLock> {
+    /// The arguments of an extend of one of several locks.
+    fn extend(&mut self, key: &str) -> CallResult<LockCall> {
         let token = self.text()?;
         let kind = if Kind::Election.matches_token(token) { Kind::Election } else { Kind::Mutex };
         let hold = token.strip_prefix(kind.token_prefix()).ok_or_else(malformed)?;
@@ -222,11 +222,11 @@ impl<'a> Rest<'a> {
             Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false, reserve: None };
         let (mailboxes, released, sessions) = (String::new(), String::new(), String::new());
         let key = key.to_owned();
-        Ok(OnLock { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })
+        Ok(LockCall { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })
     }
 
     /// The arguments of an acquire after its claim.
-    fn acquire(&mut self, claim: Option<Claim>) -> Read<Acquire> {
+    fn acquire(&mut self, claim: Option<Claim>) -> CallResult<Acquire> {
         let claim = claim.ok_or_else(malformed)?;
         let lease_ms = self.number()?;
         let label = self.label()?;
@@ -238,7 +238,7 @@ impl<'a> Rest<'a> {
             "" => None,
             adopt_ms => Some(parsed(adopt_ms)?),
         };
-        let liveness = self.life()?;
+        let liveness = self.liveness()?;
         Ok(Acquire {
             claim,
             lease_ms,
@@ -252,7 +252,7 @@ impl<'a> Rest<'a> {
     }
 
     /// The lock mode, of a kind that has modes.
-    fn mode(&mut self, kind: Kind) -> Read<LockMode> {
+    fn mode(&mut self, kind: Kind) -> CallResult<LockMode> {
         if kind.is_shared() {
             LockMode::parse(self.text()?).ok_or_else(malformed)
         } else {
@@ -261,13 +261,13 @@ impl<'a> Rest<'a> {
     }
 
     /// The arguments of an acquire of several locks, with two keys each.
-    fn acquire_all(mut self, keys: &[&str]) -> Read<Vec<(String, Acquire)>> {
-        let (label, liveness) = (self.label()?, self.life()?);
+    fn acquire_all(mut self, keys: &[&str]) -> CallResult<Vec<(String, Acquire)>> {
+        let (label, liveness) = (self.label()?, self.liveness()?);
         let locks = keys.chunks(2).map(|keys| match keys {
             [lock, _record] => {
                 let (claim, lease_ms) = (self.claim()?.ok_or_else(malformed)?, self.number()?);
                 let label = label.clone();
-                let ask = Acquire {
+                let acquire = Acquire {
                     claim,
                     lease_ms,
                     label,
@@ -277,28 +277,28 @@ impl<'a> Rest<'a> {
                     predecessor: None,
                     mode: LockMode::Exclusive,
                 };
-                Ok(((*lock).to_owned(), ask))
+                Ok(((*lock).to_owned(), acquire))
             }
             _ => Err(malformed()),
         });
-        let asks = locks.collect::<Read<_>>()?;
+        let asks = locks.collect::<CallResult<_>>()?;
         if self.is_empty() { Ok(asks) } else { Err(malformed()) }
     }
 
-    fn life(&mut self) -> Read<Liveness> {
+    fn liveness(&mut self) -> CallResult<Liveness> {
         match self.text()? {
-            life if life.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&life[1..])? }),
+            text if text.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&text[1..])? }),
             "l" => Ok(Liveness::Lease),
             _ => Err(malformed()),
         }
     }
 
-    fn label(&mut self) -> Read<Label> {
+    fn label(&mut self) -> CallResult<Label> {
         Label::new(self.text()?).map_err(|_| malformed())
     }
 
     /// The arguments of a heartbeat.
-    fn beat(&mut self) -> Read<Heartbeat> {
+    fn heartbeat(&mut self) -> CallResult<Heartbeat> {
         let (session, alive_ms) = (parsed(self.text()?)?, self.number()?);
         // Derived from the above.
         self.number()?;
@@ -307,7 +307,7 @@ impl<'a> Rest<'a> {
             ("1", about) => Some(about.to_owned()),
             _ => return Err(malformed()),
         };
-        let held = (0..self.number()?).map(|_| self.lock()).collect::<Read<_>>()?;
+        let held = (0..self.number()?).map(|_| self.lock()).collect::<CallResult<_>>()?;
         let mut left = Vec::new();
         while !self.is_empty() {
             left.push(self.lock()?);
@@ -315,8 +315,8 @@ impl<'a> Rest<'a> {
         Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left })
     }
 
-    /// A lock, as a session's record calls it.
-    fn lock(&mut self) -> Read<Lock> {
+    /// A lock, as a session's record names it.
+    fn lock(&mut self) -> CallResult<Lock> {
         let lock = self.text()?.strip_prefix("l:").and_then(|lock| {
             let (kind, name) = lock.split_once(':')?;
             Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
@@ -326,14 +326,14 @@ impl<'a> Rest<'a> {
 }
 
 /// The kind of a string lock, by the prefix of its token.
-fn kind_of_mark(mark: &str) -> Read<Kind> {
+fn kind_of_mark(mark: &str) -> CallResult<Kind> {
     [Kind::Mutex, Kind::Election].into_iter().find(|kind| kind.token_prefix() == mark).ok_or_else(malformed)
 }
 
-fn parsed<T: FromStr>(text: &str) -> Read<T> {
+fn parsed<T: FromStr>(text: &str) -> CallResult<T> {
     text.parse().map_err(|_| malformed())
 }
 
 fn malformed() -> Failure {
-    Failure::new("ERR this is no call of that script")
+    Failure::new("ERR this is not a call of that script")
 }

@@ -12,7 +12,7 @@ use leasehold_core::{
 pub(super) struct Failure(String);
 
 impl Failure {
-    /// Its code, in capitals, and its text.
+    /// An error of a code, in capitals, and a text.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -101,12 +101,14 @@ pub(super) fn time(now_us: u64) -> Value {
 /// The reply to a session call: a heartbeat's result, the number ended, or the members of the index.
 pub(super) fn of_sessions(reply: &SessionReply) -> Value {
     match reply {
-        SessionReply::Heartbeat(beaten) => Value::Integer(i64::from(*beaten == HeartbeatReply::Alive)),
+        SessionReply::Heartbeat(heartbeat_reply) => {
+            Value::Integer(i64::from(*heartbeat_reply == HeartbeatReply::Alive))
+        }
         SessionReply::End => Value::Integer(1),
         SessionReply::List(entries) => {
             Value::Array(entries.iter().map(|entry| Value::bulk(entry.session.to_string())).collect())
         }
-        _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
+        _ => Value::Failure(Failure::new("ERR this server cannot encode the reply of the model")),
     }
 }
 
@@ -124,7 +126,7 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())
 }
 
-/// The reply to an operation as its script gives it.
+/// The reply of the script of an operation.
 pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(kind, acquired),
@@ -134,9 +136,9 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
                 Ok(acquired) => of_acquire(kind, acquired),
                 Err(refused) => of_refusal(refused),
             });
-            let said = [Value::bulk(fate(*status)), Value::Array(who(holder.as_ref()))];
+            let values = [Value::bulk(hold_status(*status)), Value::Array(holder_fields(holder.as_ref()))];
             let remaining_holds = (kind == Kind::Reentrant).then(|| Value::number(*remaining_holds));
-            Value::Array(said.into_iter().chain(remaining_holds).chain(next).collect())
+            Value::Array(values.into_iter().chain(remaining_holds).chain(next).collect())
         }
         Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::Raised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),
@@ -146,11 +148,12 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
         Reply::Inspect(seen) if kind.is_shared() => {
             let Inspection { waiters, hold_status: status, shared_holders, limit, .. } = seen;
             let shared_holders =
-                shared_holders.iter().map(|holder| Value::Array(who(Some(holder)))).collect();
-            let said = [Value::number(*waiters), Value::bulk(status.map_or("", fate)), limit_of(*limit)];
+                shared_holders.iter().map(|holder| Value::Array(holder_fields(Some(holder)))).collect();
+            let values =
+                [Value::number(*waiters), Value::bulk(status.map_or("", hold_status)), limit_of(*limit)];
             let in_full = matches!(op, Op::Inspect(inspect) if inspect.details);
             let audit = in_full.then(|| of_audit(seen));
-            Value::Array(said.into_iter().chain([Value::Array(shared_holders)]).chain(audit).collect())
+            Value::Array(values.into_iter().chain([Value::Array(shared_holders)]).chain(audit).collect())
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.details)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
@@ -160,16 +163,16 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
         }
         Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("freed")]),
         Reply::ForceRelease(ForceReleased::Changed { holder }) => {
-            Value::Array(vec![Value::bulk("changed"), Value::Array(who(holder.as_ref()))])
+            Value::Array(vec![Value::bulk("changed"), Value::Array(holder_fields(holder.as_ref()))])
         }
         Reply::Refused(refused) => of_refusal(refused),
-        _ => Value::Failure(Failure::new("ERR the model has an answer that this server cannot write")),
+        _ => Value::Failure(Failure::new("ERR this server cannot encode the reply of the model")),
     }
 }
 
 /// The reply for each of several locks.
-pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
-    let one = |share: &MultiAcquired| match share {
+pub(super) fn of_multi_replies(replies: &[MultiAcquired]) -> Value {
+    let one = |reply: &MultiAcquired| match reply {
         MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) => {
             of_acquire(Kind::Mutex, acquired)
         }
@@ -177,27 +180,26 @@ pub(super) fn of_shares(shares: &[MultiAcquired]) -> Value {
         MultiAcquired::Available => Value::bulk("open"),
         MultiAcquired::Held => Value::bulk("held"),
     };
-    Value::Array(shares.iter().map(one).collect())
+    Value::Array(replies.iter().map(one).collect())
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiters, hold_status: found, foreign_fingerprint, .. } = seen;
-    let who = Value::Array(who(holder.as_ref()));
-    let mut said = vec![Value::number(*waiters), Value::bulk(found.map_or("", fate)), who];
+    let Inspection { holder, waiters: waiting, hold_status: found, foreign_fingerprint: stranger, .. } = seen;
+    let holder = Value::Array(holder_fields(holder.as_ref()));
+    let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
-        let foreign_fingerprint = foreign_fingerprint
-            .map_or_else(String::new, |foreign_fingerprint| foreign_fingerprint.to_string());
-        said.extend([Value::bulk(foreign_fingerprint), of_audit(seen)]);
+        let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
+        values.extend([Value::bulk(stranger), of_audit(seen)]);
     }
-    Value::Array(said)
+    Value::Array(values)
 }
 
-/// The text of an audit.
+/// An audit as text.
 fn of_audit(seen: &Inspection) -> Value {
     Value::bulk(seen.audit.iter().map(of_entry).collect::<Vec<_>>().join("\n"))
 }
 
-/// How many there are in all, or -1.
+/// A limit, or -1.
 fn limit_of(limit: Option<u32>) -> Value {
     limit.map_or(Value::Integer(-1), |limit| Value::Integer(limit.into()))
 }
@@ -205,22 +207,21 @@ fn limit_of(limit: Option<u32>) -> Value {
 /// An audit entry as text.
 fn of_entry(entry: &AuditEntry) -> String {
     let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
-    let (known, whose) = entry.holder.as_ref().map_or((0, ""), |whose| (1, whose.as_str()));
-    format!("{}\t{}\t{fence}\t{known}\t{whose}\t{}", entry.at_ms, ended(entry.ended), entry.actor)
+    let (is_known, owner) = entry.holder.as_ref().map_or((0, ""), |owner| (1, owner.as_str()));
+    format!("{}\t{}\t{fence}\t{is_known}\t{owner}\t{}", entry.at_ms, ended(entry.ended), entry.actor)
 }
 
 fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
     match acquired {
-        Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
-            let said = [
+        Acquired::Granted { fence, remaining_ms, others_wait, owner_holds: entered } => {
+            let values = [
                 Value::bulk("granted"),
                 Value::number(fence.as_u64()),
                 Value::number(*remaining_ms),
                 Value::Integer((*others_wait).into()),
             ];
-            let owner_holds =
-                owner_holds.map(|owner_holds| [owner_holds.count, owner_holds.lease_ms].map(Value::number));
-            Value::Array(said.into_iter().chain(owner_holds.into_iter().flatten()).collect())
+            let entered = entered.map(|entered| [entered.count, entered.lease_ms].map(Value::number));
+            Value::Array(values.into_iter().chain(entered.into_iter().flatten()).collect())
         }
         Acquired::Taken { holder, position, predecessor, other_holders } => {
             let position = position.map_or(Value::Integer(-1), Value::number);
@@ -228,10 +229,10 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             let alive = predecessor
                 .and_then(|predecessor| predecessor.alive_ms)
                 .map_or(Value::Integer(-1), Value::number);
-            let said = [Value::bulk("taken"), position, Value::bulk(session), alive];
-            let other_holders: Vec<_> = other_holders.iter().map(ToString::to_string).collect();
-            let other_holders = kind.is_shared().then(|| Value::bulk(other_holders.join(" ")));
-            Value::Array(said.into_iter().chain(other_holders).chain(who(holder.as_ref())).collect())
+            let values = [Value::bulk("taken"), position, Value::bulk(session), alive];
+            let others: Vec<_> = other_holders.iter().map(ToString::to_string).collect();
+            let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
+            Value::Array(values.into_iter().chain(others).chain(holder_fields(holder.as_ref())).collect())
         }
         Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
     }
@@ -265,17 +266,17 @@ fn of_refusal(refused: &Refused) -> Value {
     Value::Array([word, found].map(Value::bulk).into())
 }
 
-/// What another client may learn of the holder.
-fn who(holder: Option<&Holder>) -> Vec<Value> {
+/// The holder, as other clients may see it.
+fn holder_fields(holder: Option<&Holder>) -> Vec<Value> {
     let Some(holder) = holder else { return Vec::new() };
-    let mut who = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];
+    let mut fields = vec![holder.remaining_ms.map_or(Value::Integer(-1), Value::number)];
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
         let session = match holder.session {
             _ if holder.in_cooldown => "rests".to_owned(),
             session => session.map_or_else(String::new, |session| session.to_string()),
         };
-        who.extend([
+        fields.extend([
             Value::number(fence),
             Value::number(since_ms),
             Value::bulk(label.as_str()),
@@ -284,15 +285,15 @@ fn who(holder: Option<&Holder>) -> Vec<Value> {
     }
     if holder.mode != LockMode::Exclusive {
         let owner = holder.owner.as_ref().map_or("", |owner| owner.as_str());
-        who.extend([owner, &holder.mode.encode()].map(Value::bulk));
+        fields.extend([owner, &holder.mode.encode()].map(Value::bulk));
     } else if let Some(owner) = &holder.owner {
-        who.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
+        fields.extend([Value::bulk(owner.as_str()), Value::number(holder.count)]);
     }
-    who
+    fields
 }
 
-fn fate(fate: HoldStatus) -> &'static str {
-    match fate {
+fn hold_status(status: HoldStatus) -> &'static str {
+    match status {
         HoldStatus::Held => "held",
         HoldStatus::Queued => "queued",
         HoldStatus::Ended(how) => ended(how),

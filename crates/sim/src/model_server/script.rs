@@ -1,4 +1,4 @@
-//! Which of the library's scripts a text is.
+//! Recognises the library's scripts.
 
 use super::reply::Failure;
 use leasehold_core::Kind;
@@ -7,15 +7,15 @@ use leasehold_core::Kind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Script {
     Acquire,
-    /// Several at once.
+    /// Of several locks.
     AcquireAll,
     Extend,
-    /// One by itself, where more is to be looked at than a token.
+    /// Of one lock, whose state is more than a token.
     ExtendOne,
     Release,
     Inspect,
     Evict,
-    Free,
+    ForceRelease,
     Resize,
     RaiseFence,
     Heartbeat,
@@ -34,41 +34,41 @@ const NAMES: [(&str, Script); 12] = [
     ("release_and_rest", Script::Release),
     ("inspect", Script::Inspect),
     ("evict", Script::Evict),
-    ("force_release", Script::Free),
+    ("force_release", Script::ForceRelease),
     ("resize", Script::Resize),
     ("raise_fence", Script::RaiseFence),
     ("heartbeat", Script::Heartbeat),
 ];
 
-/// Which locks a script is for.
+/// Where the kind of a call's lock comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum For {
-    /// Those of this kind.
-    Kind(Kind),
-    /// Those of the kind that the last argument of the call says.
-    Named,
+pub(super) enum KindSource {
+    /// The script is for this kind.
+    Script(Kind),
+    /// The last argument of the call.
+    LastArgument,
 }
 
 impl Script {
-    /// The script of a text, and which locks it is for. Fails if its first line names no known script.
-    pub(super) fn of(text: &str) -> Result<(Self, For), Failure> {
-        let unknown = || Failure::new("ERR this server is a model, and does not know that script");
+    /// The script of a text, and the source of its kind. Fails if its first line names no known script.
+    pub(super) fn of(text: &str) -> Result<(Self, KindSource), Failure> {
+        let unknown = || Failure::new("ERR this model server does not know the script");
         let name = text.lines().next().and_then(|line| line.strip_prefix(HEAD)).ok_or_else(unknown)?;
         let (kind, script) = name.split_once(' ').ok_or_else(unknown)?;
         let (_, script) = NAMES.into_iter().find(|(name, _)| *name == script).ok_or_else(unknown)?;
         let kind = match kind {
-            "shared" => For::Named,
-            "reentrant" => For::Kind(Kind::Reentrant),
-            "election" => For::Kind(Kind::Election),
+            "shared" => KindSource::LastArgument,
+            "reentrant" => KindSource::Script(Kind::Reentrant),
+            "election" => KindSource::Script(Kind::Election),
             // A heartbeat is for no lock.
-            "mutex" | "session" => For::Kind(Kind::Mutex),
+            "mutex" | "session" => KindSource::Script(Kind::Mutex),
             _ => return Err(unknown()),
         };
         Ok((script, kind))
     }
 }
 
-/// The name of a text: its SHA-1, in hexadecimal digits.
+/// The SHA-1 of a text, in hexadecimal digits.
 pub(super) fn sha(text: &str) -> String {
     sha1_smol::Sha1::from(text).digest().to_string()
 }

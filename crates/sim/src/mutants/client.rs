@@ -1,10 +1,11 @@
-//! A store with a client's mutant in it: see [`Mutant`].
+//! Client mutants, between the engine and its store or mailbox: see [`Mutant`].
 
 use crate::mutants::Mutant;
 use crate::world::store::SimStore;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
-    Capabilities, Executed, Fault, Lock, NotificationSink, Op, Outcome, SessionOp, SessionReply, Store,
+    Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
+    SessionReply, Store,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
@@ -17,68 +18,99 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A client's store, with a mutant or without one.
+/// A client's store, with or without a mutant.
 #[derive(Clone)]
 pub(crate) struct MutantStore {
     inner: Arc<SimStore>,
     mutant: Option<Mutant>,
-    seen: Arc<Mutex<CallHistory>>,
+    history: Arc<Mutex<CallHistory>>,
 }
 
-/// What a mutant knows of the past.
+/// The calls of a client so far.
 #[derive(Default)]
 struct CallHistory {
     /// The last poll of each queue entry, by its slot.
     last_nonce: BTreeMap<u32, Nonce>,
     /// Holds that the client knows it acquired.
-    had: BTreeSet<HoldId>,
+    acquired: BTreeSet<HoldId>,
     /// Holds that wait, as far as the client knows.
     queued: BTreeSet<HoldId>,
     /// The last hold whose release had no reply.
-    half_released: BTreeMap<Lock, Claim>,
-    /// How long the answer to the last beat took.
-    beat_took: Duration,
-    /// Holds of an acquire of several locks that had no reply.
-    unsure: BTreeSet<HoldId>,
+    unanswered_releases: BTreeMap<Lock, Claim>,
+    /// How long the reply to the last heartbeat took.
+    heartbeat_took: Duration,
+    /// Holds of acquires of several locks without a reply.
+    unanswered_multi: BTreeSet<HoldId>,
     /// The last hold of each acquire of several locks.
-    lasts: BTreeSet<HoldId>,
-    /// How long the client's session lives without a beat.
+    last_of_multi: BTreeSet<HoldId>,
+    /// How long the client's session lives without a heartbeat.
     alive_ms: Option<u64>,
     /// Results of inspections: the leader before, the last one, and whether the next inspection returns the one
     /// before.
-    looks: BTreeMap<Lock, (Inspection, Inspection, bool)>,
-    /// Holds that stand for others.
+    inspections: BTreeMap<Lock, (Inspection, Inspection, bool)>,
+    /// Claims that are sent instead of others.
     aliases: BTreeMap<HoldId, Claim>,
     /// The last hold for which tokens were reserved, its tokens, and those of the hold before.
     blocks: BTreeMap<Lock, (HoldId, TokenBlock, Option<TokenBlock>)>,
     /// Holds that were cached.
-    kept: BTreeSet<HoldId>,
+    cached: BTreeSet<HoldId>,
 }
 
 impl MutantStore {
     pub(crate) fn new(inner: SimStore, mutant: Option<Mutant>) -> Self {
-        Self { inner: Arc::new(inner), mutant, seen: Arc::default() }
+        Self { inner: Arc::new(inner), mutant, history: Arc::default() }
     }
 
-    fn seen(&self) -> MutexGuard<'_, CallHistory> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, CallHistory> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn call(&self, mutant: Mutant, lock: &Lock, op: &Op, within: Duration) -> Outcome {
-        self.remember_question(op);
-        if self.forgets(mutant, op) {
-            let (status, holder, next) = (HoldStatus::Forgotten, None, None);
-            return Outcome::Done(Reply::Release(Released { status, remaining_holds: 0, holder, next }));
+        self.record_request(op);
+        if self.skips(mutant, op) {
+            let (found, holder, next) = (HoldStatus::Forgotten, None, None);
+            return Outcome::Done(Reply::Release(Released {
+                status: found,
+                remaining_holds: 0,
+                holder,
+                next,
+            }));
         }
-        if mutant == Mutant::PeriodHoldIsNotExtended && self.is_of_turn(lock) && matches!(op, Op::Extend(_)) {
-            return Outcome::Done(Reply::Extend(Extended::Extended));
+        match (mutant, op) {
+            (Mutant::PeriodHoldIsNotExtended, Op::Extend(_)) if self.is_of_period(lock) => {
+                return Outcome::Done(Reply::Extend(Extended::Extended));
+            }
+            (Mutant::ExtendIsNotSent, Op::Extend(_)) => {
+                return Outcome::Failed(Executed::No, fault(FaultKind::Unreachable));
+            }
+            _ => {}
         }
-        let asked = self.twisted(mutant, lock, op);
+        let op_sent = self.mutate_op(mutant, lock, op);
         let sent_at = self.inner.world.now();
-        let mut outcome = self.inner.execute(lock, &asked, within).await;
-        self.remember_answer(lock, &asked, &outcome);
+        let mut outcome = self.inner.execute(lock, &op_sent, within).await;
+        self.record_outcome(lock, &op_sent, &outcome);
         let took = self.inner.world.now().since(sent_at);
-        match (mutant, &mut outcome, &asked) {
+        if mutant == Mutant::PollsWithoutPause {
+            for _ in 0..100 {
+                if !matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))) {
+                    break;
+                }
+                outcome = self.inner.execute(lock, &op_sent, within).await;
+            }
+        }
+        self.mutate_outcome(mutant, lock, &op_sent, took, outcome)
+    }
+
+    /// The outcome that the engine receives instead.
+    fn mutate_outcome(
+        &self,
+        mutant: Mutant,
+        lock: &Lock,
+        op: &Op,
+        took: Duration,
+        mut outcome: Outcome,
+    ) -> Outcome {
+        match (mutant, &mut outcome, op) {
             (
                 Mutant::ValidFromReply,
                 Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })),
@@ -92,10 +124,16 @@ impl MutantStore {
             }
             (
                 Mutant::ObserverForgets | Mutant::InspectIsStale,
-                Outcome::Done(Reply::Inspect(seen)),
-                Op::Inspect(look),
-            ) if look.claim.is_none() => {
-                self.tell_old(mutant, lock, seen);
+                Outcome::Done(Reply::Inspect(inspection)),
+                Op::Inspect(inspect),
+            ) if inspect.claim.is_none() => {
+                self.make_stale(mutant, lock, inspection);
+            }
+            (Mutant::ContentionIsAnError, Outcome::Done(Reply::Acquire(Acquired::Taken { .. })), _) => {
+                return Outcome::Failed(Executed::No, fault(FaultKind::Forbidden));
+            }
+            (Mutant::LostReleaseIsSuccess, Outcome::Done(Reply::Release(released)), _) => {
+                released.status = HoldStatus::Held;
             }
             (Mutant::UnknownIsNo, Outcome::Failed(Executed::Unknown, fault), _) => {
                 return Outcome::Failed(Executed::No, fault.clone());
@@ -108,7 +146,7 @@ impl MutantStore {
                 Outcome::Failed(Executed::Unknown, _),
                 Op::Extend(Extend { reserve: Some(_), .. }),
             ) => {
-                let block = self.seen().blocks.get(lock).map(|(_, block, _)| *block);
+                let block = self.history().blocks.get(lock).map(|(_, block, _)| *block);
                 let block = block.unwrap_or(TokenBlock::new(FencingToken::new(1), TokenBlock::MAX_LEN));
                 return Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait: false }));
             }
@@ -117,12 +155,12 @@ impl MutantStore {
                 Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })),
                 _,
             ) => {
-                if let Some((_, _, Some(former))) = self.seen().blocks.get(lock) {
+                if let Some((_, _, Some(former))) = self.history().blocks.get(lock) {
                     *block = *former;
                 }
             }
-            (Mutant::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(ask)) => {
-                let (fence, remaining_ms) = (FencingToken::new(1), ask.lease_ms);
+            (Mutant::UnknownAcquireIsYes, Outcome::Failed(Executed::Unknown, _), Op::Acquire(request)) => {
+                let (fence, remaining_ms) = (FencingToken::new(1), request.lease_ms);
                 let granted =
                     Acquired::Granted { fence, remaining_ms, others_wait: false, owner_holds: None };
                 return Outcome::Done(Reply::Acquire(granted));
@@ -135,59 +173,66 @@ impl MutantStore {
         outcome
     }
 
-    /// Whether something is done once in a period by this lock.
-    fn is_of_turn(&self, lock: &Lock) -> bool {
+    /// Whether `once_per` uses the lock.
+    fn is_of_period(&self, lock: &Lock) -> bool {
         let sim = &self.inner.world.sim;
         sim.period.is_some_and(|period| period.lock == sim.lock_id(lock))
     }
 
     /// Makes an inspection return an earlier result.
-    fn tell_old(&self, mutant: Mutant, lock: &Lock, seen: &mut Inspection) {
-        let mut all = self.seen();
-        let (older, newest, is_behind) =
-            all.looks.entry(lock.clone()).or_insert_with(|| (seen.clone(), seen.clone(), false));
-        let fence = |seen: &Inspection| seen.holder.as_ref().and_then(|holder| holder.fence);
+    fn make_stale(&self, mutant: Mutant, lock: &Lock, inspection: &mut Inspection) {
+        let mut all = self.history();
+        let (older, newest, is_stale) = all
+            .inspections
+            .entry(lock.clone())
+            .or_insert_with(|| (inspection.clone(), inspection.clone(), false));
+        let fence = |inspection: &Inspection| inspection.holder.as_ref().and_then(|holder| holder.fence);
         if mutant == Mutant::InspectIsStale {
-            seen.clone_from(older);
-        } else if fence(seen).is_some() {
-            if fence(seen) != fence(newest) {
+            inspection.clone_from(older);
+        } else if fence(inspection).is_some() {
+            if fence(inspection) != fence(newest) {
                 older.clone_from(newest);
-                newest.clone_from(seen);
-            } else if mem::replace(is_behind, !*is_behind) {
-                seen.clone_from(older);
+                newest.clone_from(inspection);
+            } else if mem::replace(is_stale, !*is_stale) {
+                inspection.clone_from(older);
             }
         }
     }
 
-    async fn call_for_all(
+    async fn acquire_multi(
         &self,
-        asks: &[(Lock, Acquire)],
+        requests: &[(Lock, Acquire)],
         within: Duration,
     ) -> Option<Outcome<Vec<MultiAcquired>>> {
-        // The reply may never come, or find its caller gone.
-        let holds = || asks.iter().map(|(_, ask)| ask.claim.hold);
-        self.seen().unsure.extend(holds());
-        let outcome = self.inner.acquire_all(asks, within).await?;
-        let mut seen = self.seen();
-        if let Outcome::Done(shares) = &outcome {
-            let mut had =
-                asks.iter().zip(shares).filter(|(_, share)| matches!(share, MultiAcquired::Acquired(_)));
-            seen.had.extend(had.clone().map(|((_, ask), _)| ask.claim.hold));
-            seen.lasts.extend(had.next_back().map(|((_, ask), _)| ask.claim.hold));
-            seen.unsure.retain(|hold| holds().all(|asked| asked != *hold));
+        // The reply may be lost, or its caller dropped.
+        let holds = || requests.iter().map(|(_, request)| request.claim.hold);
+        self.history().unanswered_multi.extend(holds());
+        let outcome = self.inner.acquire_all(requests, within).await?;
+        let mut history = self.history();
+        if let Outcome::Done(replies) = &outcome {
+            let mut acquired =
+                requests.iter().zip(replies).filter(|(_, reply)| matches!(reply, MultiAcquired::Acquired(_)));
+            history.acquired.extend(acquired.clone().map(|((_, request), _)| request.claim.hold));
+            history.last_of_multi.extend(acquired.next_back().map(|((_, request), _)| request.claim.hold));
+            history.unanswered_multi.retain(|hold| holds().all(|answered| answered != *hold));
         }
         Some(outcome)
     }
 
-    async fn beat(&self, mutant: Mutant, beat: &Heartbeat, within: Duration) -> Outcome<SessionReply> {
-        let mut sent = beat.clone();
-        self.seen().alive_ms = Some(beat.alive_ms);
+    async fn heartbeat(
+        &self,
+        mutant: Mutant,
+        heartbeat: &Heartbeat,
+        within: Duration,
+    ) -> Outcome<SessionReply> {
+        let mut sent = heartbeat.clone();
+        self.history().alive_ms = Some(heartbeat.alive_ms);
         match mutant {
-            // The store learns of a shorter lifetime than the client counts on.
+            // The store records a shorter lifetime than the client assumes.
             Mutant::HoldsOutliveSession => sent.alive_ms /= 3,
-            // To count from the reply is to count for longer than the store does: here for as long as the last took.
+            // Counting from the reply counts for longer than the store does: here by the duration of the last one.
             Mutant::SessionFromReply => {
-                let took = self.seen().beat_took;
+                let took = self.history().heartbeat_took;
                 sent.alive_ms =
                     sent.alive_ms.saturating_sub(u64::try_from(took.as_millis()).unwrap_or(0)).max(1);
             }
@@ -198,7 +243,7 @@ impl MutantStore {
         let outcome = self.inner.execute_session(Partition::ONLY, &SessionOp::Heartbeat(sent), within).await;
         match (mutant, &outcome) {
             (Mutant::SessionFromReply, Outcome::Done(_)) => {
-                self.seen().beat_took = self.inner.world.now().since(sent_at);
+                self.history().heartbeat_took = self.inner.world.now().since(sent_at);
                 outcome
             }
             (Mutant::HoldsOutliveSession, Outcome::Done(_))
@@ -209,99 +254,103 @@ impl MutantStore {
         }
     }
 
-    /// Records what the engine requests.
-    fn remember_question(&self, op: &Op) {
+    /// Records a request of the engine.
+    fn record_request(&self, op: &Op) {
         let queue = match op {
-            Op::Acquire(ask) => ask.queue.as_ref(),
+            Op::Acquire(request) => request.queue.as_ref(),
             Op::Release(release) => release.next.as_ref().and_then(|next| next.queue.as_ref()),
             _ => None,
         };
         if let Some(queue) = queue {
-            self.seen().last_nonce.insert(queue.nonce.slot(), queue.nonce);
+            self.history().last_nonce.insert(queue.nonce.slot(), queue.nonce);
         }
     }
 
-    /// Records what the engine learns.
-    fn remember_answer(&self, lock: &Lock, op: &Op, outcome: &Outcome) {
-        let mut seen = self.seen();
+    /// Records the outcome that the engine receives.
+    fn record_outcome(&self, lock: &Lock, op: &Op, outcome: &Outcome) {
+        let mut history = self.history();
         match (op, outcome) {
-            (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))) => {
-                seen.had.insert(ask.claim.hold);
+            (Op::Acquire(request), Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))) => {
+                history.acquired.insert(request.claim.hold);
             }
-            (Op::Acquire(ask), Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(_), .. }))) => {
-                seen.queued.insert(ask.claim.hold);
+            (
+                Op::Acquire(request),
+                Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(_), .. })),
+            ) => {
+                history.queued.insert(request.claim.hold);
             }
             (Op::Extend(extend), outcome) => {
                 let hold = extend.claim.hold;
-                seen.had.insert(hold);
-                seen.kept.extend(extend.reserve.filter(|reserve| reserve.notify_wanted).map(|_| hold));
+                history.acquired.insert(hold);
+                history.cached.extend(extend.reserve.filter(|reserve| reserve.notify_wanted).map(|_| hold));
                 if let Outcome::Done(Reply::Extend(Extended::Reserved { block, .. })) = outcome {
-                    let old = seen.blocks.get(lock).copied();
+                    let old = history.blocks.get(lock).copied();
                     let former =
                         old.and_then(|(of, old, former)| if of == hold { former } else { Some(old) });
-                    seen.blocks.insert(lock.clone(), (hold, *block, former));
+                    history.blocks.insert(lock.clone(), (hold, *block, former));
                 }
             }
             (Op::Release(release), Outcome::Failed(Executed::Unknown, _))
-                if seen.had.contains(&release.claim.hold) =>
+                if history.acquired.contains(&release.claim.hold) =>
             {
-                seen.half_released.insert(lock.clone(), release.claim.clone());
+                history.unanswered_releases.insert(lock.clone(), release.claim.clone());
             }
             _ => {}
         }
     }
 
-    /// Whether the mutant is that this is not sent at all.
-    fn forgets(&self, mutant: Mutant, op: &Op) -> bool {
+    /// Whether the mutant does not send the operation.
+    fn skips(&self, mutant: Mutant, op: &Op) -> bool {
         let Op::Release(Release { claim, next: None, .. }) = op else { return false };
-        let seen = self.seen();
-        let (had, queued) = (seen.had.contains(&claim.hold), seen.queued.contains(&claim.hold));
+        let history = self.history();
+        let (acquired, queued) =
+            (history.acquired.contains(&claim.hold), history.queued.contains(&claim.hold));
         match mutant {
-            Mutant::NoUndo => !had && !queued,
-            Mutant::QueueEntryIsNotRemoved => !had && queued,
+            Mutant::NoUndo => !acquired && !queued,
+            Mutant::QueueEntryIsNotRemoved => !acquired && queued,
             // The keeper sends cleanups; a task sends its own release.
-            Mutant::NoUndoOfMulti => !had && seen.unsure.contains(&claim.hold),
+            Mutant::NoUndoOfMulti => !acquired && history.unanswered_multi.contains(&claim.hold),
             Mutant::MultiDropKeepsOne => {
-                seen.lasts.contains(&claim.hold) && self.inner.link == self.inner.other
+                history.last_of_multi.contains(&claim.hold) && self.inner.link == self.inner.keeper_link
             }
-            Mutant::DroppedGuardKeepsLock => had && self.inner.link == self.inner.other,
+            Mutant::DroppedGuardKeepsLock => acquired && self.inner.link == self.inner.keeper_link,
             Mutant::CachedHoldIsNotReleased => {
-                seen.kept.contains(&claim.hold) && self.inner.link == self.inner.other
+                history.cached.contains(&claim.hold) && self.inner.link == self.inner.keeper_link
             }
             _ => false,
         }
     }
 
     /// The operation that is sent instead.
-    fn twisted(&self, mutant: Mutant, lock: &Lock, op: &Op) -> Op {
+    fn mutate_op(&self, mutant: Mutant, lock: &Lock, op: &Op) -> Op {
         let mut op = op.clone();
         match (mutant, &mut op) {
-            (Mutant::PredecessorIsNotChecked, Op::Acquire(ask)) => ask.predecessor = None,
-            (Mutant::RemoteOwnerBoundToSession, Op::Acquire(ask)) => self.bind(ask),
+            (Mutant::PredecessorIsNotChecked, Op::Acquire(request)) => request.predecessor = None,
+            (Mutant::RemoteOwnerBoundToSession, Op::Acquire(request)) => self.bind_to_session(request),
             (Mutant::RemoteOwnerBoundToSession, Op::Release(release)) => {
                 if let Some(next) = &mut release.next {
-                    self.bind(next);
+                    self.bind_to_session(next);
                 }
             }
-            (Mutant::QueueEntryTooShort, Op::Acquire(ask)) => {
-                if let Some(queue) = &mut ask.queue {
+            (Mutant::QueueEntryTooShort, Op::Acquire(request)) => {
+                if let Some(queue) = &mut request.queue {
                     queue.ttl_ms /= 10;
                 }
             }
-            (Mutant::ReleasedHoldIsReused, Op::Acquire(ask)) => {
-                let mut seen = self.seen();
-                if let Some(old) = seen.half_released.remove(lock) {
-                    seen.aliases.insert(ask.claim.hold, old);
+            (Mutant::ReleasedHoldIsReused, Op::Acquire(request)) => {
+                let mut history = self.history();
+                if let Some(old) = history.unanswered_releases.remove(lock) {
+                    history.aliases.insert(request.claim.hold, old);
                 }
-                ask.claim = seen.aliases.get(&ask.claim.hold).unwrap_or(&ask.claim).clone();
+                request.claim = history.aliases.get(&request.claim.hold).unwrap_or(&request.claim).clone();
             }
             (Mutant::ReleasedHoldIsReused, Op::Release(release)) => {
-                let seen = self.seen();
-                release.claim = seen.aliases.get(&release.claim.hold).unwrap_or(&release.claim).clone();
+                let history = self.history();
+                release.claim = history.aliases.get(&release.claim.hold).unwrap_or(&release.claim).clone();
             }
             (Mutant::ReleasedHoldIsReused, Op::Extend(extend)) => {
-                let seen = self.seen();
-                extend.claim = seen.aliases.get(&extend.claim.hold).unwrap_or(&extend.claim).clone();
+                let history = self.history();
+                extend.claim = history.aliases.get(&extend.claim.hold).unwrap_or(&extend.claim).clone();
             }
             _ => {}
         }
@@ -309,9 +358,9 @@ impl MutantStore {
     }
 
     /// Binds the hold to the client's session, if there is one.
-    fn bind(&self, ask: &mut Acquire) {
-        if let Some(alive_ms) = self.seen().alive_ms {
-            ask.liveness = Liveness::Session { alive_ms };
+    fn bind_to_session(&self, request: &mut Acquire) {
+        if let Some(alive_ms) = self.history().alive_ms {
+            request.liveness = Liveness::Session { alive_ms };
         }
     }
 
@@ -348,31 +397,31 @@ impl Store for MutantStore {
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        requests: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         match self.mutant {
-            Some(_) => Box::pin(self.call_for_all(asks, within)),
-            None => self.inner.acquire_all(asks, within),
+            Some(_) => Box::pin(self.acquire_multi(requests, within)),
+            None => self.inner.acquire_all(requests, within),
         }
     }
 
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        let post: Arc<dyn NotificationSink> = match self.mutant {
-            Some(mutant) => Arc::new(MutantSink { inner: post, mutant, seen: self.seen.clone() }),
-            None => post,
+        let sink: Arc<dyn NotificationSink> = match self.mutant {
+            Some(mutant) => Arc::new(MutantSink { inner: sink, mutant, history: self.history.clone() }),
+            None => sink,
         };
-        self.inner.open_mailbox(place, session, post, within)
+        self.inner.open_mailbox(partition, session, sink, within)
     }
 
-    fn close_mailbox(&self, place: Partition, session: SessionId) {
-        self.inner.close_mailbox(place, session);
+    fn close_mailbox(&self, partition: Partition, session: SessionId) {
+        self.inner.close_mailbox(partition, session);
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -381,19 +430,21 @@ impl Store for MutantStore {
 
     fn execute_session<'a>(
         &'a self,
-        place: Partition,
+        partition: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         match (self.mutant, op) {
-            (Some(mutant), SessionOp::Heartbeat(beat)) => Box::pin(self.beat(mutant, beat, within)),
-            _ => self.inner.execute_session(place, op, within),
+            (Some(mutant), SessionOp::Heartbeat(heartbeat)) => {
+                Box::pin(self.heartbeat(mutant, heartbeat, within))
+            }
+            _ => self.inner.execute_session(partition, op, within),
         }
     }
 
     fn fork(&self) -> Arc<dyn Store> {
-        let fork = SimStore { link: self.inner.other, ..(*self.inner).clone() };
-        Arc::new(Self { inner: Arc::new(fork), mutant: self.mutant, seen: self.seen.clone() })
+        let fork = SimStore { link: self.inner.keeper_link, ..(*self.inner).clone() };
+        Arc::new(Self { inner: Arc::new(fork), mutant: self.mutant, history: self.history.clone() })
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
@@ -401,25 +452,30 @@ impl Store for MutantStore {
     }
 }
 
-/// A mailbox with a mutant in it.
+/// A fault that no server has caused.
+fn fault(kind: FaultKind) -> Fault {
+    Fault::new(kind, Phase::Connect, "the simulated server")
+}
+
+/// A mailbox with a mutant.
 struct MutantSink {
     inner: Arc<dyn NotificationSink>,
     mutant: Mutant,
-    seen: Arc<Mutex<CallHistory>>,
+    history: Arc<Mutex<CallHistory>>,
 }
 
 impl NotificationSink for MutantSink {
-    fn deliver(&self, mut wake: Notification) {
-        if self.mutant == Mutant::WantedIsIgnored && matches!(wake, Notification::Wanted { .. }) {
+    fn deliver(&self, mut notification: Notification) {
+        if self.mutant == Mutant::WantedIsIgnored && matches!(notification, Notification::Wanted { .. }) {
             return;
         }
         if self.mutant == Mutant::GrantCountsFromLastPoll {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Notification::Grant { nonce, .. } = &mut wake {
-                *nonce = seen.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
+            let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Notification::Grant { nonce, .. } = &mut notification {
+                *nonce = history.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
             }
         }
-        self.inner.deliver(wake);
+        self.inner.deliver(notification);
     }
 
     fn resubscribed(&self) {

@@ -7,7 +7,7 @@ use leasehold_core::{
 };
 
 impl Mutant {
-    /// Whether it shows only where there are Elections.
+    /// Whether it affects only Elections.
     pub const fn is_of_elections(self) -> bool {
         matches!(
             self,
@@ -18,7 +18,7 @@ impl Mutant {
         )
     }
 
-    /// Whether it shows only where something is done once in a period.
+    /// Whether it affects only `once_per`.
     pub const fn is_of_periods(self) -> bool {
         matches!(
             self,
@@ -28,7 +28,8 @@ impl Mutant {
                 | Self::PeriodHoldIsNotExtended
         )
     }
-    /// Executes an operation with it.
+
+    /// Executes an operation on an Election or a lock of `once_per`.
     pub(crate) fn apply_to_elections(
         self,
         state: &mut LockState,
@@ -37,10 +38,10 @@ impl Mutant {
         alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         match (self, op) {
-            (Self::ElectionIgnoresLeader, Op::Acquire(ask)) if state.kind == Kind::Election => {
+            (Self::ElectionIgnoresLeader, Op::Acquire(request)) if state.kind == Kind::Election => {
                 let mut other = state.clone();
                 other.value = None;
-                let done = other.apply(now_us, &Op::Acquire(ask.clone()), alive);
+                let done = other.apply(now_us, &Op::Acquire(request.clone()), alive);
                 if matches!(done.0, Reply::Acquire(Acquired::Granted { .. })) {
                     *state = other;
                     return done;
@@ -48,13 +49,13 @@ impl Mutant {
                 state.apply(now_us, op, alive)
             }
             (Self::InspectReportsWrongToken, Op::Inspect(_)) => {
-                let (mut reply, wakes) = state.apply(now_us, op, alive);
-                if let Reply::Inspect(seen) = &mut reply
-                    && let Some(fence) = seen.holder.as_mut().and_then(|holder| holder.fence.as_mut())
+                let (mut reply, notifications) = state.apply(now_us, op, alive);
+                if let Reply::Inspect(inspection) = &mut reply
+                    && let Some(fence) = inspection.holder.as_mut().and_then(|holder| holder.fence.as_mut())
                 {
                     *fence = FencingToken::new(fence.as_u64() + 1);
                 }
-                (reply, wakes)
+                (reply, notifications)
             }
             (
                 Self::PeriodEndsAtOnce,
@@ -80,8 +81,10 @@ impl Mutant {
                 Self::LateFinishEndsNextPeriod,
                 Op::Release(release @ Release { action: ReleaseAction::Cooldown { .. }, .. }),
             ) => {
-                let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
-                let next = tenant.map(|tenant| tenant.claim.clone()).filter(|claim| *claim != release.claim);
+                let last_holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+                let next = last_holder
+                    .map(|last_holder| last_holder.claim.clone())
+                    .filter(|claim| *claim != release.claim);
                 match next {
                     Some(claim) => {
                         state.apply(now_us, &Op::Release(Release { claim, ..release.clone() }), alive)

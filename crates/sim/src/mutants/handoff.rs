@@ -8,7 +8,7 @@ use leasehold_core::{Acquired, Extend, Extended, FencingToken, Notification, Op,
 const FAR_TOO_MANY: u32 = 1_000_000;
 
 impl Mutant {
-    /// Whether it is a server mutant that only local hand-off or caching shows.
+    /// Whether it affects only local hand-off and caching.
     pub(crate) const fn is_of_handoffs(self) -> bool {
         matches!(
             self,
@@ -20,7 +20,7 @@ impl Mutant {
         )
     }
 
-    /// Executes an operation with it.
+    /// Executes an operation on a lock that is handed off locally.
     pub(crate) fn apply_to_handoffs(
         self,
         state: &mut LockState,
@@ -28,9 +28,9 @@ impl Mutant {
         op: &Op,
         alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
-        let (mut reply, mut wakes) = state.apply(now_us, op, alive);
+        let (mut reply, mut notifications) = state.apply(now_us, op, alive);
         if self == Self::WaitersAreNotReported {
-            wakes.retain(|wake| !matches!(wake, Notification::Wanted { .. }));
+            notifications.retain(|notification| !matches!(notification, Notification::Wanted { .. }));
             report_no_waiters(&mut reply);
         }
         if let Op::Extend(Extend { reserve: Some(reserve), .. }) = op
@@ -38,7 +38,7 @@ impl Mutant {
         {
             self.reserve(state, now_us, reserve.tokens, extended);
         }
-        (reply, wakes)
+        (reply, notifications)
     }
 
     /// Changes the reply to a reservation that the model has executed.

@@ -1,32 +1,32 @@
 //! Mutants: deliberate defects that prove that the checks can fail.
 //!
-//! Each mutant is a mistake that a lock service has made, or could make. Server mutants change what an operation does
-//! ([`Mutant::apply`]). Client mutants sit between the engine and its store, mailbox or clock (`client`). `shared`
-//! has those of `RwLocks`, Semaphores, Latches and Barriers, `election` those of Elections and `once_per`, `handoff`
-//! those of local hand-off. A run has at most one. The product contains none of this.
+//! Each mutant is a defect found in real lock services, or possible in one. Server mutants change the effect of an operation
+//! ([`Mutant::apply`]). Client mutants are between the engine and its store, mailbox or clock (`client`). Those of one
+//! primitive are in `reentrant`, `shared` (several holders) and `election` (with `once_per`); those of local hand-off are
+//! in `handoff`. A run has at most one mutant.
 
-use crate::mutants::shared::barge;
 pub(crate) mod client;
 mod election;
 mod handoff;
+mod reentrant;
 mod shared;
 
-use leasehold_core::model::{
-    Content, LockState, ReentrantHold, ReentrantHolds, SessionLookup, SessionStatus, Sessions, Value,
-    all_alive,
-};
+use reentrant::{each_entry, entries};
+use shared::barge;
+
+use leasehold_core::model::{Content, LockState, SessionLookup, SessionStatus, Sessions, Value, all_alive};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Extended, FencingToken, HoldId, HoldStatus, Kind, Liveness, MultiAcquired,
-    Notification, ObservedHolder, Op, OwnValue, ReleaseAction, Reply, SessionOp, SessionReply,
+    Acquire, Acquired, Claim, Extended, FencingToken, HoldId, Kind, Liveness, MultiAcquired, Notification,
+    ObservedHolder, Op, ReleaseAction, Reply, SessionOp, SessionReply,
 };
 use std::mem;
 
 /// A deliberate defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mutant {
-    /// A release ends whatever hold is there.
+    /// A release ends the current hold, whichever it is.
     ReleaseWithoutComparing,
-    /// An extend lengthens whatever hold is there, and reports success to a client that lost it.
+    /// An extend extends the current hold, whichever it is, and reports success to a client that lost its own.
     ExtendWithoutComparing,
     /// An extend sets the expiry, also to an earlier time.
     ExtendThatShortens,
@@ -36,27 +36,29 @@ pub enum Mutant {
     Barging,
     /// The last waiter is granted the lock first.
     LastInFirstOut,
-    /// A release frees the lock and leaves it to the waiters to find out.
+    /// A release frees the lock, and waiters have to poll.
     ReleaseGrantsNothing,
     /// A grant is not published.
     GrantIsNotPublished,
+    /// A client of another library overwrites a held lock.
+    ForeignSetOverwrites,
     /// A new hold's key gets no expiry.
     KeyWithoutExpiry,
     /// The token is its predecessor plus one, and restarts at 1 if there is none.
     TokenThatCounts,
-    /// The token is the time, whatever was given before.
+    /// The token is the time, regardless of earlier tokens.
     TokenOfTheClock,
-    /// A resent acquire of a hold that was released takes the lock again.
+    /// A resent acquire of a released hold acquires the lock again.
     SpentHoldReturns,
     /// An eviction ignores that the session is alive.
     EvictsLiveSession,
-    /// An eviction ends a hold that depends on its lease alone.
+    /// An eviction ends a hold that depends only on its lease.
     EvictsLeaseOnlyHold,
-    /// A forced release ends whatever hold is there.
+    /// A forced release ends the current hold, whichever it is.
     ForceReleaseWithoutComparing,
-    /// A beat brings a session back that has lapsed.
+    /// A heartbeat revives a lapsed session.
     HeartbeatRevivesLapsedSession,
-    /// A release ends all that its owner has.
+    /// A release ends all holds of its owner.
     ReleaseEndsAllEntries,
     /// A re-entrant acquire sets the expiry, even to an earlier time.
     ReentryShortens,
@@ -72,7 +74,7 @@ pub enum Mutant {
     NextOwnerHasOldToken,
     /// A release reports the lock free while its owner still holds it.
     ReportsFreeWhileHeld,
-    /// The release of an entry that is gone removes another entry of the owner.
+    /// The release of an expired entry removes another entry of the owner.
     LateEntryReleaseTakesAnother,
     /// The end of one session ends the entries of all the owner's processes.
     EvictionEndsAllEntries,
@@ -80,7 +82,7 @@ pub enum Mutant {
     ReentryWaits,
     /// An acquire of several locks takes some although another is held.
     AcquiresSomeOfMany,
-    /// A reader is let in beside a writer.
+    /// A reader is granted the lock beside a writer.
     ReaderBesideWriter,
     /// A reader becomes the writer while others read.
     UpgradeBesideReaders,
@@ -88,13 +90,13 @@ pub enum Mutant {
     TwoMayUpgrade,
     /// Every holder counts as one permit.
     PermitsWeighOne,
-    /// The release of a hold that is gone ends another holder's.
+    /// The release of a lost hold ends another holder's.
     LateReleaseFreesAnother,
     /// An extend extends all holders.
     ExtendExtendsAllHolders,
     /// A reader overtakes a waiting writer.
     ReadersBarge,
-    /// The number of permits is set whatever it is, also by a late message.
+    /// A resize ignores the former number of permits, so that a late message takes effect.
     ResizeWithoutComparing,
     /// A resize that adds permits grants none to waiters.
     ResizeGrantsNothing,
@@ -118,7 +120,7 @@ pub enum Mutant {
 
     /// An acquire wins an Election that has a leader.
     ElectionIgnoresLeader,
-    /// An inspection reports a token that was never given.
+    /// An inspection reports a token that was never granted.
     InspectReportsWrongToken,
     /// After `finish` the period ends at once.
     PeriodEndsAtOnce,
@@ -129,7 +131,7 @@ pub enum Mutant {
 
     /// Validity counts from when the reply arrived.
     ValidFromReply,
-    /// Nothing is allowed for the drift of the clocks.
+    /// There is no allowance for the drift of clocks.
     NoDrift,
     /// A grant counts from the last poll, not from the poll that it answers.
     GrantCountsFromLastPoll,
@@ -145,25 +147,35 @@ pub enum Mutant {
     NoUndo,
     /// A waiter that gives up stays in the queue.
     QueueEntryIsNotRemoved,
+    /// A contended lock is reported as an error.
+    ContentionIsAnError,
+    /// A waiter polls without a pause.
+    PollsWithoutPause,
+    /// Timers fire late.
+    TimersAreLate,
+    /// Holds are not renewed: their extends fail.
+    ExtendIsNotSent,
+    /// A release that finds its hold lost is reported as a success.
+    LostReleaseIsSuccess,
     /// A hold whose release had no reply is acquired again.
     ReleasedHoldIsReused,
     /// A hold is renewed once more after its release.
     RenewedAfterRelease,
-    /// The client's clock stands still while the process does.
+    /// The client's clock stops while the process is stopped.
     ClockStopsWithProcess,
     /// A queue entry expires sooner than its waiter polls.
     QueueEntryTooShort,
-    /// A dropped guard's hold is not given back.
+    /// The hold of a dropped guard is not released.
     DroppedGuardKeepsLock,
-    /// A session counts from when the reply to its beat arrived.
+    /// A session counts from the arrival of the reply to its heartbeat.
     SessionFromReply,
-    /// Holds are believed although the session is known to have lapsed.
+    /// Holds stay valid although the session is known to have lapsed.
     HoldsOutliveSession,
-    /// A session that lapsed is begun again, with its old id.
+    /// A lapsed session begins again with its old id.
     LapsedSessionReturns,
     /// A waiter never checks whether its predecessor is alive.
     PredecessorIsNotChecked,
-    /// A beat without a reply counts as a success.
+    /// A heartbeat without a reply counts as a success.
     UnknownHeartbeatIsYes,
     /// An acquire of several locks is not undone when it has no reply.
     NoUndoOfMulti,
@@ -175,7 +187,7 @@ pub enum Mutant {
     ObserverForgets,
     /// An inspection returns the result of an earlier one.
     InspectIsStale,
-    /// A turn is not lengthened to its time, and believed for as long.
+    /// The hold of a period is not extended to its length, and stays valid for as long.
     PeriodHoldIsNotExtended,
     /// A reservation without a reply counts as granted.
     UnknownReserveIsYes,
@@ -189,7 +201,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 79] = [
+    pub const ALL: [Self; 85] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -198,6 +210,7 @@ impl Mutant {
         Self::LastInFirstOut,
         Self::ReleaseGrantsNothing,
         Self::GrantIsNotPublished,
+        Self::ForeignSetOverwrites,
         Self::KeyWithoutExpiry,
         Self::TokenThatCounts,
         Self::TokenOfTheClock,
@@ -249,6 +262,11 @@ impl Mutant {
         Self::UnknownAcquireIsYes,
         Self::NoUndo,
         Self::QueueEntryIsNotRemoved,
+        Self::ContentionIsAnError,
+        Self::PollsWithoutPause,
+        Self::TimersAreLate,
+        Self::ExtendIsNotSent,
+        Self::LostReleaseIsSuccess,
         Self::ReleasedHoldIsReused,
         Self::RenewedAfterRelease,
         Self::ClockStopsWithProcess,
@@ -309,20 +327,20 @@ impl Mutant {
                 done
             }
             (Self::GrantToExpiredWaiter, Op::Release(_)) => {
-                for place in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
-                    place.expires_ms = place.expires_ms.max(now_us / 1000 + 1);
+                for entry in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
+                    entry.expires_ms = entry.expires_ms.max(now_us / 1000 + 1);
                 }
                 state.apply(now_us, op, alive)
             }
-            (Self::Barging, Op::Acquire(ask)) => barge(state, now_us, ask, alive),
+            (Self::Barging, Op::Acquire(request)) => barge(state, now_us, request, alive),
             (Self::LastInFirstOut, Op::Release(_)) => {
                 if let Some(record) = &mut state.record {
                     let tickets: Vec<_> = record.tickets.keys().copied().collect();
                     let sessions: Vec<_> = record.tickets.values().rev().copied().collect();
                     record.tickets = tickets.into_iter().zip(sessions).collect();
                     for (ticket, session) in &record.tickets {
-                        if let Some(place) = record.entries.get_mut(session) {
-                            place.ticket = *ticket;
+                        if let Some(entry) = record.entries.get_mut(session) {
+                            entry.ticket = *ticket;
                         }
                     }
                 }
@@ -366,17 +384,17 @@ impl Mutant {
         match (self, op) {
             (Self::EvictsLiveSession, _) => state.apply(now_us, op, &|_| SessionStatus::Lapsed),
             (Self::EvictsLeaseOnlyHold, Op::Acquire(_) | Op::Evict(_)) => {
-                // To this server everything lives with its session.
+                // To this server all holds depend on their sessions.
                 let mut leases = Vec::new();
-                each_life(state, |hold, life| {
-                    if mem::replace(life, Liveness::Session { alive_ms: 1 }) == Liveness::Lease {
+                each_liveness(state, |hold, liveness| {
+                    if mem::replace(liveness, Liveness::Session { alive_ms: 1 }) == Liveness::Lease {
                         leases.push(hold);
                     }
                 });
                 let done = state.apply(now_us, op, alive);
-                each_life(state, |hold, life| {
+                each_liveness(state, |hold, liveness| {
                     if leases.contains(&hold) {
-                        *life = Liveness::Lease;
+                        *liveness = Liveness::Lease;
                     }
                 });
                 done
@@ -392,105 +410,7 @@ impl Mutant {
         }
     }
 
-    /// As [`apply`](Self::apply), for a ReentrantMutex that is held.
-    fn apply_to_entries(
-        self,
-        state: &mut LockState,
-        now_us: u64,
-        op: &Op,
-        alive: SessionLookup<'_>,
-    ) -> (Reply, Vec<Notification>) {
-        let before = entries(state).map_or_else(Vec::new, |entries| entries.holds.clone());
-        match (self, op) {
-            (Self::AnyOwnerEnters, Op::Acquire(ask)) => {
-                let mut ask = ask.clone();
-                ask.claim.value = holder(state).and_then(|holder| holder.value).or(ask.claim.value);
-                state.apply(now_us, &Op::Acquire(ask), alive)
-            }
-            (Self::ReentryWaits, Op::Acquire(ask)) => enter_in_line(state, now_us, ask, alive),
-            (Self::ExpiredEntriesAreExtended, Op::Acquire(_)) => {
-                let done = state.apply(now_us, op, alive);
-                lengthen_all(state, now_us);
-                done
-            }
-            (Self::EvictionEndsAllEntries, _) => {
-                let dead = match op {
-                    Op::Acquire(ask) => ask.predecessor,
-                    Op::Evict(evict) => Some(evict.session),
-                    _ => None,
-                };
-                let dead = dead.filter(|dead| matches!(alive(*dead), SessionStatus::Lapsed));
-                let dies = |entry: &ReentrantHold| {
-                    entry.liveness.ends_with_session() && Some(entry.hold.session()) == dead
-                };
-                if before.iter().any(dies) {
-                    state.value = None;
-                }
-                state.apply(now_us, op, alive)
-            }
-            (Self::LateEntryReleaseTakesAnother, Op::Release(release)) => {
-                let mut release = release.clone();
-                let is_owner = holder(state).is_some_and(|holder| holder.value == release.claim.value);
-                let is_there = before.iter().any(|entry| entry.hold == release.claim.hold);
-                if let Some(first) = before.first().filter(|_| is_owner && !is_there) {
-                    release.claim.hold = first.hold;
-                }
-                state.apply(now_us, &Op::Release(release), alive)
-            }
-            _ => {
-                let (mut reply, wakes) = state.apply(now_us, op, alive);
-                self.mutate_entries(state, now_us, op, &mut reply, &before);
-                (reply, wakes)
-            }
-        }
-    }
-
-    /// Changes the result of an operation on entries that the model has executed.
-    fn mutate_entries(
-        self,
-        state: &mut LockState,
-        now_us: u64,
-        op: &Op,
-        reply: &mut Reply,
-        before: &[ReentrantHold],
-    ) {
-        let was_there = |hold: HoldId| before.iter().any(|entry| entry.hold == hold);
-        let left = entries(state).map_or(0, |entries| entries.holds.len());
-        match (self, op, reply) {
-            (Self::ReleaseEndsAllEntries, Op::Release(_), Reply::Release(released))
-                if released.status == HoldStatus::Held && released.remaining_holds > 0 =>
-            {
-                (state.value, released.remaining_holds) = (None, 0);
-            }
-            (Self::ReportsFreeWhileHeld, Op::Release(_), Reply::Release(released)) => {
-                released.remaining_holds = 0;
-            }
-            (Self::ReentryShortens, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { .. })) => {
-                if let Some(value) = state.value.as_mut().filter(|_| left > 1) {
-                    value.expires_ms = Some(now_us / 1000 + ask.lease_ms);
-                }
-            }
-            (Self::ResentEntryCountsTwice, Op::Acquire(ask), _) if was_there(ask.claim.hold) => {
-                if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
-                    entries.count += 1;
-                }
-            }
-            (Self::EntryHasOwnToken, Op::Acquire(ask), Reply::Acquire(Acquired::Granted { fence, .. }))
-                if left > 1 && !was_there(ask.claim.hold) =>
-            {
-                let last = state.record.as_mut().map(|record| &mut record.last_fence);
-                if let (Some(last), Some(Value { content: Content::ReentrantHolds(entries), .. })) =
-                    (last, &mut state.value)
-                {
-                    *fence = FencingToken::after(*last, now_us);
-                    (*last, entries.fence) = (Some(*fence), Some(*fence));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The same, for any other lock.
+    /// As [`apply`](Self::apply), for any other lock.
     fn apply_to_no_entries(
         self,
         state: &mut LockState,
@@ -507,7 +427,7 @@ impl Mutant {
     }
 
     /// Acquires several locks at the server.
-    pub(crate) fn take_all(
+    pub(crate) fn acquire_all(
         self,
         locks: &mut [(&mut LockState, &Acquire)],
         now_us: u64,
@@ -515,10 +435,10 @@ impl Mutant {
         if self != Self::AcquiresSomeOfMany {
             return LockState::acquire_all(locks, now_us);
         }
-        let take = |(state, ask): &mut (&mut LockState, &Acquire)| {
-            let ask = Acquire { queue: None, predecessor: None, ..(*ask).clone() };
-            match state.apply(now_us, &Op::Acquire(ask), &all_alive).0 {
-                Reply::Acquire(had @ Acquired::Granted { .. }) => MultiAcquired::Acquired(had),
+        let take = |(state, request): &mut (&mut LockState, &Acquire)| {
+            let request = Acquire { queue: None, predecessor: None, ..(*request).clone() };
+            match state.apply(now_us, &Op::Acquire(request), &all_alive).0 {
+                Reply::Acquire(granted @ Acquired::Granted { .. }) => MultiAcquired::Acquired(granted),
                 Reply::Acquire(other) => MultiAcquired::Blocked(Ok(other)),
                 _ => MultiAcquired::Available,
             }
@@ -533,8 +453,8 @@ impl Mutant {
         now_ms: u64,
         op: &SessionOp,
     ) -> SessionReply {
-        if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Heartbeat(beat)) = (self, op)
-            && let Some(record) = sessions.records.get_mut(&beat.session)
+        if let (Self::HeartbeatRevivesLapsedSession, SessionOp::Heartbeat(heartbeat)) = (self, op)
+            && let Some(record) = sessions.records.get_mut(&heartbeat.session)
         {
             record.alive_until_ms = record.alive_until_ms.max(now_ms);
         }
@@ -549,9 +469,11 @@ impl Mutant {
         alive: SessionLookup<'_>,
     ) -> (Reply, Vec<Notification>) {
         let before = state.record.as_ref().and_then(|record| record.last_fence);
-        let (mut reply, mut wakes) = state.apply(now_us, op, alive);
+        let (mut reply, mut notifications) = state.apply(now_us, op, alive);
         let after = state.record.as_mut().and_then(|record| record.last_fence.as_mut());
-        let Some(after) = after.filter(|after| Some(**after) != before) else { return (reply, wakes) };
+        let Some(after) = after.filter(|after| Some(**after) != before) else {
+            return (reply, notifications);
+        };
         let token = match self {
             Self::TokenThatCounts => before.map_or(1, |before| before.as_u64() + 1),
             Self::NextOwnerHasOldToken => before.map_or(now_us, FencingToken::as_u64),
@@ -562,8 +484,8 @@ impl Mutant {
         if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
             entries.fence = Some(wrong);
         }
-        for wake in &mut wakes {
-            if let Notification::Grant { fence, .. } = wake {
+        for notification in &mut notifications {
+            if let Notification::Grant { fence, .. } = notification {
                 *fence = wrong;
             }
         }
@@ -577,62 +499,18 @@ impl Mutant {
         {
             *fence = wrong;
         }
-        (reply, wakes)
+        (reply, notifications)
     }
-}
-
-/// The entries of a ReentrantMutex that is held.
-fn entries(state: &LockState) -> Option<&ReentrantHolds> {
-    state.value.as_ref()?.content.reentrant_holds()
-}
-
-fn each_entry(state: &mut LockState, each: impl FnMut(&mut ReentrantHold)) {
-    if let Some(Value { content: Content::ReentrantHolds(entries), .. }) = &mut state.value {
-        entries.holds.iter_mut().for_each(each);
-    }
-}
-
-/// Extends all entries of an owner as far as a new one.
-fn lengthen_all(state: &mut LockState, now_us: u64) {
-    let Some(until_ms) = entries(state).map(|entries| now_us / 1000 + entries.lease_ms) else { return };
-    each_entry(state, |entry| entry.until_ms = entry.until_ms.max(until_ms));
-    if let Some(value) = &mut state.value {
-        value.expires_ms = value.expires_ms.map(|at_ms| at_ms.max(until_ms));
-    }
-}
-
-/// Makes a re-entrant acquire wait behind the queue.
-fn enter_in_line(
-    state: &mut LockState,
-    now_us: u64,
-    ask: &Acquire,
-    alive: SessionLookup<'_>,
-) -> (Reply, Vec<Notification>) {
-    let is_there = entries(state).is_some_and(|entries| entries.find(&ask.claim.hold).is_some());
-    let lives = |entry: &ReentrantHold| entry.until_ms >= now_us / 1000;
-    let is_had = entries(state).is_some_and(|entries| entries.holds.iter().any(lives));
-    let is_awaited = state.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
-    let Some(other) = OwnValue::new("another").ok().filter(|_| is_awaited && is_had && !is_there) else {
-        return state.apply(now_us, &Op::Acquire(ask.clone()), alive);
-    };
-    let claim = Claim { value: Some(other), ..ask.claim.clone() };
-    let done = state.apply(now_us, &Op::Acquire(Acquire { claim, predecessor: None, ..ask.clone() }), alive);
-    for place in state.record.iter_mut().flat_map(|record| record.entries.values_mut()) {
-        if place.claim.hold == ask.claim.hold {
-            place.claim = ask.claim.clone();
-        }
-    }
-    done
 }
 
 /// Visits the liveness of each hold and queue entry of a lock.
-fn each_life(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness)) {
+fn each_liveness(state: &mut LockState, mut each: impl FnMut(HoldId, &mut Liveness)) {
     let Some(record) = &mut state.record else { return };
-    if let Some(tenant) = &mut record.last_holder {
-        each(tenant.claim.hold, &mut tenant.liveness);
+    if let Some(last_holder) = &mut record.last_holder {
+        each(last_holder.claim.hold, &mut last_holder.liveness);
     }
-    for place in record.entries.values_mut() {
-        each(place.claim.hold, &mut place.liveness);
+    for entry in record.entries.values_mut() {
+        each(entry.claim.hold, &mut entry.liveness);
     }
     each_entry(state, |entry| each(entry.hold, &mut entry.liveness));
 }
@@ -644,6 +522,6 @@ fn holder(state: &LockState) -> Option<Claim> {
         let hold = entries.holds.first()?.hold;
         return Some(Claim { hold, value: Some(entries.owner.clone()) });
     }
-    let tenant = state.record.as_ref()?.last_holder.as_ref()?;
-    (value.content.token() == Some(&*state.kind.token(&tenant.claim))).then(|| tenant.claim.clone())
+    let last_holder = state.record.as_ref()?.last_holder.as_ref()?;
+    (value.content.token() == Some(&*state.kind.token(&last_holder.claim))).then(|| last_holder.claim.clone())
 }

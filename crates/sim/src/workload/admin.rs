@@ -12,18 +12,18 @@ use leasehold_testkit::Random;
 use std::time::Duration;
 
 /// How long each of their calls may take.
-const CALL: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lists the sessions now and then, and evicts those that have lapsed. An eager monitor also tries live sessions and
+/// Lists the sessions from time to time, and evicts those that have lapsed. An eager monitor also tries live sessions and
 /// unlisted locks.
-pub(crate) async fn monitor(store: SimStore, chance: Random) {
+pub(crate) async fn monitor(store: SimStore, random: Random) {
     let sim = store.world.sim.clone();
     let Ok(by) = Label::new("monitor") else { return };
-    let is_eager = chance.chance(500);
+    let is_eager = random.chance(500);
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
-        pause(&sim, &chance, Duration::from_millis(1_500)).await;
+        pause(&sim, &random, Duration::from_millis(1_500)).await;
         let Outcome::Done(SessionReply::List(sessions)) =
-            store.execute_session(Partition::ONLY, &SessionOp::List, CALL).await
+            store.execute_session(Partition::ONLY, &SessionOp::List, CALL_TIMEOUT).await
         else {
             continue;
         };
@@ -31,36 +31,45 @@ pub(crate) async fn monitor(store: SimStore, chance: Random) {
             let locks = if is_eager { sim.locks.clone() } else { held };
             for lock in locks.iter().filter(|_| is_eager || alive_ms.is_none()) {
                 // The outcome does not matter: it lists them again.
-                drop(store.execute(lock, &Op::Evict(Evict { session, actor: by.clone() }), CALL).await);
+                drop(
+                    store.execute(lock, &Op::Evict(Evict { session, actor: by.clone() }), CALL_TIMEOUT).await,
+                );
             }
         }
     }
 }
 
 /// Inspects a lock, pauses, and releases by force the hold that it saw.
-pub(crate) async fn operator(store: SimStore, chance: Random) {
+pub(crate) async fn operator(store: SimStore, random: Random) {
     let sim = store.world.sim.clone();
     let Ok(by) = Label::new("operator") else { return };
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
-        pause(&sim, &chance, Duration::from_secs(6)).await;
-        let lock: &Lock = chance.pick(&sim.locks);
+        pause(&sim, &random, Duration::from_secs(6)).await;
+        let lock: &Lock = random.pick(&sim.locks);
         let inspect = Op::Inspect(Inspect { claim: None, details: true });
-        let Outcome::Done(Reply::Inspect(inspection)) = store.execute(lock, &inspect, CALL).await else {
+        let Outcome::Done(Reply::Inspect(inspection)) = store.execute(lock, &inspect, CALL_TIMEOUT).await
+        else {
             continue;
         };
-        let Some(observed) = seen(&inspection, &chance) else { continue };
-        pause(&sim, &chance, Duration::from_millis(700)).await;
+        let Some(seen) = seen(&inspection, &random) else { continue };
+        pause(&sim, &random, Duration::from_millis(700)).await;
         // The outcome does not matter: it inspects again.
         drop(
-            store.execute(lock, &Op::ForceRelease(ForceRelease { observed, actor: by.clone() }), CALL).await,
+            store
+                .execute(
+                    lock,
+                    &Op::ForceRelease(ForceRelease { observed: seen, actor: by.clone() }),
+                    CALL_TIMEOUT,
+                )
+                .await,
         );
     }
 }
 
 /// A holder of the lock as an inspection shows it.
-fn seen(inspection: &Inspection, chance: &Random) -> Option<ObservedHolder> {
+fn seen(inspection: &Inspection, random: &Random) -> Option<ObservedHolder> {
     if !inspection.shared_holders.is_empty() {
-        return chance.pick(&inspection.shared_holders).fence.map(ObservedHolder::Hold);
+        return random.pick(&inspection.shared_holders).fence.map(ObservedHolder::Hold);
     }
     let holder = inspection.holder.as_ref()?;
     holder
@@ -69,7 +78,7 @@ fn seen(inspection: &Inspection, chance: &Random) -> Option<ObservedHolder> {
         .or_else(|| inspection.foreign_fingerprint.map(ObservedHolder::Foreign))
 }
 
-async fn pause(sim: &Sim, chance: &Random, most: Duration) {
-    let us = chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
+async fn pause(sim: &Sim, random: &Random, most: Duration) {
+    let us = random.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
     sim.scheduler.sleep_until(sim.scheduler.now() + Duration::from_micros(us)).await;
 }

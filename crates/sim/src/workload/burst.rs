@@ -1,7 +1,7 @@
 //! Local hand-off: bursts of tasks that acquire the same Mutex at once, and Mutex handles that a process keeps alive,
 //! so that it may cache a hold.
 //!
-//! It deliberately judges nothing: it records what it does, and the checks do the rest.
+//! It does not check anything: it records events, which the checks evaluate.
 
 use crate::event::{LockId, TaskId};
 use crate::workload::runner::TaskRunner;
@@ -20,10 +20,10 @@ use tokio::sync::oneshot;
 const FIRST: u32 = 100;
 
 /// The Mutex handles that a process keeps alive. Without a handle, no state remains once no task holds or waits.
-pub(crate) fn cached_mutexes(sim: &Sim, client: &Client, chance: &Random) -> Arc<[Mutex]> {
+pub(crate) fn cached_mutexes(sim: &Sim, client: &Client, random: &Random) -> Arc<[Mutex]> {
     let mutexes = sim.locks.iter().filter(|lock| lock.kind == Kind::Mutex);
-    let kept = mutexes.filter(|_| chance.chance(800));
-    kept.filter_map(|lock| sim.expect("workload", client.mutex(lock.name.clone()))).collect()
+    let guard = mutexes.filter(|_| random.chance(800));
+    guard.filter_map(|lock| sim.expect("workload", client.mutex(lock.name.clone()))).collect()
 }
 
 /// What the bursts of a process share.
@@ -33,26 +33,26 @@ pub(crate) struct Burst {
     pub(crate) client: Client,
     pub(crate) host: HostId,
     pub(crate) watchdog: Duration,
-    pub(crate) chance: Random,
+    pub(crate) random: Random,
 }
 
 impl Burst {
-    /// Whether there are any in this run.
-    pub(crate) fn comes(sim: &Sim) -> bool {
-        sim.handoff.crowd > 0 && !sim.mutexes().is_empty()
+    /// Whether this run has bursts.
+    pub(crate) fn is_enabled(sim: &Sim) -> bool {
+        sim.handoff.burst > 0 && !sim.mutexes().is_empty()
     }
 
-    /// Comes now and then, until all is well.
+    /// Starts bursts until faults end.
     pub(crate) async fn run(self) {
         let (sim, mutexes) = (&self.sim, self.sim.mutexes());
         while sim.scheduler.now() < sim.fault_plan.faults_end_at {
-            let pause = Duration::from_micros(self.chance.below(4_000_000));
+            let pause = Duration::from_micros(self.random.below(4_000_000));
             sim.scheduler.sleep_until(sim.scheduler.now() + pause).await;
-            let (lock, rounds) = (*self.chance.pick(&mutexes), self.chance.between(1, 3));
-            let longest = Duration::from_micros(*self.chance.pick(&[0, 1_000, 20_000, 20_000, 60_000]));
-            let many = self.chance.between(2, sim.handoff.crowd.into());
-            let ends = (0..many).map(|number| self.send(number, lock, rounds, longest));
-            join_all(ends.collect::<Vec<_>>()).await;
+            let (lock, rounds) = (*self.random.pick(&mutexes), self.random.between(1, 3));
+            let longest = Duration::from_micros(*self.random.pick(&[0, 1_000, 20_000, 20_000, 60_000]));
+            let many = self.random.between(2, sim.handoff.burst.into());
+            let session_ends = (0..many).map(|number| self.send(number, lock, rounds, longest));
+            join_all(session_ends.collect::<Vec<_>>()).await;
         }
     }
 
@@ -60,12 +60,12 @@ impl Burst {
     fn send(&self, number: u64, lock: LockId, rounds: u64, longest: Duration) -> oneshot::Receiver<()> {
         let task = TaskId { host: self.host, number: FIRST + u32::try_from(number).unwrap_or(0) };
         let (sim, world, client) = (self.sim.clone(), self.world.clone(), self.client.clone());
-        let runner = TaskRunner::new(sim, world, client, task, self.watchdog, self.chance.branch());
+        let runner = TaskRunner::new(sim, world, client, task, self.watchdog, self.random.branch());
         let (done, end) = oneshot::channel();
         self.sim.scheduler.spawn(
             self.host,
             Box::pin(async move {
-                runner.rush(lock, rounds, longest).await;
+                runner.use_briefly(lock, rounds, longest).await;
                 // The receiver is gone if the process has crashed.
                 let _ = done.send(());
             }),
@@ -75,14 +75,14 @@ impl Burst {
 }
 
 impl TaskRunner {
-    /// Has a Mutex for a moment, several times.
-    async fn rush(&self, lock: LockId, rounds: u64, longest: Duration) {
+    /// Acquires and releases a Mutex several times.
+    async fn use_briefly(&self, lock: LockId, rounds: u64, longest: Duration) {
         for _ in 0..rounds {
             if let Some(got) = self.acquire_mutex(lock).await {
-                let mut had = vec![got];
+                let mut guards = vec![got];
                 let pause = self.pause(longest);
-                self.meanwhile(&mut had, pause).await;
-                self.release_all(had).await;
+                self.meanwhile(&mut guards, pause).await;
+                self.release_all(guards).await;
             }
         }
     }

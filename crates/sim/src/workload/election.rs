@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a leader leads without a break after faults have ended, so that every observer must report it.
-const LEADS_AT_LAST: Duration = Duration::from_secs(3);
+const LEADS_AFTER_FAULTS: Duration = Duration::from_secs(3);
 /// How long a task campaigns for that.
-const CAMPAIGNS_AT_LAST: Duration = Duration::from_secs(4);
+const CAMPAIGNS_AFTER_FAULTS: Duration = Duration::from_secs(4);
 /// How long observers observe after faults have ended.
-const OBSERVES_AT_LAST: Duration = Duration::from_secs(8);
+const OBSERVES_AFTER_FAULTS: Duration = Duration::from_secs(8);
 
 impl TaskRunner {
     /// Campaigns once, in a random way.
@@ -36,12 +36,12 @@ impl TaskRunner {
         let (method, limit) = self.draw_method();
         // An Election has no polling.
         let method =
-            if matches!(method, AcquireMethod::Poll(_)) { AcquireMethod::Wait(limit) } else { method };
+            if matches!(method, AcquireMethod::Poll(_)) { AcquireMethod::WaitTimeout(limit) } else { method };
         let acquiring: BoxFuture<'static, CallOutcome> = match method {
             AcquireMethod::Try => {
                 Box::pin(async move { attempt(election.try_campaign().await, AnyGuard::Leader) })
             }
-            AcquireMethod::Wait(_) => {
+            AcquireMethod::WaitTimeout(_) => {
                 Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) })
             }
             _ => Box::pin(async move { got(election.campaign().await, AnyGuard::Leader) }),
@@ -56,24 +56,24 @@ impl TaskRunner {
         .await
     }
 
-    /// Leads for long after faults have ended, if elected.
-    pub(crate) async fn lead_at_last(&self) {
+    /// Campaigns after faults have ended, and leads for some time if elected.
+    pub(crate) async fn lead_after_faults(&self) {
         let elections = Observer::elections(&self.sim);
         if elections.is_empty() || self.task.number > 0 {
             return;
         }
-        let lock = *self.chance.pick(&elections);
+        let lock = *self.random.pick(&elections);
         let Some(election) = self.election(lock) else { return };
-        let limit = CAMPAIGNS_AT_LAST;
+        let limit = CAMPAIGNS_AFTER_FAULTS;
         let acquiring: BoxFuture<'static, CallOutcome> =
             Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) });
-        let call = AcquireCall { method: AcquireMethod::Wait(limit), acquiring };
+        let call = AcquireCall { method: AcquireMethod::WaitTimeout(limit), acquiring };
         let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), LockMode::Exclusive).await;
         let Some(held_guard) = elected else { return };
-        let mut had = vec![held_guard];
-        let leads = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AT_LAST);
-        self.meanwhile(&mut had, leads).await;
-        self.release_all(had).await;
+        let mut guards = vec![held_guard];
+        let as_election = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AFTER_FAULTS);
+        self.meanwhile(&mut guards, as_election).await;
+        self.release_all(guards).await;
     }
 
     fn election(&self, lock: LockId) -> Option<Election> {
@@ -88,7 +88,7 @@ pub(crate) struct Observer {
     pub(crate) client: Client,
     pub(crate) task: TaskId,
     pub(crate) lock: LockId,
-    pub(crate) chance: Random,
+    pub(crate) random: Random,
 }
 
 impl Observer {
@@ -101,25 +101,27 @@ impl Observer {
     /// Observes until some time after faults have ended. Sometimes drops the call and repeats it, sometimes starts a
     /// new observer.
     pub(crate) async fn run(self) {
-        let until = self.sim.fault_plan.faults_end_at + OBSERVES_AT_LAST;
+        let until = self.sim.fault_plan.faults_end_at + OBSERVES_AFTER_FAULTS;
         let name = self.sim.locks.get(usize::from(self.lock.0)).map(|lock| lock.name.clone());
         let made = name.and_then(|name| self.sim.expect("workload", self.client.election(name)));
         let Some(election) = made else { return };
         let mut leaders = election.observe();
-        self.note(ObserverEvent::Begins);
+        self.record(ObserverEvent::Begins);
         let mut last = None;
         while self.sim.scheduler.now() < until {
-            if self.chance.chance(20) {
+            if self.random.chance(20) {
                 leaders = election.observe();
-                self.note(ObserverEvent::Begins);
+                self.record(ObserverEvent::Begins);
             }
-            let patience = self.sim.scheduler.sleep_until(self.patient_until(until));
+            let patience = self.sim.scheduler.sleep_until(self.next_pause(until));
             match select(pin!(leaders.next()), patience).await {
                 Either::Left((Ok(leader), _)) => {
-                    let told = ObserverEvent::Reported(leader.map(|leader| leader.fence));
+                    let reported = ObserverEvent::Reported(leader.map(|leader| leader.fence));
                     // A check must find the mutant by more than a repeated report.
-                    if self.sim.mutant != Some(Mutant::ObserverForgets) || last.replace(told) != Some(told) {
-                        self.note(told);
+                    if self.sim.mutant != Some(Mutant::ObserverForgets)
+                        || last.replace(reported) != Some(reported)
+                    {
+                        self.record(reported);
                     }
                 }
                 // The call is repeated: the next poll follows after a pause.
@@ -129,18 +131,18 @@ impl Observer {
                 leaders = election.observe();
             }
         }
-        self.note(ObserverEvent::Ends);
+        self.record(ObserverEvent::Ends);
     }
 
-    fn patient_until(&self, end: Instant) -> Instant {
-        if !self.chance.chance(300) {
+    fn next_pause(&self, end: Instant) -> Instant {
+        if !self.random.chance(300) {
             return end;
         }
-        let us = self.chance.below(1_500_000);
+        let us = self.random.below(1_500_000);
         end.min(self.sim.scheduler.now() + Duration::from_micros(us))
     }
 
-    fn note(&self, what: ObserverEvent) {
-        self.sim.note(&Event::Observer(self.task, self.lock, what));
+    fn record(&self, what: ObserverEvent) {
+        self.sim.record(&Event::Observer(self.task, self.lock, what));
     }
 }

@@ -9,75 +9,76 @@ use std::sync::Arc;
 
 /// A guard that a task holds.
 pub(crate) struct HeldGuard {
-    pub(crate) kept: Arc<AnyGuard>,
-    /// Each of the locks, with its token.
+    pub(crate) guard: Arc<AnyGuard>,
+    /// Each of the locks, with the number of its guard.
     pub(crate) guard_ids: Vec<(LockId, GuardId)>,
     /// Set once its loss was reported.
     pub(crate) is_lost: bool,
-    /// For how long it is to last, also after a conversion.
+    /// The requested lease, also after a conversion.
     pub(crate) lease_policy: LeasePolicy,
     /// The lock mode.
     pub(crate) mode: LockMode,
-    /// The upgradable read under a write, which is released with it.
-    pub(crate) under: Option<GuardId>,
+    /// The upgradable read that a write was converted from, which is released with it.
+    pub(crate) source: Option<GuardId>,
 }
 
 impl HeldGuard {
     /// Records a new guard, and watches its validity.
     pub(crate) fn new(
         runner: &TaskRunner,
-        kept: AnyGuard,
+        guard: AnyGuard,
         lease_policy: LeasePolicy,
         mode: LockMode,
     ) -> Self {
-        let (sim, keep_for, kept) = (&runner.sim, kept.keep_for(), Arc::new(kept));
-        let owner = kept.owner().map(|owner| sim.owner_id(owner));
-        let belief = Validity { until: runner.world.shows_at(kept.valid_until()) };
-        let (count, together) = (kept.count(), matches!(*kept, AnyGuard::All(_)));
-        let got = kept.fences().into_iter().filter_map(|(name, fence)| {
-            let gain = NewGuard { fence, belief, lease_policy, owner, mode, count, together, keep_for };
-            Some((lock_of(sim, &name)?, sim.new_grip(), gain))
+        let (sim, keep_for, guard) = (&runner.sim, guard.keep_for(), Arc::new(guard));
+        let owner = guard.owner().map(|owner| sim.owner_id(owner));
+        let validity = Validity { until: runner.world.shows_at(guard.valid_until()) };
+        let (count, is_multi) = (guard.count(), matches!(*guard, AnyGuard::All(_)));
+        let got = guard.fences().into_iter().filter_map(|(name, fence)| {
+            let new_guard =
+                NewGuard { fence, validity, lease_policy, owner, mode, count, is_multi, keep_for };
+            Some((lock_id_of(sim, &name)?, sim.new_guard_id(), new_guard))
         });
         let got: Vec<_> = got.collect();
         let guard_ids = got.iter().map(|(lock, guard_id, _)| (*lock, *guard_id)).collect();
-        sim.watch_guard(&runner.world, runner.task, &kept, got);
-        Self { kept, guard_ids, is_lost: false, lease_policy, mode, under: None }
+        sim.watch_guard(&runner.world, runner.task, &guard, got);
+        Self { guard, guard_ids, is_lost: false, lease_policy, mode, source: None }
     }
 
-    pub(crate) fn note(&self, runner: &TaskRunner, what: impl Fn(GuardId) -> TaskEvent) {
+    pub(crate) fn record(&self, runner: &TaskRunner, what: impl Fn(GuardId) -> TaskEvent) {
         for (lock, guard_id) in &self.guard_ids {
-            runner.note(*lock, what(*guard_id));
+            runner.record(*lock, what(*guard_id));
         }
     }
 
     /// Records the loss of one of its locks.
-    pub(crate) fn loses(&mut self, runner: &TaskRunner, loss: &Loss) {
+    pub(crate) fn report_loss(&mut self, runner: &TaskRunner, loss: &Loss) {
         self.is_lost = true;
-        let lost = lock_of(&runner.sim, loss.lock.as_str());
+        let lost = lock_id_of(&runner.sim, loss.lock.as_str());
         for (lock, guard_id) in &self.guard_ids {
             let which = if Some(*lock) == lost { LossScope::This } else { LossScope::Another };
-            runner.note(*lock, TaskEvent::LossReported(*guard_id, which));
+            runner.record(*lock, TaskEvent::LossReported(*guard_id, which));
         }
-        if self.kept.check().is_ok() {
+        if self.guard.check().is_ok() {
             runner
                 .sim
-                .fail("workload", format!("{} was told of a loss, and its check succeeds", runner.task));
+                .fail("workload", format!("the check of {} succeeds after a reported loss", runner.task));
         }
     }
 
     /// Releases it. The release is dropped if it is pending after `polls` polls.
     pub(crate) async fn release(self, runner: &TaskRunner, polls: u64) {
-        self.note(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Release));
+        self.record(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Release));
         let lock = self.guard_ids.first().map(|(lock, _)| *lock);
-        let under = lock.zip(self.under);
-        let Some(kept) = Arc::into_inner(self.kept) else {
+        let source = lock.zip(self.source);
+        let Some(guard) = Arc::into_inner(self.guard) else {
             return runner.sim.fail("workload", "the guard is still shared".into());
         };
         let released =
-            crate::workload::dropped::DroppedAfter { inner: Box::pin(kept.release()), polls }.await;
+            crate::workload::dropped::DroppedAfter { inner: Box::pin(guard.release()), polls }.await;
         for (lock, guard_id) in self.guard_ids {
             let name = lock.to_string();
-            runner.note(
+            runner.record(
                 lock,
                 match &released {
                     Some(Ok(left)) => TaskEvent::Released(guard_id, Some(*left)),
@@ -88,21 +89,21 @@ impl HeldGuard {
                 },
             );
         }
-        if let Some((lock, under)) = under {
+        if let Some((lock, source)) = source {
             // Its outcome is not reported.
-            runner.note(lock, TaskEvent::Releasing(under, ReleaseMethod::Drop));
+            runner.record(lock, TaskEvent::Releasing(source, ReleaseMethod::Drop));
         }
     }
 
     pub(crate) fn drop(self, runner: &TaskRunner) {
-        self.note(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Drop));
-        if let (Some((lock, _)), Some(under)) = (self.guard_ids.first(), self.under) {
-            runner.note(*lock, TaskEvent::Releasing(under, ReleaseMethod::Drop));
+        self.record(runner, |guard_id| TaskEvent::Releasing(guard_id, ReleaseMethod::Drop));
+        if let (Some((lock, _)), Some(source)) = (self.guard_ids.first(), self.source) {
+            runner.record(*lock, TaskEvent::Releasing(source, ReleaseMethod::Drop));
         }
     }
 }
 
-fn lock_of(sim: &Sim, name: &str) -> Option<LockId> {
+fn lock_id_of(sim: &Sim, name: &str) -> Option<LockId> {
     let at = sim.locks.iter().position(|lock| lock.name.as_str() == name)?;
     u8::try_from(at).ok().map(LockId)
 }

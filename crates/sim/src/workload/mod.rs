@@ -1,7 +1,7 @@
 //! Processes: how a run uses locks, and how a process configures its client. What a task does is in
 //! [`task`](crate::workload::task).
 //!
-//! It deliberately judges nothing: it records what it does, and the checks do the rest.
+//! It does not check anything: it records events, which the checks evaluate.
 
 pub(crate) mod admin;
 pub(crate) mod burst;
@@ -30,26 +30,26 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// One process, from its start until its tasks have ended.
-pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
-    let store = sim.store(host, &chance);
+pub(crate) async fn process(sim: Arc<Sim>, host: HostId, random: Random) {
+    let store = sim.store(host, &random);
     let (world, config) = (store.world.clone(), sim.config);
-    let session_config = SessionConfig::draw(&chance, config);
+    let session_config = SessionConfig::draw(&random, config);
     let client = loop {
         match connect(&store, session_config).await {
             Ok(client) => break client,
-            // The store was not reached, or did not reply. A supervisor restarts the process.
+            // The store did not reply. A supervisor restarts the process.
             Err(ConnectError::Store(_)) => {}
             Err(error) => return sim.fail("workload", format!("{host} cannot connect: {error}")),
         }
-        let pause = Duration::from_micros(chance.between(1_000, 300_000));
+        let pause = Duration::from_micros(random.between(1_000, 300_000));
         sim.scheduler.sleep_until(sim.scheduler.now() + pause).await;
     };
-    sim.note(&Event::Started(host, client.session_id()));
-    let cached_mutexes = cached_mutexes(&sim, &client, &chance);
-    let mut ends = Vec::new();
+    sim.record(&Event::Started(host, client.session_id()));
+    let cached_mutexes = cached_mutexes(&sim, &client, &random);
+    let mut session_ends = Vec::new();
     let shared = client.new_owner();
-    if chance.chance(config.travels) {
-        sim.make_known(host, shared.to_header());
+    if random.chance(config.shares_owner) {
+        sim.publish_owner(host, shared.to_header());
     }
     for number in 0..config.tasks {
         let task = TaskId { host, number };
@@ -59,17 +59,17 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             client.clone(),
             task,
             session_config.watchdog,
-            chance.branch(),
+            random.branch(),
         );
         let (done, end) = oneshot::channel();
-        ends.push(end);
+        session_ends.push(end);
         let work = async move {
             runner.run().await;
             // The receiver is gone if the process has crashed.
             let _ = done.send(());
         };
-        // Siblings share an owner, which their task is carried along with; the others have none of their own.
-        let is_sibling = chance.chance(500);
+        // Siblings inherit a shared owner; other tasks have no owner of their own.
+        let is_sibling = random.chance(500);
         sim.scheduler.spawn(
             host,
             if is_sibling {
@@ -80,11 +80,11 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
         );
     }
     for (number, lock) in (config.tasks..).zip(Observer::elections(&sim)) {
-        if chance.chance(600) {
-            let (task, chance) = (TaskId { host, number }, chance.branch());
-            let observer = Observer { sim: sim.clone(), client: client.clone(), task, lock, chance };
+        if random.chance(600) {
+            let (task, random) = (TaskId { host, number }, random.branch());
+            let observer = Observer { sim: sim.clone(), client: client.clone(), task, lock, random };
             let (done, end) = oneshot::channel();
-            ends.push(end);
+            session_ends.push(end);
             sim.scheduler.spawn(
                 host,
                 Box::pin(async move {
@@ -95,25 +95,25 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, chance: Random) {
             );
         }
     }
-    if Burst::comes(&sim) && chance.chance(700) {
-        let (sim, world, client, chance) = (sim.clone(), world.clone(), client.clone(), chance.branch());
-        let crowd =
-            Burst { sim: sim.clone(), world, client, host, watchdog: session_config.watchdog, chance };
+    if Burst::is_enabled(&sim) && random.chance(700) {
+        let (sim, world, client, random) = (sim.clone(), world.clone(), client.clone(), random.branch());
+        let burst =
+            Burst { sim: sim.clone(), world, client, host, watchdog: session_config.watchdog, random };
         let (done, end) = oneshot::channel();
-        ends.push(end);
+        session_ends.push(end);
         sim.scheduler.spawn(
             host,
             Box::pin(async move {
-                crowd.run().await;
+                burst.run().await;
                 // The receiver is gone if the process has crashed.
                 let _ = done.send(());
             }),
         );
     }
-    join_all(ends).await;
+    join_all(session_ends).await;
     drop(cached_mutexes);
     client.flush().await;
-    sim.note(&Event::Host(host, HostEvent::Ended));
+    sim.record(&Event::Host(host, HostEvent::Ended));
 }
 
 /// The lease and session of a process.
@@ -125,13 +125,13 @@ struct SessionConfig {
 }
 
 impl SessionConfig {
-    fn draw(chance: &Random, config: WorkloadConfig) -> Self {
-        if chance.chance(config.without_session) {
+    fn draw(random: &Random, config: WorkloadConfig) -> Self {
+        if random.chance(config.without_session) {
             return Self { session: None, watchdog: config.watchdog };
         }
-        let session = Duration::from_millis(chance.between(1_000, 10_000));
+        let session = Duration::from_millis(random.between(1_000, 10_000));
         // With a session, leases may be long: no client waits for the lease of a crashed process.
-        let longer = if chance.chance(500) { 3 } else { 1 };
+        let longer = if random.chance(500) { 3 } else { 1 };
         Self { session: Some(session), watchdog: config.watchdog * longer }
     }
 }
@@ -142,7 +142,7 @@ async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Clie
         .environment(store.world.clone())
         .label(store.world.host.to_string())
         .watchdog_lease(session_config.watchdog)
-        .call_timeout(config.call)
+        .call_timeout(config.call_timeout)
         .outage_limit(Duration::from_secs(20));
     match session_config.session {
         Some(alive) => builder.session_ttl(alive).connect().await,
@@ -151,22 +151,22 @@ async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Clie
 }
 
 /// A foreign client that acquires by `SET NX PX` and releases by compare-and-delete.
-pub(crate) async fn stranger(sim: Arc<Sim>, chance: Random) {
+pub(crate) async fn foreign_client(sim: Arc<Sim>, random: Random) {
     let pause = async |most_ms: u64| {
-        let us = chance.below(most_ms * 1000);
+        let us = random.below(most_ms * 1000);
         sim.scheduler.sleep_until(sim.scheduler.now() + Duration::from_micros(us)).await;
     };
-    let mut turn = 0;
+    let mut count = 0;
     while sim.scheduler.now() < sim.fault_plan.faults_end_at {
         pause(1_000).await;
-        turn += 1;
-        let (lock, value) = (LockId(0), format!("stranger {turn}"));
-        let lease = Duration::from_millis(chance.between(100, 3_000));
-        if sim.stranger_sets(lock, &value, lease) {
-            // It releases in time, or lets the lease expire.
+        count += 1;
+        let (lock, value) = (LockId(0), format!("foreign {count}"));
+        let lease = Duration::from_millis(random.between(100, 3_000));
+        if sim.foreign_set(lock, &value, lease) {
+            // It releases before the lease expires, or lets it expire.
             pause(u64::try_from(lease.as_millis()).unwrap_or(1) / 2 + 1).await;
-            if chance.chance(800) {
-                sim.stranger_deletes(lock, &value);
+            if random.chance(800) {
+                sim.foreign_delete(lock, &value);
             }
         }
     }

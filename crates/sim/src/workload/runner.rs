@@ -15,7 +15,7 @@ pub(crate) struct TaskRunner {
     pub(crate) client: Client,
     pub(crate) task: TaskId,
     pub(crate) watchdog: Duration,
-    pub(crate) chance: Random,
+    pub(crate) random: Random,
     /// An owner of this task alone.
     pub(crate) own: Owner,
 }
@@ -27,18 +27,18 @@ impl TaskRunner {
         client: Client,
         task: TaskId,
         watchdog: Duration,
-        chance: Random,
+        random: Random,
     ) -> Self {
         let own = client.new_owner();
-        Self { sim, world, client, task, watchdog, chance, own }
+        Self { sim, world, client, task, watchdog, random, own }
     }
 
-    pub(crate) fn note(&self, lock: LockId, what: TaskEvent) {
-        self.sim.note(&Event::Task(self.task, lock, what));
+    pub(crate) fn record(&self, lock: LockId, what: TaskEvent) {
+        self.sim.record(&Event::Task(self.task, lock, what));
     }
 
     pub(crate) async fn pause(&self, most: Duration) {
-        let us = self.chance.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
+        let us = self.random.below(u64::try_from(most.as_micros()).unwrap_or(1).max(1));
         self.sim.scheduler.sleep_until(self.sim.scheduler.now() + Duration::from_micros(us)).await;
     }
 }

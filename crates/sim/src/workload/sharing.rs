@@ -1,24 +1,24 @@
 //! The workload on locks with several holders: permits, reads and writes, conversions, resizes, arrivals at latches
-//! and barriers; some of it dropped half-way.
+//! and barriers. Some futures are dropped before they end.
 //!
-//! It deliberately judges nothing: it records what it does, and the checks do the rest.
+//! It does not check anything: it records events, which the checks evaluate.
 
 use crate::any_guard::AnyGuard;
 use crate::event::{AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
 use crate::workload::guards::HeldGuard;
 use crate::workload::runner::TaskRunner;
-use crate::workload::task::{AcquireCall, CallOutcome, attempt, got, miss, polling};
+use crate::workload::task::{AcquireCall, CallOutcome, attempt, failure_of, got, polling};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Kind, LockMode, LockName};
 use leasehold::{AcquireError, ConversionError, Owner, RwLock, Semaphore};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most holds on one lock that a task has at once.
-const MOST: usize = 3;
+/// The most guards of one lock that a task holds at a time.
+const MAX_GUARDS: usize = 3;
 
 impl TaskRunner {
-    /// Uses a lock that several have side by side, in whatever method it can be used.
+    /// Uses a lock with several holders, by one of its methods.
     pub(crate) async fn use_shared(&self, lock: LockId) {
         match self.sim.kind(lock) {
             Kind::Latch => self.use_latch(lock).await,
@@ -26,12 +26,12 @@ impl TaskRunner {
             Kind::RwLock => {
                 let owner = self.choose_owner();
                 if let Some(first) = self.read_or_write(lock, owner.as_ref(), false).await {
-                    self.hold_parts(lock, first).await;
+                    self.hold_guards(lock, first).await;
                 }
             }
             _ => {
                 if let Some(first) = self.take_permits(lock, false).await {
-                    self.hold_parts(lock, first).await;
+                    self.hold_guards(lock, first).await;
                 }
             }
         }
@@ -42,33 +42,33 @@ impl TaskRunner {
     }
 
     fn number(&self, most: u32) -> u32 {
-        u32::try_from(self.chance.between(1, most.into())).unwrap_or(1)
+        u32::try_from(self.random.between(1, most.into())).unwrap_or(1)
     }
 
     /// Holds a lock, acquires more, converts guards, and releases all in random order.
-    async fn hold_parts(&self, lock: LockId, first: HeldGuard) {
-        let owner = first.kept.owner().cloned();
-        let mut had = vec![first];
-        for _ in 0..self.chance.below(5) {
-            if had.is_empty() {
+    async fn hold_guards(&self, lock: LockId, first: HeldGuard) {
+        let owner = first.guard.owner().cloned();
+        let mut guards = vec![first];
+        for _ in 0..self.random.below(5) {
+            if guards.is_empty() {
                 return;
             }
-            match self.chance.below(10) {
-                0..2 if had.len() < MOST => {
+            match self.random.below(10) {
+                0..2 if guards.len() < MAX_GUARDS => {
                     let more = self.more(lock, owner.as_ref());
-                    let more = self.meanwhile(&mut had, more).await;
-                    had.extend(more);
+                    let more = self.meanwhile(&mut guards, more).await;
+                    guards.extend(more);
                 }
-                2..5 => self.change(lock, &mut had).await,
-                5 if had.len() > 1 => self.release_any(&mut had).await,
-                _ => self.work(&mut had).await,
+                2..5 => self.change(lock, &mut guards).await,
+                5 if guards.len() > 1 => self.release_any(&mut guards).await,
+                _ => self.work(&mut guards).await,
             }
-            self.release_lost(&mut had).await;
+            self.release_lost(&mut guards).await;
         }
-        self.release_all(had).await;
+        self.release_all(guards).await;
     }
 
-    /// Takes more of a lock of which it has a part.
+    /// Acquires a further hold on a lock.
     async fn more(&self, lock: LockId, owner: Option<&Owner>) -> Option<HeldGuard> {
         match owner {
             Some(owner) => self.read_or_write(lock, Some(owner), true).await,
@@ -76,20 +76,20 @@ impl TaskRunner {
         }
     }
 
-    /// Makes a read into a write, or a write into a read; or changes how many permits there are.
-    async fn change(&self, lock: LockId, had: &mut Vec<HeldGuard>) {
+    /// Converts a guard, or resizes a Semaphore.
+    async fn change(&self, lock: LockId, guards: &mut Vec<HeldGuard>) {
         if self.sim.kind(lock) == Kind::Semaphore {
             let resizing = self.resize(lock);
-            return self.meanwhile(had, resizing).await;
+            return self.meanwhile(guards, resizing).await;
         }
         let can = |held_guard: &HeldGuard| {
-            matches!(&*held_guard.kept, AnyGuard::Upgradable(_) | AnyGuard::Write(_)) && !held_guard.is_lost
+            matches!(&*held_guard.guard, AnyGuard::Upgradable(_) | AnyGuard::Write(_)) && !held_guard.is_lost
         };
-        let Some(at) = had.iter().position(can) else { return };
-        let held_guard = had.swap_remove(at);
-        let shifting = self.shift(lock, held_guard);
-        let shifted = self.meanwhile(had, shifting).await;
-        had.extend(shifted);
+        let Some(at) = guards.iter().position(can) else { return };
+        let held_guard = guards.swap_remove(at);
+        let converting = self.convert(lock, held_guard);
+        let converted = self.meanwhile(guards, converting).await;
+        guards.extend(converted);
     }
 }
 
@@ -100,22 +100,22 @@ impl TaskRunner {
         self.sim.expect("workload", made)
     }
 
-    /// Acquires some permits. With others in hand it waits with a limit, since it may wait for itself.
+    /// Acquires some permits. If the task already holds some, it waits with a limit, since it may wait for itself.
     async fn take_permits(&self, lock: LockId, has_some: bool) -> Option<HeldGuard> {
         let mut semaphore = self.semaphore(lock)?;
         let (lease, lease_policy) = self.lease_policy();
         if let Some(lease) = lease {
             semaphore = semaphore.lease(lease);
         }
-        // Now and then more than there are.
+        // Sometimes more than there are.
         let most = self.sim.limits.permits;
-        let count = self.number(if self.chance.chance(50) { most + 2 } else { most });
+        let count = self.number(if self.random.chance(50) { most + 2 } else { most });
         let (method, limit) = self.draw_limited_method(has_some);
         let acquiring: BoxFuture<'static, CallOutcome> = match method {
             AcquireMethod::Try => {
                 Box::pin(async move { attempt(semaphore.try_acquire_many(count).await, AnyGuard::Permit) })
             }
-            AcquireMethod::Wait(_) => {
+            AcquireMethod::WaitTimeout(_) => {
                 Box::pin(
                     async move { got(semaphore.acquire_many_timeout(count, limit).await, AnyGuard::Permit) },
                 )
@@ -134,15 +134,15 @@ impl TaskRunner {
         let Some(semaphore) = self.semaphore(lock) else { return };
         let permits = self.number(self.sim.limits.permits + 2);
         // The outcome does not matter: other tasks resize too, and the store shows the result.
-        drop(self.unless_dropped(Box::pin(async move { semaphore.resize(permits).await })).await);
+        drop(self.maybe_dropped(Box::pin(async move { semaphore.resize(permits).await })).await);
     }
 
     /// A random acquire method. With a limit if waiting without one could deadlock.
     fn draw_limited_method(&self, is_limited: bool) -> (AcquireMethod, Duration) {
         let (method, limit) = self.draw_method();
         (
-            if is_limited && method == AcquireMethod::WaitForEver {
-                AcquireMethod::Wait(limit)
+            if is_limited && method == AcquireMethod::Wait {
+                AcquireMethod::WaitTimeout(limit)
             } else {
                 method
             },
@@ -163,31 +163,31 @@ impl TaskRunner {
         }
         let mut scope = None;
         if let Some(owner) = owner {
-            if self.chance.chance(500) {
+            if self.random.chance(500) {
                 rwlock = rwlock.owned_by(owner);
             } else {
                 scope = Some(owner.clone());
             }
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
-        let mode = match self.chance.below(20) {
-            // It would wait for itself, which is refused.
+        let mode = match self.random.below(20) {
+            // It would wait for itself, so the store refuses it.
             0 if again => LockMode::Write,
             _ if again => LockMode::Read,
             0..9 => LockMode::Read,
             9..14 => LockMode::Upgradable,
             _ => LockMode::Write,
         };
-        let call = self.part_call(rwlock, mode, scope);
+        let call = self.rwlock_call(rwlock, mode, scope);
         self.acquire_locks(&[lock], call, known, lease_policy, mode).await
     }
 
-    fn part_call(&self, rwlock: RwLock, mode: LockMode, scope: Option<Owner>) -> AcquireCall {
+    fn rwlock_call(&self, rwlock: RwLock, mode: LockMode, scope: Option<Owner>) -> AcquireCall {
         let (method, limit) = self.draw_method();
-        // Whatever such a guard is made into would be polled for as well.
+        // A conversion of such a guard would poll as well.
         let polls = matches!(method, AcquireMethod::Poll(_)) && mode == LockMode::Read;
         let method = if matches!(method, AcquireMethod::Poll(_)) && !polls {
-            AcquireMethod::Wait(limit)
+            AcquireMethod::WaitTimeout(limit)
         } else {
             method
         };
@@ -195,19 +195,19 @@ impl TaskRunner {
         let acquiring: BoxFuture<'static, CallOutcome> = Box::pin(async move {
             match (mode, method) {
                 (LockMode::Read, AcquireMethod::Try) => attempt(rwlock.try_read().await, AnyGuard::Read),
-                (LockMode::Read, AcquireMethod::Wait(_)) => {
+                (LockMode::Read, AcquireMethod::WaitTimeout(_)) => {
                     got(rwlock.read_timeout(limit).await, AnyGuard::Read)
                 }
                 (LockMode::Read, _) => got(rwlock.read().await, AnyGuard::Read),
                 (LockMode::Upgradable, AcquireMethod::Try) => {
                     attempt(rwlock.try_upgradable_read().await, AnyGuard::Upgradable)
                 }
-                (LockMode::Upgradable, AcquireMethod::Wait(_)) => {
+                (LockMode::Upgradable, AcquireMethod::WaitTimeout(_)) => {
                     got(rwlock.upgradable_read_timeout(limit).await, AnyGuard::Upgradable)
                 }
                 (LockMode::Upgradable, _) => got(rwlock.upgradable_read().await, AnyGuard::Upgradable),
                 (_, AcquireMethod::Try) => attempt(rwlock.try_write().await, AnyGuard::Write),
-                (_, AcquireMethod::Wait(_)) => got(rwlock.write_timeout(limit).await, AnyGuard::Write),
+                (_, AcquireMethod::WaitTimeout(_)) => got(rwlock.write_timeout(limit).await, AnyGuard::Write),
                 _ => got(rwlock.write().await, AnyGuard::Write),
             }
         });
@@ -217,86 +217,88 @@ impl TaskRunner {
         }
     }
 
-    /// Makes an upgradable read into a write, or a write into a read.
-    async fn shift(&self, lock: LockId, held_guard: HeldGuard) -> Option<HeldGuard> {
-        held_guard.note(self, TaskEvent::Converting);
-        let HeldGuard { kept, guard_ids, lease_policy, under, .. } = held_guard;
+    /// Converts an upgradable read into a write, or a write into a read.
+    async fn convert(&self, lock: LockId, held_guard: HeldGuard) -> Option<HeldGuard> {
+        held_guard.record(self, TaskEvent::Converting);
+        let HeldGuard { guard, guard_ids, lease_policy, source, .. } = held_guard;
         let (_, guard_id) = *guard_ids.first()?;
-        let Some(kept) = Arc::into_inner(kept) else {
+        let Some(guard) = Arc::into_inner(guard) else {
             self.sim.fail("workload", "the guard is still shared".into());
             return None;
         };
-        let owner = kept.owner().map(|owner| self.sim.owner_id(owner));
-        let gone = under.into_iter().chain([guard_id]);
-        match kept {
+        let owner = guard.owner().map(|owner| self.sim.owner_id(owner));
+        let sources = source.into_iter().chain([guard_id]);
+        match guard {
             AnyGuard::Upgradable(guard) => {
                 let (method, limit) = self.draw_limited_method(false);
                 let method = if matches!(method, AcquireMethod::Try | AcquireMethod::Poll(_)) {
-                    AcquireMethod::Wait(limit)
+                    AcquireMethod::WaitTimeout(limit)
                 } else {
                     method
                 };
                 let upgrading = async move {
                     match method {
-                        AcquireMethod::Wait(_) => guard.upgrade_timeout(limit).await,
+                        AcquireMethod::WaitTimeout(_) => guard.upgrade_timeout(limit).await,
                         _ => guard.upgrade().await,
                     }
                 };
-                let shifting =
-                    Box::pin(async move { shifted(upgrading.await, AnyGuard::Write, AnyGuard::Upgradable) });
-                let shift = Shift { lock, method, owner, lease_policy, mode: LockMode::Upgrade };
-                let mut held_guard = self.follow(shift, gone.collect(), false, shifting).await?;
+                let converting =
+                    Box::pin(
+                        async move { converted(upgrading.await, AnyGuard::Write, AnyGuard::Upgradable) },
+                    );
+                let convert = Conversion { lock, method, owner, lease_policy, mode: LockMode::Upgrade };
+                let mut held_guard = self.follow(convert, sources.collect(), false, converting).await?;
                 if held_guard.mode == LockMode::Upgrade {
-                    held_guard.under = Some(guard_id);
+                    held_guard.source = Some(guard_id);
                 }
                 Some(held_guard)
             }
             AnyGuard::Write(guard) => {
-                // It waits no longer than the write is believed.
-                let method = AcquireMethod::Wait(guard.remaining());
+                // It waits no longer than the write is valid.
+                let method = AcquireMethod::WaitTimeout(guard.remaining());
                 let downgrading =
-                    async move { shifted(guard.downgrade().await, AnyGuard::Read, AnyGuard::Write) };
-                let shift = Shift { lock, method, owner, lease_policy, mode: LockMode::Read };
-                self.follow(shift, gone.collect(), true, Box::pin(downgrading)).await
+                    async move { converted(guard.downgrade().await, AnyGuard::Read, AnyGuard::Write) };
+                let convert = Conversion { lock, method, owner, lease_policy, mode: LockMode::Read };
+                self.follow(convert, sources.collect(), true, Box::pin(downgrading)).await
             }
             _ => None,
         }
     }
 
-    /// Records a conversion. The source guard ends on success if it is `spent`, otherwise on failure only.
+    /// Records a conversion. If the source is consumed, its guard ends on success; it ends on every failure.
     async fn follow(
         &self,
-        shift: Shift,
-        gone: Vec<crate::event::GuardId>,
-        spent: bool,
-        shifting: BoxFuture<'static, Shifted>,
+        convert: Conversion,
+        sources: Vec<crate::event::GuardId>,
+        source_is_consumed: bool,
+        converting: BoxFuture<'static, Converted>,
     ) -> Option<HeldGuard> {
-        let Shift { lock, method, owner, lease_policy, mode } = shift;
-        self.note(lock, TaskEvent::Acquiring(method, owner));
-        let lets = || {
-            for guard_id in &gone {
-                self.note(lock, TaskEvent::Releasing(*guard_id, crate::event::ReleaseMethod::Drop));
+        let Conversion { lock, method, owner, lease_policy, mode } = convert;
+        self.record(lock, TaskEvent::Acquiring(method, owner));
+        let release_source = || {
+            for guard_id in &sources {
+                self.record(lock, TaskEvent::Releasing(*guard_id, crate::event::ReleaseMethod::Drop));
             }
         };
-        match self.unless_dropped(shifting).await {
-            Some(Ok(kept)) => {
-                let held_guard = HeldGuard::new(self, kept, lease_policy, mode);
-                if spent {
-                    lets();
+        match self.maybe_dropped(converting).await {
+            Some(Ok(guard)) => {
+                let held_guard = HeldGuard::new(self, guard, lease_policy, mode);
+                if source_is_consumed {
+                    release_source();
                 }
                 Some(held_guard)
             }
             Some(Err(failed)) => {
-                let (kept, error) = *failed;
-                self.note(lock, TaskEvent::NotAcquired(miss(&error)));
+                let (guard, error) = *failed;
+                self.record(lock, TaskEvent::NotAcquired(failure_of(&error)));
                 // A failed conversion returns the old guard, or what is left of it. It is dropped.
-                drop(kept);
-                lets();
+                drop(guard);
+                release_source();
                 None
             }
             None => {
-                self.note(lock, TaskEvent::Cancelled);
-                lets();
+                self.record(lock, TaskEvent::Cancelled);
+                release_source();
                 None
             }
         }
@@ -304,7 +306,7 @@ impl TaskRunner {
 }
 
 /// A conversion of one guard into another.
-struct Shift {
+struct Conversion {
     lock: LockId,
     method: AcquireMethod,
     owner: Option<OwnerId>,
@@ -313,14 +315,14 @@ struct Shift {
 }
 
 /// The new guard, or the old one with the error.
-type Shifted = Result<AnyGuard, Box<(AnyGuard, AcquireError)>>;
+type Converted = Result<AnyGuard, Box<(AnyGuard, AcquireError)>>;
 
-fn shifted<A, B: std::fmt::Debug>(
-    shifted: Result<A, ConversionError<B>>,
+fn converted<A, B: std::fmt::Debug>(
+    converted: Result<A, ConversionError<B>>,
     new: impl FnOnce(A) -> AnyGuard,
     old: impl FnOnce(B) -> AnyGuard,
-) -> Shifted {
-    shifted.map(new).map_err(|not| Box::new((old(not.guard), not.error)))
+) -> Converted {
+    converted.map(new).map_err(|not| Box::new((old(not.guard), not.error)))
 }
 
 /// Latches and barriers.
@@ -329,40 +331,44 @@ impl TaskRunner {
         let Some(name) = self.name_of(lock) else { return };
         let of = self.sim.limits.arrivals;
         let Some(latch) = self.sim.expect("workload", self.client.latch(name, of)) else { return };
-        let latch = latch.arrival_ttl(Duration::from_millis(self.chance.between(4_000, 30_000)));
-        if self.chance.chance(400) {
+        let latch = latch.arrival_ttl(Duration::from_millis(self.random.between(4_000, 30_000)));
+        if self.random.chance(400) {
             let count = self.number(2);
             let arriving = Box::pin(async move { latch.arrive_many(count).await });
-            return self.come(lock, AcquireMethod::Try, arriving).await;
+            return self.pass(lock, AcquireMethod::Try, arriving).await;
         }
         let (_, limit) = self.draw_method();
-        self.come(lock, AcquireMethod::Wait(limit), Box::pin(async move { latch.wait_timeout(limit).await }))
-            .await;
+        self.pass(
+            lock,
+            AcquireMethod::WaitTimeout(limit),
+            Box::pin(async move { latch.wait_timeout(limit).await }),
+        )
+        .await;
     }
 
-    /// Waits with a limit, since enough parties may never come.
+    /// Waits with a limit, since the other parties may never arrive.
     async fn use_barrier(&self, lock: LockId) {
         let Some(name) = self.name_of(lock) else { return };
         let of = self.sim.limits.parties;
         let Some(barrier) = self.sim.expect("workload", self.client.barrier(name, of)) else { return };
         let (_, limit) = self.draw_method();
-        let meeting = async move { barrier.wait_timeout(limit).await.map(drop) };
-        self.come(lock, AcquireMethod::Wait(limit), Box::pin(meeting)).await;
+        let future = async move { barrier.wait_timeout(limit).await.map(drop) };
+        self.pass(lock, AcquireMethod::WaitTimeout(limit), Box::pin(future)).await;
     }
 
-    /// Goes where nothing is to be given back.
-    async fn come(
+    /// Arrives at or waits for a Latch or a Barrier, which gives no guard.
+    async fn pass(
         &self,
         lock: LockId,
         method: AcquireMethod,
-        coming: BoxFuture<'static, Result<(), AcquireError>>,
+        future: BoxFuture<'static, Result<(), AcquireError>>,
     ) {
-        self.note(lock, TaskEvent::Acquiring(method, None));
-        self.note(
+        self.record(lock, TaskEvent::Acquiring(method, None));
+        self.record(
             lock,
-            match self.unless_dropped(coming).await {
+            match self.maybe_dropped(future).await {
                 Some(Ok(())) => TaskEvent::Admitted,
-                Some(Err(error)) => TaskEvent::NotAcquired(miss(&error)),
+                Some(Err(error)) => TaskEvent::NotAcquired(failure_of(&error)),
                 None => TaskEvent::Cancelled,
             },
         );

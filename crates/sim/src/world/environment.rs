@@ -17,12 +17,12 @@ use std::time::{Duration, SystemTime};
 pub(crate) struct ProcessEnvironment {
     pub(crate) sim: Arc<Sim>,
     pub(crate) host: HostId,
-    pub(crate) chance: Arc<Random>,
+    pub(crate) random: Arc<Random>,
 }
 
 impl ProcessEnvironment {
-    /// By how much this process's clock has fallen behind while it stood still: not at all, if it is as it should be.
-    fn behind(&self) -> Duration {
+    /// By how much this process's clock has fallen behind while it was stopped: zero without a mutant.
+    fn clock_lag(&self) -> Duration {
         if self.sim.mutant == Some(Mutant::ClockStopsWithProcess) {
             self.sim.stopped_for(self.host)
         } else {
@@ -32,12 +32,12 @@ impl ProcessEnvironment {
 
     /// When, in true time, this process's clock shows a moment.
     pub(crate) fn shows_at(&self, moment: Moment) -> Instant {
-        self.sim.scheduler.clock(self.host).shows_at((moment + self.behind()).as_micros())
+        self.sim.scheduler.clock(self.host).shows_at((moment + self.clock_lag()).as_micros())
     }
 
     pub(crate) fn now(&self) -> Moment {
         let reading_us = self.sim.scheduler.clock(self.host).reading_us(self.sim.scheduler.now());
-        Moment::from_micros(reading_us) - self.behind()
+        Moment::from_micros(reading_us) - self.clock_lag()
     }
 }
 
@@ -57,11 +57,15 @@ impl Environment for ProcessEnvironment {
     }
 
     fn random(&self) -> u64 {
-        self.chance.bits()
+        self.random.bits()
     }
 
     fn sleep_until(&self, at: Moment) -> BoxFuture<'static, ()> {
-        Box::pin(self.sim.scheduler.sleep_until(self.shows_at(at)))
+        let late = match self.sim.mutant {
+            Some(Mutant::TimersAreLate) => Duration::from_secs(1),
+            _ => Duration::ZERO,
+        };
+        Box::pin(self.sim.scheduler.sleep_until(self.shows_at(at) + late))
     }
 
     fn spawn_keeper(&self, keeper: BoxFuture<'static, ()>) -> io::Result<()> {

@@ -10,12 +10,12 @@ use std::time::Duration;
 pub enum FaultProfile {
     /// None.
     None,
-    /// The network, the processes and the server fail as the docs promise to bear: messages are lost, late, doubled and
-    /// out of order; processes stand still and die; the server restarts with its data; clocks drift.
+    /// Faults that the documentation promises to tolerate: messages are lost, late, duplicated and out of order; processes
+    /// stop and crash; the server restarts with its data; clocks drift.
     Tolerated,
-    /// The store forgets as well: restarts without data, a fail-over to a replica that lags, deleted keys.
+    /// In addition, the store loses data: restarts without data, failovers to a lagging replica, deleted keys.
     DataLoss,
-    /// Clocks jump, or drift by more than the allowance.
+    /// In addition, clocks jump, or drift by more than the allowance.
     ClockFaults,
 }
 
@@ -37,43 +37,43 @@ pub(crate) enum Fault {
 pub(crate) struct FaultPlan {
     pub(crate) profile: FaultProfile,
     pub(crate) faults: Vec<(Instant, Fault)>,
-    /// When everything is well again.
+    /// When the last fault is over.
     pub(crate) faults_end_at: Instant,
     /// How long a message takes.
     pub(crate) latency_us: (u64, u64),
     /// Whether the messages of a connection keep their order.
     pub(crate) in_order: bool,
-    /// How many of a thousand messages are lost, late or duplicated.
+    /// How many of a thousand messages are lost, delayed or duplicated.
     pub(crate) lost: u64,
-    pub(crate) late: u64,
-    pub(crate) twice: u64,
-    /// By how much clients' clocks may be wrong, in millionths.
+    pub(crate) delayed: u64,
+    pub(crate) duplicated: u64,
+    /// The largest rate error of a client's clock, in millionths.
     pub(crate) drift_ppm: i64,
 }
 
 impl FaultPlan {
-    pub(crate) fn draw(chance: &Random, slots: usize, locks: u8) -> Self {
-        let profile = match chance.below(100) {
+    pub(crate) fn draw(random: &Random, slots: usize, locks: u8) -> Self {
+        let profile = match random.below(100) {
             0..10 => FaultProfile::None,
             10..70 => FaultProfile::Tolerated,
             70..87 => FaultProfile::DataLoss,
             _ => FaultProfile::ClockFaults,
         };
-        let faults_end_at = Instant(chance.between(3_000_000, 15_000_000));
-        let calm = profile == FaultProfile::None;
-        // Some runs have bad messages and no other fault, some the reverse, most have both.
-        let rate = |most: u64| if calm || chance.chance(300) { 0 } else { chance.between(0, most) };
-        let (lost, late, twice) = (rate(60), rate(60), rate(60));
-        let count = if calm || chance.chance(100) { 0 } else { chance.between(1, 8) };
+        let faults_end_at = Instant(random.between(3_000_000, 15_000_000));
+        let has_none = profile == FaultProfile::None;
+        // Some runs have only message faults, some only other faults, most have both.
+        let rate = |most: u64| if has_none || random.chance(300) { 0 } else { random.between(0, most) };
+        let (lost, delayed, duplicated) = (rate(60), rate(60), rate(60));
+        let count = if has_none || random.chance(100) { 0 } else { random.between(1, 8) };
         let mut fault_plan = Self {
             profile,
             faults: Vec::new(),
             faults_end_at,
-            latency_us: (20, chance.between(50, 3_000)),
-            in_order: chance.chance(700),
+            latency_us: (20, random.between(50, 3_000)),
+            in_order: random.chance(700),
             lost,
-            late,
-            twice,
+            delayed,
+            duplicated,
             drift_ppm: match profile {
                 // The allowance is 1 %, and has to cover the difference of two clocks.
                 FaultProfile::None => 0,
@@ -82,29 +82,29 @@ impl FaultPlan {
             },
         };
         for _ in 0..count {
-            let at = Instant(chance.between(200_000, faults_end_at.0));
-            let fault = fault_plan.fault(chance, slots, locks);
+            let at = Instant(random.between(200_000, faults_end_at.0));
+            let fault = fault_plan.fault(random, slots, locks);
             fault_plan.faults.push((at, fault));
         }
         fault_plan
     }
 
-    fn fault(&self, chance: &Random, slots: usize, locks: u8) -> Fault {
-        let slot = usize::try_from(chance.below(slots as u64)).unwrap_or(0);
-        let lasts = |most_ms: u64| Duration::from_micros(chance.between(1_000, most_ms * 1000));
-        let special = chance.below(12);
+    fn fault(&self, random: &Random, slots: usize, locks: u8) -> Fault {
+        let slot = usize::try_from(random.below(slots as u64)).unwrap_or(0);
+        let lasts = |most_ms: u64| Duration::from_micros(random.between(1_000, most_ms * 1000));
+        let special = random.below(12);
         match (self.profile, special) {
             (FaultProfile::DataLoss, 0..2) => Fault::Restart { lasts: lasts(2_000), with_data: false },
             (FaultProfile::DataLoss, 2..4) => Fault::FailOver { lasts: lasts(3_000), lag: lasts(300) },
             (FaultProfile::DataLoss, 4) => {
-                Fault::Delete { lock: u8::try_from(chance.below(locks.into())).unwrap_or(0) }
+                Fault::Delete { lock: u8::try_from(random.below(locks.into())).unwrap_or(0) }
             }
             (FaultProfile::ClockFaults, 0..5) => {
-                let by = i64::try_from(chance.between(1_000, 40_000_000)).unwrap_or(0);
-                Fault::Jump { by_us: if chance.chance(500) { by } else { -by } }
+                let by = i64::try_from(random.between(1_000, 40_000_000)).unwrap_or(0);
+                Fault::Jump { by_us: if random.chance(500) { by } else { -by } }
             }
-            _ => match chance.below(12) {
-                0..3 => Fault::Break { slot, keeper: chance.chance(400) },
+            _ => match random.below(12) {
+                0..3 => Fault::Break { slot, keeper: random.chance(400) },
                 3..5 => Fault::CutOff { slot, lasts: lasts(4_000) },
                 5..8 => Fault::Stop { slot, lasts: lasts(6_000) },
                 8..10 => Fault::Crash { slot, back_after: lasts(3_000) },
@@ -113,7 +113,7 @@ impl FaultPlan {
         }
     }
 
-    /// By how much the server's clock is set back in all: by as much longer its leases last.
+    /// By how much the server's clock is set back in total. Its leases last longer by as much.
     pub(crate) fn set_back(&self) -> Duration {
         let back = self.faults.iter().filter_map(|(_, fault)| match fault {
             Fault::Jump { by_us } if *by_us < 0 => Some(Duration::from_micros(by_us.unsigned_abs())),

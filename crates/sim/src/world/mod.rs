@@ -1,4 +1,4 @@
-//! The world of one run: its parts, its loop, and the faults that it injects.
+//! The simulated world of one run: its parts, its loop, and the faults that it injects.
 
 pub(crate) mod environment;
 pub(crate) mod faults;
@@ -30,21 +30,21 @@ use std::time::Duration;
 use store::SimStore;
 use time::{Clock, Instant};
 
-/// How long after everything is well all tasks may take to end: each waits for a few others at most.
-const SERVED_WITHIN: Duration = Duration::from_secs(150);
+/// How long tasks may take to end after the last fault: each waits for at most a few others.
+const TASKS_END_WITHIN: Duration = Duration::from_secs(150);
 /// How long after that queue entries and holds of crashed processes may last.
-const QUIET: Duration = Duration::from_secs(40);
-/// How long a lock is remembered at most, and a little more.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(2 * 3600);
-/// An upper bound on the steps of a run. A run that exceeds it loops.
-const STEPS: u64 = 5_000_000;
+const CRASHED_EXPIRE_WITHIN: Duration = Duration::from_secs(40);
+/// The longest expiry of a lock's record, with a margin.
+const RECORD_EXPIRES_WITHIN: Duration = Duration::from_secs(2 * 3600);
+/// An upper bound on the steps of a run. A run that exceeds it loops forever.
+const MAX_STEPS: u64 = 5_000_000;
 
 /// Runs a process on a host, from its start to its end.
 pub(crate) type StartProcess = fn(Arc<Sim>, HostId, Random) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a world is made of.
+/// The parts of a world.
 pub(crate) struct SimConfig {
-    pub(crate) scheduler_chance: Random,
+    pub(crate) scheduler_random: Random,
     pub(crate) fault_plan: FaultPlan,
     pub(crate) workload: WorkloadConfig,
     pub(crate) handoff: HandoffConfig,
@@ -69,10 +69,10 @@ pub(crate) struct Sim {
     pub(crate) period: Option<Period>,
     pub(crate) mutant: Option<Mutant>,
     pub(crate) net: Mutex<Net>,
-    pub(crate) watch: Mutex<Recorder>,
+    pub(crate) recorder: Mutex<Recorder>,
     guards: Mutex<Vec<WatchedGuard>>,
-    slots_in_use: Mutex<Vec<ProcessSlot>>,
-    stops: Mutex<BTreeMap<HostId, StopTime>>,
+    slots: Mutex<Vec<ProcessSlot>>,
+    stop_times: Mutex<BTreeMap<HostId, StopTime>>,
     pub(crate) last_guard_id: AtomicU32,
     owners: Mutex<OwnerRegistry>,
     start_process: StartProcess,
@@ -92,27 +92,27 @@ struct WatchedGuard {
     world: ProcessEnvironment,
     task: TaskId,
     guard_ids: Vec<(LockId, GuardId)>,
-    kept: Weak<AnyGuard>,
+    guard: Weak<AnyGuard>,
     until: Instant,
 }
 
 /// A machine on which processes run, one after another.
 struct ProcessSlot {
     host: HostId,
-    chance: Random,
+    random: Random,
 }
 
-/// How long a process has stood still.
+/// How long a process has been stopped.
 #[derive(Default)]
 struct StopTime {
     since: Option<Instant>,
     total: Duration,
 }
 
-/// How wrong a clock is.
-pub(crate) fn drift(chance: &Random, fault_plan: &FaultPlan) -> i64 {
+/// A random rate error of a clock.
+pub(crate) fn drift(random: &Random, fault_plan: &FaultPlan) -> i64 {
     let most = fault_plan.drift_ppm;
-    i64::try_from(chance.below(u64::try_from(2 * most + 1).unwrap_or(1))).unwrap_or(0) - most
+    i64::try_from(random.below(u64::try_from(2 * most + 1).unwrap_or(1))).unwrap_or(0) - most
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,7 +124,7 @@ impl Sim {
     /// A world without processes.
     pub(crate) fn new(config: SimConfig) -> Arc<Self> {
         Arc::new(Self {
-            scheduler: Scheduler::new(config.scheduler_chance),
+            scheduler: Scheduler::new(config.scheduler_random),
             fault_plan: config.fault_plan,
             config: config.workload,
             handoff: config.handoff,
@@ -133,10 +133,10 @@ impl Sim {
             period: config.period,
             mutant: config.mutant,
             net: Mutex::new(config.net),
-            watch: Mutex::new(config.recorder),
+            recorder: Mutex::new(config.recorder),
             guards: Mutex::default(),
-            slots_in_use: Mutex::default(),
-            stops: Mutex::default(),
+            slots: Mutex::default(),
+            stop_times: Mutex::default(),
             last_guard_id: AtomicU32::default(),
             owners: Mutex::default(),
             start_process: config.start_process,
@@ -144,33 +144,33 @@ impl Sim {
     }
 
     /// Adds a machine, and starts its first process.
-    pub(crate) fn add_slot(self: &Arc<Self>, chance: Random) {
-        let host = self.boot(&chance);
-        locked(&self.slots_in_use).push(ProcessSlot { host, chance });
+    pub(crate) fn add_slot(self: &Arc<Self>, random: Random) {
+        let host = self.boot(&random);
+        locked(&self.slots).push(ProcessSlot { host, random });
     }
 
     /// The first violation, how much happened, and the trace.
     pub(crate) fn result(&self) -> (Option<Violation>, Counts, Vec<String>) {
-        let mut watch = locked(&self.watch);
-        (watch.violation.take(), watch.counts, watch.trace.take().unwrap_or_default())
+        let mut recorder = locked(&self.recorder);
+        (recorder.violation.take(), recorder.counts, recorder.trace.take().unwrap_or_default())
     }
 
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {
         locked(&self.net)
     }
 
-    pub(crate) fn note(&self, event: &Event<'_>) {
+    pub(crate) fn record(&self, event: &Event<'_>) {
         let now = self.scheduler.now();
-        locked(&self.watch).note(now, event);
+        locked(&self.recorder).record(now, event);
     }
 
     pub(crate) fn fail(&self, check: &'static str, what: String) {
         let now = self.scheduler.now();
-        locked(&self.watch).fail(check, now, what);
+        locked(&self.recorder).fail(check, now, what);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        locked(&self.watch).violation.is_some()
+        locked(&self.recorder).violation.is_some()
     }
 
     pub(crate) fn lock_id(&self, lock: &Lock) -> LockId {
@@ -185,8 +185,8 @@ impl Sim {
     /// The locks that one guard can combine.
     pub(crate) fn mutexes(&self) -> Vec<LockId> {
         let all = (0..u8::try_from(self.locks.len()).unwrap_or(0)).map(LockId);
-        let is_turn = |lock: LockId| self.period.is_some_and(|period| period.lock == lock);
-        all.filter(|lock| self.kind(*lock) == Kind::Mutex && !is_turn(*lock)).collect()
+        let is_of_period = |lock: LockId| self.period.is_some_and(|period| period.lock == lock);
+        all.filter(|lock| self.kind(*lock) == Kind::Mutex && !is_of_period(*lock)).collect()
     }
 
     /// Unwraps the result, and fails the run on an error.
@@ -198,11 +198,11 @@ impl Sim {
         found.inspect_err(|error| self.fail(check, format!("no such lock: {error}"))).ok()
     }
 
-    pub(crate) fn new_grip(&self) -> GuardId {
+    pub(crate) fn new_guard_id(&self) -> GuardId {
         GuardId(self.last_guard_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Which owner it is.
+    /// The number of an owner.
     pub(crate) fn owner_id(&self, owner: &Owner) -> OwnerId {
         let text = owner.as_str();
         let mut owners = locked(&self.owners);
@@ -212,37 +212,37 @@ impl Sim {
         if known.is_none() {
             owners.known.push(text.to_owned());
             drop(owners);
-            self.note(&Event::Owner(id, text));
+            self.record(&Event::Owner(id, text));
         }
         id
     }
 
     /// Makes an owner available to other processes.
-    pub(crate) fn make_known(&self, host: HostId, header: String) {
+    pub(crate) fn publish_owner(&self, host: HostId, header: String) {
         locked(&self.owners).published.push((host, header));
     }
 
-    /// An owner of another process.
-    pub(crate) fn published(&self, host: HostId, chance: &Random) -> Option<Owner> {
+    /// An owner that another process has published.
+    pub(crate) fn published_owner(&self, host: HostId, random: &Random) -> Option<Owner> {
         let owners = locked(&self.owners);
         let others: Vec<_> = owners.published.iter().filter(|(from, _)| *from != host).collect();
-        let (_, header) = (!others.is_empty()).then(|| *chance.pick(&others))?;
+        let (_, header) = (!others.is_empty()).then(|| *random.pick(&others))?;
         Owner::from_header(header).ok()
     }
 
     /// Starts a process.
-    pub(crate) fn boot(self: &Arc<Self>, chance: &Random) -> HostId {
-        let clock = Clock::new(chance.between(1_000_000, 1_000_000_000_000), drift(chance, &self.fault_plan));
+    pub(crate) fn boot(self: &Arc<Self>, random: &Random) -> HostId {
+        let clock = Clock::new(random.between(1_000_000, 1_000_000_000_000), drift(random, &self.fault_plan));
         let host = self.scheduler.add_host(clock);
-        self.scheduler.spawn(host, (self.start_process)(self.clone(), host, chance.branch()));
+        self.scheduler.spawn(host, (self.start_process)(self.clone(), host, random.branch()));
         host
     }
 
-    /// A way to the server for a process.
-    pub(crate) fn store(self: &Arc<Self>, host: HostId, chance: &Random) -> SimStore {
+    /// The store of a process, with two links to the server.
+    pub(crate) fn store(self: &Arc<Self>, host: HostId, random: &Random) -> SimStore {
         let links = self.add_links(host);
-        let world = ProcessEnvironment { sim: self.clone(), host, chance: Arc::new(chance.branch()) };
-        SimStore { world, link: links[0], other: links[1] }
+        let world = ProcessEnvironment { sim: self.clone(), host, random: Arc::new(random.branch()) };
+        SimStore { world, link: links[0], keeper_link: links[1] }
     }
 
     pub(crate) fn schedule_faults(self: &Arc<Self>) {
@@ -253,18 +253,18 @@ impl Sim {
         let sim = self.clone();
         self.scheduler.at(self.fault_plan.faults_end_at, None, move || {
             sim.net().is_faulty = false;
-            sim.note(&Event::FaultsEnded);
+            sim.record(&Event::FaultsEnded);
         });
     }
 
     pub(crate) fn host_at(&self, slot: usize) -> Option<HostId> {
-        let host = locked(&self.slots_in_use).get(slot).map(|process| process.host)?;
+        let host = locked(&self.slots).get(slot).map(|process| process.host)?;
         (!self.scheduler.is_dead(host)).then_some(host)
     }
 
     pub(crate) fn inject(self: &Arc<Self>, fault: Fault) {
         let now = self.scheduler.now();
-        // A lasting fault ends when faults end.
+        // A fault with a duration ends when faults end.
         let left = self.fault_plan.faults_end_at.since(now);
         match fault {
             Fault::Break { slot, keeper } => {
@@ -310,122 +310,122 @@ impl Sim {
         }
         self.scheduler.stop(host);
         let now = self.scheduler.now();
-        locked(&self.stops).entry(host).or_default().since = Some(now);
-        self.note(&Event::Host(host, HostEvent::Stopped));
+        locked(&self.stop_times).entry(host).or_default().since = Some(now);
+        self.record(&Event::Host(host, HostEvent::Stopped));
         let sim = self.clone();
         self.scheduler.at(now + lasts, None, move || {
             if sim.scheduler.is_dead(host) {
                 return;
             }
-            sim.note(&Event::Host(host, HostEvent::WentOn));
-            if let Some(stops) = locked(&sim.stops).get_mut(&host) {
-                stops.total +=
-                    stops.since.take().map_or(Duration::ZERO, |since| sim.scheduler.now().since(since));
+            sim.record(&Event::Host(host, HostEvent::Resumed));
+            if let Some(stop_times) = locked(&sim.stop_times).get_mut(&host) {
+                stop_times.total +=
+                    stop_times.since.take().map_or(Duration::ZERO, |since| sim.scheduler.now().since(since));
             }
-            sim.scheduler.go_on(host);
-            sim.sample(host);
+            sim.scheduler.resume(host);
+            sim.sample_validity(host);
         });
     }
 
-    /// How long a process has stood still until now, in all.
+    /// How long a process has been stopped so far, in total.
     pub(crate) fn stopped_for(&self, host: HostId) -> Duration {
-        locked(&self.stops).get(&host).map_or(Duration::ZERO, |stops| stops.total)
+        locked(&self.stop_times).get(&host).map_or(Duration::ZERO, |stop_times| stop_times.total)
     }
 
     pub(crate) fn crash(self: &Arc<Self>, slot: usize, host: HostId, back_after: Duration) {
         if self.scheduler.live_tasks(host) == 0 {
             return;
         }
-        self.note(&Event::Host(host, HostEvent::Crashed));
+        self.record(&Event::Host(host, HostEvent::Crashed));
         self.close_links(host);
         locked(&self.guards).retain(|watched| watched.task.host != host);
         self.scheduler.kill(host);
         let sim = self.clone();
         self.scheduler.at(self.scheduler.now() + back_after, None, move || {
-            let mut slots_in_use = locked(&sim.slots_in_use);
-            let Some(process) = slots_in_use.get_mut(slot) else { return };
-            process.host = sim.boot(&process.chance);
+            let mut slots = locked(&sim.slots);
+            let Some(process) = slots.get_mut(slot) else { return };
+            process.host = sim.boot(&process.random);
         });
     }
 
-    /// Watches the validity of a guard from now on.
+    /// Records changes in the validity of a guard from now on.
     pub(crate) fn watch_guard(
         &self,
         world: &ProcessEnvironment,
         task: TaskId,
-        kept: &Arc<AnyGuard>,
-        got: Vec<(LockId, GuardId, NewGuard)>,
+        guard: &Arc<AnyGuard>,
+        acquired: Vec<(LockId, GuardId, NewGuard)>,
     ) {
-        for (lock, guard_id, gain) in &got {
-            self.note(&Event::Task(task, *lock, TaskEvent::Acquired(*guard_id, *gain)));
+        for (lock, guard_id, new_guard) in &acquired {
+            self.record(&Event::Task(task, *lock, TaskEvent::Acquired(*guard_id, *new_guard)));
         }
-        let until = world.shows_at(kept.valid_until());
-        let guard_ids = got.into_iter().map(|(lock, guard_id, _)| (lock, guard_id)).collect();
-        let (world, kept) = (world.clone(), Arc::downgrade(kept));
-        locked(&self.guards).push(WatchedGuard { world, task, guard_ids, kept, until });
+        let until = world.shows_at(guard.valid_until());
+        let guard_ids = acquired.into_iter().map(|(lock, guard_id, _)| (lock, guard_id)).collect();
+        let (world, guard) = (world.clone(), Arc::downgrade(guard));
+        locked(&self.guards).push(WatchedGuard { world, task, guard_ids, guard, until });
     }
 
     /// Records changes in the validity of a process's guards.
-    pub(crate) fn sample(&self, host: HostId) {
+    pub(crate) fn sample_validity(&self, host: HostId) {
         let mut guards = locked(&self.guards);
         guards.retain_mut(|watched| {
             if watched.task.host != host {
                 return true;
             }
-            let Some(kept) = watched.kept.upgrade() else { return false };
-            let until = watched.world.shows_at(kept.valid_until());
-            if kept.check().is_ok() != (watched.world.now() < kept.valid_until()) {
+            let Some(guard) = watched.guard.upgrade() else { return false };
+            let until = watched.world.shows_at(guard.valid_until());
+            if guard.check().is_ok() != (watched.world.now() < guard.valid_until()) {
                 let task = watched.task;
-                self.fail("validity", format!("the check of {task} does not say what its deadline says"));
+                self.fail("validity", format!("the check of {task} disagrees with its deadline"));
             }
             if until != watched.until {
                 watched.until = until;
                 for (lock, guard_id) in &watched.guard_ids {
-                    let believes = TaskEvent::ValidityChanged(*guard_id, Validity { until });
-                    self.note(&Event::Task(watched.task, *lock, believes));
+                    let changed = TaskEvent::ValidityChanged(*guard_id, Validity { until });
+                    self.record(&Event::Task(watched.task, *lock, changed));
                 }
             }
             true
         });
     }
 
-    /// Releasing the world go its way to its end.
-    pub(crate) fn live(self: &Arc<Self>) {
-        let deadline = self.fault_plan.faults_end_at + SERVED_WITHIN + self.fault_plan.set_back();
-        if !self.go_on_until(deadline, true) {
+    /// Runs the world to its end.
+    pub(crate) fn run(self: &Arc<Self>) {
+        let deadline = self.fault_plan.faults_end_at + TASKS_END_WITHIN + self.fault_plan.set_back();
+        if !self.run_until(deadline, true) {
             return;
         }
         if let Some(host) = self.busy() {
             return self.fail("progress", format!("{host} has not ended: a task was not served"));
         }
-        let quiet = self.scheduler.now() + QUIET;
-        if self.go_on_until(quiet, false) {
-            self.see_that_nothing_is_left();
+        let quiet = self.scheduler.now() + CRASHED_EXPIRE_WITHIN;
+        if self.run_until(quiet, false) {
+            self.check_nothing_remains();
         }
     }
 
     /// A process with unfinished tasks.
     pub(crate) fn busy(&self) -> Option<HostId> {
-        let slots_in_use = locked(&self.slots_in_use);
-        slots_in_use.iter().map(|process| process.host).find(|host| self.scheduler.live_tasks(*host) > 0)
+        let slots = locked(&self.slots);
+        slots.iter().map(|process| process.host).find(|host| self.scheduler.live_tasks(*host) > 0)
     }
 
     /// Advances time to a limit, or until all processes have ended. Returns whether no check has failed.
-    pub(crate) fn go_on_until(&self, limit: Instant, until_done: bool) -> bool {
+    pub(crate) fn run_until(&self, limit: Instant, until_done: bool) -> bool {
         let (mut steps, mut now) = (0_u64, self.scheduler.now());
         loop {
             match catch_unwind(AssertUnwindSafe(|| self.scheduler.step(limit))) {
-                Ok(StepResult::Task(host)) => self.sample(host),
+                Ok(StepResult::Task(host)) => self.sample_validity(host),
                 Ok(StepResult::Job) => {}
                 Ok(StepResult::Nothing) => break,
-                Err(_) => self.fail("panic", "something panicked: see the message above".into()),
+                Err(_) => self.fail("panic", "a panic: see the message above".into()),
             }
             if self.scheduler.now() > now {
                 now = self.scheduler.now();
-                locked(&self.watch).pass(now);
+                locked(&self.recorder).advance(now);
             }
             steps += 1;
-            if steps > STEPS {
+            if steps > MAX_STEPS {
                 self.fail("progress", "the run exceeds its step limit".into());
             }
             if self.has_failed() {
@@ -435,45 +435,45 @@ impl Sim {
                 return true;
             }
         }
-        self.scheduler.pass(limit);
+        self.scheduler.advance(limit);
         true
     }
 
     /// At the end no lock is held and no client waits. Later, no record remains.
-    pub(crate) fn see_that_nothing_is_left(&self) {
+    pub(crate) fn check_nothing_remains(&self) {
         let now = self.scheduler.now();
         let mut net = self.net();
         let server = &mut net.server;
         let now_us = server.clock.reading_us(now);
-        let forgotten_us = server.clock.reading_us(now + FORGOTTEN_AFTER);
-        // In a week a clock that drifts loses hours: here the store's own time counts.
+        let forgotten_us = server.clock.reading_us(now + RECORD_EXPIRES_WITHIN);
+        // A drifting clock loses hours in a week, so the audit is checked by the store's own time.
         let audited_us =
-            u64::try_from((FORGOTTEN_AFTER + AUDIT_TTL).as_micros()).unwrap_or(u64::MAX) + now_us;
+            u64::try_from((RECORD_EXPIRES_WITHIN + AUDIT_TTL).as_micros()).unwrap_or(u64::MAX) + now_us;
         for (session, record) in &server.sessions.records {
             if self.fault_plan.profile != FaultProfile::ClockFaults && record.alive_until_ms >= now_us / 1000
             {
-                return self.fail("cleanup", format!("{session} is alive, and its process has ended"));
+                return self.fail("cleanup", format!("{session} is alive although its process has ended"));
             }
             if record.expires_ms >= forgotten_us / 1000 {
-                return self.fail("cleanup", format!("{session} is remembered for ever: {record:?}"));
+                return self.fail("cleanup", format!("the record of {session} does not expire: {record:?}"));
             }
         }
         for (lock, state) in &mut server.locks {
-            // Arrivals at a Latch or a Barrier block no client, and end by their long leases.
-            let keeps_out = !matches!(state.kind, Kind::Latch | Kind::Barrier);
+            // Arrivals at a Latch or a Barrier exclude no client, and end with their long leases.
+            let excludes_others = !matches!(state.kind, Kind::Latch | Kind::Barrier);
             let is_held = state.value.as_ref().is_some_and(|value| {
-                value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && keeps_out
+                value.expires_ms.is_none_or(|at_ms| at_ms >= now_us / 1000) && excludes_others
             });
-            let places = state.record.iter().flat_map(|record| record.entries.values());
-            let kept = places.filter(|place| place.expires_ms >= now_us / 1000).count();
-            if self.fault_plan.profile != FaultProfile::ClockFaults && (is_held || kept > 0) {
-                let what = format!("{lock} is left behind: held {is_held}, {kept} places");
+            let entries = state.record.iter().flat_map(|record| record.entries.values());
+            let entries = entries.filter(|entry| entry.expires_ms >= now_us / 1000).count();
+            if self.fault_plan.profile != FaultProfile::ClockFaults && (is_held || entries > 0) {
+                let what = format!("{lock} is not free: held {is_held}, {entries} queue entries");
                 return self.fail("cleanup", what);
             }
             let is_remembered =
                 !state.is_empty_at(forgotten_us) && (state.value.is_some() || state.record.is_some());
             if is_remembered || !state.is_empty_at(audited_us) {
-                return self.fail("cleanup", format!("{lock} is remembered for ever: {state:?}"));
+                return self.fail("cleanup", format!("the record of {lock} does not expire: {state:?}"));
             }
         }
     }

@@ -8,7 +8,7 @@
 //!    those sent on the new one, and their replies are dropped.
 //! 2. A link is up once its mailboxes are subscribed again, and their sinks know that they may have missed messages.
 
-use crate::checks::LOOK;
+use crate::checks::POLL_INTERVAL;
 use crate::event::{Event, Execution, HostEvent, LockId, MessageFault, MultiExecution, SessionExecution};
 use crate::world::Sim;
 use crate::world::link::LinkId;
@@ -24,15 +24,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// From here on a message counts as late.
-const LATE: Duration = Duration::from_millis(10);
+/// A message that takes longer counts as late.
+const LATE_AFTER: Duration = Duration::from_millis(10);
 
 pub(crate) struct Net {
-    pub(crate) chance: Random,
+    pub(crate) random: Random,
     links: Vec<Link>,
     last_message: u64,
     pub(crate) server: Server,
-    /// Set until everything is well.
+    /// Set until faults end.
     pub(crate) is_faulty: bool,
 }
 
@@ -45,9 +45,9 @@ struct Link {
     calls: BTreeMap<u64, Arc<PendingCall>>,
     wakers: Vec<Waker>,
     sinks: BTreeMap<SessionId, Arc<dyn NotificationSink>>,
-    /// The last of its requests that was executed. Earlier ones have been overtaken.
-    executed: u64,
-    /// When the last message of each direction arrives.
+    /// The last of its requests that was executed. Earlier ones were overtaken.
+    record_execution: u64,
+    /// When the last message in each direction arrives.
     to_server: Instant,
     to_client: Instant,
 }
@@ -70,14 +70,14 @@ pub(crate) enum Response {
     Sessions(SessionReply),
 }
 
-/// Where the outcome of a call is put.
+/// A call without an outcome yet.
 #[derive(Default)]
 pub(crate) struct PendingCall {
-    state: Mutex<Awaited>,
+    state: Mutex<CallState>,
 }
 
 #[derive(Default)]
-struct Awaited {
+struct CallState {
     outcome: Option<Result<Response, ConnectionLost>>,
     waker: Option<Waker>,
 }
@@ -110,7 +110,7 @@ impl PendingCall {
     }
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone)]
 struct Request {
     link: LinkId,
@@ -118,18 +118,18 @@ struct Request {
     host: HostId,
     message: u64,
     command: Arc<Command>,
-    /// Until when its sender waits.
+    /// When its sender stops waiting.
     until: Instant,
-    out_of_time: bool,
-    /// Set if it arrives although its connection is gone.
+    is_stale: bool,
+    /// Set if it may arrive after its connection broke.
     is_ghost: bool,
-    /// Set if it is not the first of its kind.
+    /// Set if it is a duplicate.
     is_copy: bool,
 }
 
 impl Net {
-    pub(crate) fn new(chance: Random, server: Server) -> Self {
-        Self { chance, links: Vec::new(), last_message: 0, server, is_faulty: true }
+    pub(crate) fn new(random: Random, server: Server) -> Self {
+        Self { random, links: Vec::new(), last_message: 0, server, is_faulty: true }
     }
 
     /// The two links of a process.
@@ -144,7 +144,7 @@ impl Net {
                 calls: BTreeMap::new(),
                 wakers: Vec::new(),
                 sinks: BTreeMap::new(),
-                executed: 0,
+                record_execution: 0,
                 to_server: Instant::default(),
                 to_client: Instant::default(),
             });
@@ -162,20 +162,20 @@ impl Net {
     }
 
     fn occurs(&self, per_mille: u64) -> bool {
-        self.is_faulty && per_mille > 0 && self.chance.chance(per_mille)
+        self.is_faulty && per_mille > 0 && self.random.chance(per_mille)
     }
 }
 
 impl Sim {
     fn latency(&self, net: &Net) -> Duration {
         let (least, most) = self.fault_plan.latency_us;
-        Duration::from_micros(net.chance.between(least, most))
+        Duration::from_micros(net.random.between(least, most))
     }
 
     /// When a message that is sent now arrives, with the given additional delay.
-    fn arrival(&self, net: &mut Net, link: LinkId, to_server: bool, late: Duration) -> Instant {
+    fn arrival(&self, net: &mut Net, link: LinkId, to_server: bool, delay: Duration) -> Instant {
         let now = self.scheduler.now();
-        let mut at = now + self.latency(net) + late;
+        let mut at = now + self.latency(net) + delay;
         let link = net.link(link);
         let last = if to_server { &mut link.to_server } else { &mut link.to_client };
         if self.fault_plan.in_order {
@@ -185,15 +185,15 @@ impl Sim {
         at
     }
 
-    fn lateness(&self, net: &Net) -> Duration {
-        if net.occurs(self.fault_plan.late) {
-            Duration::from_micros(net.chance.between(10_000, 5_000_000))
+    fn extra_delay(&self, net: &Net) -> Duration {
+        if net.occurs(self.fault_plan.delayed) {
+            Duration::from_micros(net.random.between(10_000, 5_000_000))
         } else {
             Duration::ZERO
         }
     }
 
-    /// The two links of a process, which are made as soon as that is possible.
+    /// Adds the two links of a process, which connect as soon as possible.
     pub(crate) fn add_links(self: &Arc<Self>, host: HostId) -> [LinkId; 2] {
         let links = self.net().add_links(host);
         for link in links {
@@ -216,7 +216,7 @@ impl Sim {
         .await
     }
 
-    /// Gives a request to a link that is up.
+    /// Sends a request on a link that is up.
     pub(crate) fn send(
         self: &Arc<Self>,
         link: LinkId,
@@ -226,27 +226,27 @@ impl Sim {
         let mut net = self.net();
         net.last_message += 1;
         let message = net.last_message;
-        let slot = Arc::new(PendingCall::default());
+        let call = Arc::new(PendingCall::default());
         let (host, generation) = (net.link(link).host, net.link(link).generation);
-        net.link(link).calls.insert(message, slot.clone());
+        net.link(link).calls.insert(message, call.clone());
         match &command {
-            Command::Lock(lock, op) => self.note(&Event::Sent { host, message, lock: *lock, op }),
-            Command::MultiAcquire(asks) => {
-                for (lock, ask) in asks {
-                    let op = &Op::Acquire(ask.clone());
-                    self.note(&Event::Sent { host, message, lock: *lock, op });
+            Command::Lock(lock, op) => self.record(&Event::Sent { host, message, lock: *lock, op }),
+            Command::MultiAcquire(acquires) => {
+                for (lock, request) in acquires {
+                    let op = &Op::Acquire(request.clone());
+                    self.record(&Event::Sent { host, message, lock: *lock, op });
                 }
             }
             Command::Sessions(asked_at, op) => {
-                self.note(&Event::SessionSent { host, message, asked_at: *asked_at, op });
+                self.record(&Event::SessionSent { host, message, asked_at: *asked_at, op });
             }
         }
         if net.occurs(self.fault_plan.lost) {
-            self.note(&Event::MessageFault { message, what: MessageFault::RequestLost });
-            self.note(&Event::Host(host, HostEvent::Delayed(until)));
-            return (message, slot);
+            self.record(&Event::MessageFault { message, what: MessageFault::RequestLost });
+            self.record(&Event::Host(host, HostEvent::Delayed(until)));
+            return (message, call);
         }
-        let is_ghost = net.chance.chance(500);
+        let is_ghost = net.random.chance(500);
         let request = Request {
             link,
             generation,
@@ -254,25 +254,25 @@ impl Sim {
             message,
             command: Arc::new(command),
             until,
-            out_of_time: false,
+            is_stale: false,
             is_ghost,
             is_copy: false,
         };
-        if net.occurs(self.fault_plan.twice) {
-            let at = self.scheduler.now() + Duration::from_micros(net.chance.between(100, 6_000_000));
-            self.note(&Event::MessageFault { message, what: MessageFault::RequestTwice(at) });
-            let copy = Request { out_of_time: true, is_copy: true, ..request.clone() };
+        if net.occurs(self.fault_plan.duplicated) {
+            let at = self.scheduler.now() + Duration::from_micros(net.random.between(100, 6_000_000));
+            self.record(&Event::MessageFault { message, what: MessageFault::RequestDuplicated(at) });
+            let copy = Request { is_stale: true, is_copy: true, ..request.clone() };
             self.deliver_request(at, copy);
         }
-        let late = self.lateness(&net);
-        let at = self.arrival(&mut net, link, true, late);
-        let out_of_time = at.since(self.scheduler.now()) > LATE;
-        if out_of_time {
-            self.note(&Event::MessageFault { message, what: MessageFault::RequestLate(at) });
-            self.note(&Event::Host(host, HostEvent::Delayed(at.min(until))));
+        let delay = self.extra_delay(&net);
+        let at = self.arrival(&mut net, link, true, delay);
+        let is_stale = at.since(self.scheduler.now()) > LATE_AFTER;
+        if is_stale {
+            self.record(&Event::MessageFault { message, what: MessageFault::RequestDelayed(at) });
+            self.record(&Event::Host(host, HostEvent::Delayed(at.min(until))));
         }
-        self.deliver_request(at, Request { out_of_time, ..request });
-        (message, slot)
+        self.deliver_request(at, Request { is_stale, ..request });
+        (message, call)
     }
 
     fn deliver_request(self: &Arc<Self>, at: Instant, request: Request) {
@@ -286,10 +286,13 @@ impl Sim {
         let is_old = net.link(request.link).generation != request.generation;
         if is_old && !request.is_copy {
             if request.is_ghost {
-                // Its bytes lie in a buffer somewhere (1).
-                let at = self.scheduler.now() + Duration::from_micros(net.chance.between(100, 5_000_000));
-                self.note(&Event::MessageFault { message: request.message, what: MessageFault::Ghost(at) });
-                request.out_of_time = true;
+                // Its bytes remain in a buffer (1).
+                let at = self.scheduler.now() + Duration::from_micros(net.random.between(100, 5_000_000));
+                self.record(&Event::MessageFault {
+                    message: request.message,
+                    what: MessageFault::ArrivedAfterBreak(at),
+                });
+                request.is_stale = true;
                 request.is_copy = true;
                 self.deliver_request(at, request);
             }
@@ -299,12 +302,14 @@ impl Sim {
             return;
         }
         let (now, net) = (self.scheduler.now(), &mut *net);
-        let executed = &mut net.link(request.link).executed;
-        request.out_of_time |= request.message < *executed;
-        *executed = request.message.max(*executed);
+        let record_execution = &mut net.link(request.link).record_execution;
+        request.is_stale |= request.message < *record_execution;
+        *record_execution = request.message.max(*record_execution);
         let answer = match &*request.command {
             Command::Lock(lock, op) => Response::Lock(Box::new(self.execute(net, now, &request, *lock, op))),
-            Command::MultiAcquire(asks) => Response::MultiAcquire(self.grasp(net, now, &request, asks)),
+            Command::MultiAcquire(acquires) => {
+                Response::MultiAcquire(self.acquire_all(net, now, &request, acquires))
+            }
             Command::Sessions(_, op) => Response::Sessions(self.execute_session(net, now, &request, op)),
         };
         if !request.is_copy {
@@ -320,34 +325,34 @@ impl Sim {
         lock: LockId,
         op: &Op,
     ) -> Reply {
-        let (reply, wakes) = net.server.execute(now, lock, op, self.mutant);
-        self.executed(net, request, lock, (op, &reply, &wakes), false);
-        for wake in wakes {
-            self.publish(net, wake);
+        let (reply, notifications) = net.server.execute(now, lock, op, self.mutant);
+        self.record_execution(net, request, lock, (op, &reply, &notifications), false);
+        for notification in notifications {
+            self.publish(net, notification);
         }
         reply
     }
 
-    /// An operation was executed, by itself or together with others.
-    fn executed(
+    /// Records an executed operation, by itself or as part of a multi-acquire.
+    fn record_execution(
         &self,
         net: &Net,
         request: &Request,
         lock: LockId,
         what: (&Op, &Reply, &[Notification]),
-        together: bool,
+        in_multi_acquire: bool,
     ) {
-        let (op, reply, wakes) = what;
+        let (op, reply, notifications) = what;
         let Some(state) = net.server.locks.get(&lock) else { return };
-        self.note(&Event::Executed(&Execution {
+        self.record(&Event::Executed(&Execution {
             host: request.host,
             message: request.message,
-            out_of_time: request.out_of_time,
-            together,
+            is_stale: request.is_stale,
+            in_multi_acquire,
             lock,
             op,
             reply,
-            wakes,
+            notifications,
             state,
             sessions: &net.server.sessions,
             clock: &net.server.clock,
@@ -355,31 +360,32 @@ impl Sim {
     }
 
     /// Acquires several locks. Records an execution for each.
-    fn grasp(
+    fn acquire_all(
         &self,
         net: &mut Net,
         now: Instant,
         request: &Request,
-        asks: &[(LockId, Acquire)],
+        acquires: &[(LockId, Acquire)],
     ) -> Vec<MultiAcquired> {
-        let shares = net.server.take_all(now, asks, self.mutant);
-        let each = asks.iter().zip(&shares);
-        let each =
-            each.filter_map(|((lock, ask), share)| Some((*lock, ask, share, net.server.locks.get(lock)?)));
+        let replies = net.server.acquire_all(now, acquires, self.mutant);
+        let each = acquires.iter().zip(&replies);
+        let each = each.filter_map(|((lock, acquire), reply)| {
+            Some((*lock, acquire, reply, net.server.locks.get(lock)?))
+        });
         let (host, message, clock) = (request.host, request.message, &net.server.clock);
-        self.note(&Event::MultiExecuted(&MultiExecution {
+        self.record(&Event::MultiExecuted(&MultiExecution {
             host,
             message,
-            shares: &each.collect::<Vec<_>>(),
+            replies: &each.collect::<Vec<_>>(),
             clock,
         }));
-        for ((lock, ask), share) in asks.iter().zip(&shares) {
-            if let MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) = share {
-                let (op, reply) = (Op::Acquire(ask.clone()), Reply::Acquire(acquired.clone()));
-                self.executed(net, request, *lock, (&op, &reply, &[]), true);
+        for ((lock, acquire), reply) in acquires.iter().zip(&replies) {
+            if let MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) = reply {
+                let (op, reply) = (Op::Acquire(acquire.clone()), Reply::Acquire(acquired.clone()));
+                self.record_execution(net, request, *lock, (&op, &reply, &[]), true);
             }
         }
-        shares
+        replies
     }
 
     fn execute_session(
@@ -390,10 +396,10 @@ impl Sim {
         op: &SessionOp,
     ) -> SessionReply {
         let reply = net.server.execute_session(now, op, self.mutant);
-        self.note(&Event::SessionExecuted(&SessionExecution {
+        self.record(&Event::SessionExecuted(&SessionExecution {
             host: request.host,
             message: request.message,
-            out_of_time: request.out_of_time,
+            is_stale: request.is_stale,
             op,
             reply: &reply,
             sessions: &net.server.sessions,
@@ -405,69 +411,71 @@ impl Sim {
     fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, answer: Response) {
         let Request { link, generation, host, message, until, .. } = *request;
         if net.occurs(self.fault_plan.lost) {
-            self.note(&Event::MessageFault { message, what: MessageFault::ReplyLost });
-            self.note(&Event::Host(host, HostEvent::Delayed(until)));
+            self.record(&Event::MessageFault { message, what: MessageFault::ReplyLost });
+            self.record(&Event::Host(host, HostEvent::Delayed(until)));
             return;
         }
-        let late = self.lateness(net);
-        let at = self.arrival(net, link, false, late);
-        if at.since(self.scheduler.now()) > LATE {
-            self.note(&Event::Host(host, HostEvent::Delayed(at.min(until))));
+        let delay = self.extra_delay(net);
+        let at = self.arrival(net, link, false, delay);
+        if at.since(self.scheduler.now()) > LATE_AFTER {
+            self.record(&Event::Host(host, HostEvent::Delayed(at.min(until))));
         }
         let sim = self.clone();
         self.scheduler.at(at, Some(host), move || {
             let mut net = sim.net();
             let link = net.link(link);
-            let slot = link.calls.remove(&message).filter(|_| link.generation == generation);
+            let call = link.calls.remove(&message).filter(|_| link.generation == generation);
             drop(net);
-            if let Some(slot) = slot {
-                slot.resolve(Ok(answer));
+            if let Some(call) = call {
+                call.resolve(Ok(answer));
             }
         });
     }
 
-    fn publish(self: &Arc<Self>, net: &mut Net, wake: Notification) {
-        let Some((link, generation)) = net.server.subscriptions.get(&wake.to()).copied() else { return };
+    fn publish(self: &Arc<Self>, net: &mut Net, notification: Notification) {
+        let Some((link, generation)) = net.server.subscriptions.get(&notification.to()).copied() else {
+            return;
+        };
         let host = net.link(link).host;
         let message = net.last_message;
         if net.occurs(self.fault_plan.lost) {
-            self.note(&Event::MessageFault { message, what: MessageFault::WakeLost });
-            self.note(&Event::Host(host, HostEvent::Delayed(self.scheduler.now() + LOOK)));
+            self.record(&Event::MessageFault { message, what: MessageFault::NotificationLost });
+            self.record(&Event::Host(host, HostEvent::Delayed(self.scheduler.now() + POLL_INTERVAL)));
             return;
         }
-        let late = self.lateness(net);
-        let at = self.arrival(net, link, false, late);
-        if at.since(self.scheduler.now()) > LATE {
-            self.note(&Event::MessageFault { message, what: MessageFault::WakeLate(at) });
-            self.note(&Event::Host(host, HostEvent::Delayed(at)));
+        let delay = self.extra_delay(net);
+        let at = self.arrival(net, link, false, delay);
+        if at.since(self.scheduler.now()) > LATE_AFTER {
+            self.record(&Event::MessageFault { message, what: MessageFault::NotificationDelayed(at) });
+            self.record(&Event::Host(host, HostEvent::Delayed(at)));
         }
         let sim = self.clone();
         self.scheduler.at(at, Some(host), move || {
             let mut net = sim.net();
             let link = net.link(link);
-            let post = link.sinks.get(&wake.to()).filter(|_| link.generation == generation).cloned();
+            let sink = link.sinks.get(&notification.to()).filter(|_| link.generation == generation).cloned();
             drop(net);
-            if let Some(post) = post {
-                sim.note(&Event::Notified(host, wake));
-                post.deliver(wake);
+            if let Some(sink) = sink {
+                sim.record(&Event::Notified(host, notification));
+                sink.deliver(notification);
             }
         });
     }
 
-    /// Subscribes a mailbox; in vain if the link `broken_links` meanwhile.
+    /// Subscribes a mailbox. Retries if the link breaks meanwhile.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         link: LinkId,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
     ) {
         // Registered before the connection is up, so that a connection attempt in progress finds it.
-        self.net().link(link).sinks.insert(session, post);
+        self.net().link(link).sinks.insert(session, sink);
         loop {
             let generation = self.link_up(link).await;
             let latency = self.latency(&self.net());
             self.scheduler.sleep_until(self.scheduler.now() + latency).await;
-            if !self.hears(link, generation, session) {
+            if !self.subscription_arrives(link, generation, session) {
                 continue;
             }
             self.scheduler.sleep_until(self.scheduler.now() + latency).await;
@@ -478,7 +486,7 @@ impl Sim {
     }
 
     /// A subscription reaches the server, if its connection is still there.
-    fn hears(&self, link: LinkId, generation: u64, session: SessionId) -> bool {
+    fn subscription_arrives(&self, link: LinkId, generation: u64, session: SessionId) -> bool {
         let mut net = self.net();
         let arrives = net.link(link).generation == generation && net.server.is_up;
         if arrives {
@@ -493,7 +501,7 @@ impl Sim {
         net.server.subscriptions.remove(&session);
     }
 
-    /// A link `broken_links`, and is made anew as soon as that is possible.
+    /// Breaks a link, which reconnects as soon as possible.
     fn break_link(self: &Arc<Self>, id: LinkId) {
         let mut net = self.net();
         let link = net.link(id);
@@ -502,14 +510,14 @@ impl Sim {
         let (host, keeper) = (link.host, link.keeper);
         let calls = mem::take(&mut link.calls);
         net.server.subscriptions.retain(|_, (link, _)| *link != id);
-        let pause = Duration::from_micros(net.chance.between(1_000, 300_000));
+        let pause = Duration::from_micros(net.random.between(1_000, 300_000));
         drop(net);
         if was_up {
-            self.note(&Event::Host(host, HostEvent::LinkDown { keeper }));
+            self.record(&Event::Host(host, HostEvent::LinkDown { keeper }));
         }
         self.scheduler.at(self.scheduler.now(), Some(host), move || {
-            for slot in calls.into_values() {
-                slot.resolve(Err(ConnectionLost));
+            for call in calls.into_values() {
+                call.resolve(Err(ConnectionLost));
             }
         });
         self.connect_after(pause, id);
@@ -533,7 +541,7 @@ impl Sim {
             return;
         }
         if !net.server.is_up || net.link(id).cut_off_until > now {
-            let pause = Duration::from_micros(net.chance.between(20_000, 500_000));
+            let pause = Duration::from_micros(net.random.between(20_000, 500_000));
             drop(net);
             return self.connect_after(pause, id);
         }
@@ -543,7 +551,7 @@ impl Sim {
         self.scheduler.at(now + latency * 2, None, move || {
             let mut net = sim.net();
             if net.link(id).generation != generation || !net.server.is_up {
-                // It broke during the attempt. The break has scheduled another one.
+                // It broke during the attempt, and the break has scheduled another one.
                 return;
             }
             let sessions: Vec<_> = net.link(id).sinks.keys().copied().collect();
@@ -551,8 +559,8 @@ impl Sim {
                 net.server.subscriptions.insert(session, (id, generation));
             }
             drop(net);
-            let after = sim.clone();
-            sim.scheduler.at(now + latency * 3, Some(host), move || after.connected(id, generation));
+            let this = sim.clone();
+            sim.scheduler.at(now + latency * 3, Some(host), move || this.connected(id, generation));
         });
     }
 
@@ -567,13 +575,13 @@ impl Sim {
         let wakers = mem::take(&mut link.wakers);
         let sinks: Vec<_> = link.sinks.values().cloned().collect();
         drop(net);
-        self.note(&Event::Host(host, HostEvent::LinkUp { keeper }));
+        self.record(&Event::Host(host, HostEvent::LinkUp { keeper }));
         for waker in wakers {
             waker.wake();
         }
         // Messages may have been missed (2).
-        for post in sinks {
-            post.resubscribed();
+        for sink in sinks {
+            sink.resubscribed();
         }
     }
 
@@ -586,7 +594,7 @@ impl Sim {
         }
     }
 
-    /// Nothing of a process reaches the server for that long.
+    /// Cuts a process off from the server for that long.
     pub(crate) fn isolate(self: &Arc<Self>, host: HostId, lasts: Duration) {
         let until = self.scheduler.now() + lasts;
         let links = self.net().links_of(host);
@@ -609,13 +617,13 @@ impl Sim {
         }
     }
 
-    /// All links of the living break.
+    /// Breaks the links of all running processes.
     pub(crate) fn break_all_links(self: &Arc<Self>) {
         let net = self.net();
         let links = net.links.iter().enumerate().filter(|(_, link)| !self.scheduler.is_dead(link.host));
-        let living: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
+        let running: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
         drop(net);
-        for link in living {
+        for link in running {
             self.break_link(link);
         }
     }

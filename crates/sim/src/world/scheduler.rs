@@ -1,4 +1,4 @@
-//! The scheduler: virtual time, and tasks of hosts that stop and die.
+//! The scheduler: virtual time, and tasks of hosts that stop and crash.
 //!
 //! Everything happens on one thread, in an order drawn from the seed. A random one of the runnable tasks runs; if
 //! there is none, time advances to the next event.
@@ -31,7 +31,7 @@ pub(crate) struct Scheduler {
 
 struct State {
     now: Instant,
-    chance: Random,
+    random: Random,
     hosts: Vec<Host>,
     tasks: Vec<Option<Task>>,
     ready: Vec<usize>,
@@ -54,7 +54,7 @@ struct Task {
     host: HostId,
     /// Not here while it is polled.
     future: Option<BoxFuture<'static, ()>>,
-    alarm: Arc<TaskWaker>,
+    handle: Arc<TaskWaker>,
     waker: Waker,
 }
 
@@ -66,13 +66,13 @@ enum Due {
 /// Wakes a task.
 struct TaskWaker {
     task: usize,
-    rung: AtomicBool,
+    is_woken: AtomicBool,
     woken: Arc<Mutex<Vec<usize>>>,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        if !self.rung.swap(true, Ordering::Relaxed) {
+        if !self.is_woken.swap(true, Ordering::Relaxed) {
             lock(&self.woken).push(self.task);
         }
     }
@@ -88,8 +88,8 @@ struct ReadyTask {
 
 /// The next event.
 enum NextEvent {
-    /// This is to be done now.
-    Do(Job),
+    /// This job is due.
+    Run(Job),
     /// A timer fired, or the event was deferred.
     Done,
     /// Nothing before the limit.
@@ -107,10 +107,10 @@ pub(crate) enum StepResult {
 }
 
 impl Scheduler {
-    pub(crate) fn new(chance: Random) -> Self {
+    pub(crate) fn new(random: Random) -> Self {
         let state = State {
             now: Instant::default(),
-            chance,
+            random,
             hosts: Vec::new(),
             tasks: Vec::new(),
             ready: Vec::new(),
@@ -166,16 +166,16 @@ impl Scheduler {
         }
         state.host(host).live_tasks += 1;
         let task = state.tasks.len();
-        let alarm = Arc::new(TaskWaker { task, rung: AtomicBool::new(true), woken: self.woken.clone() });
-        let waker = Waker::from(alarm.clone());
-        state.tasks.push(Some(Task { host, future: Some(future), alarm, waker }));
+        let handle = Arc::new(TaskWaker { task, is_woken: AtomicBool::new(true), woken: self.woken.clone() });
+        let waker = Waker::from(handle.clone());
+        state.tasks.push(Some(Task { host, future: Some(future), handle, waker }));
         drop(state);
         lock(&self.woken).push(task);
     }
 
-    /// Does something at a time; where it concerns a host, only when that is able to (1, 2).
+    /// Schedules a job. A job of a host runs only while the host runs (1, 2).
     pub(crate) fn at(&self, at: Instant, host: Option<HostId>, job: impl FnOnce() + Send + 'static) {
-        self.state().enter(at, Due::Job(host, Box::new(job)));
+        self.state().schedule(at, Due::Job(host, Box::new(job)));
     }
 
     pub(crate) fn sleep_until(&self, at: Instant) -> Sleep {
@@ -186,7 +186,7 @@ impl Scheduler {
         self.state().host(host).is_stopped = true;
     }
 
-    pub(crate) fn go_on(&self, host: HostId) {
+    pub(crate) fn resume(&self, host: HostId) {
         let mut state = self.state();
         let host = state.host(host);
         host.is_stopped = false;
@@ -198,7 +198,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a host without letting any of its tasks do anything more (2).
+    /// Ends a host. None of its tasks runs again (2).
     pub(crate) fn kill(&self, host: HostId) {
         let mut state = self.state();
         let dead = state.host(host);
@@ -209,12 +209,12 @@ impl Scheduler {
         for task in &mut state.tasks {
             tasks.extend(task.take_if(|task| task.host == host));
         }
-        // Their destructors run as part of a crashed host.
+        // Their destructors run as part of the crashed host.
         drop(state);
         drop((inbox, tasks));
     }
 
-    /// Forgets everything that could still happen, so that nothing of the world outlives it.
+    /// Drops all tasks and events, so that nothing outlives the run.
     pub(crate) fn end(&self) {
         let mut state = self.state();
         let mut inboxes = Vec::new();
@@ -222,10 +222,10 @@ impl Scheduler {
             host.is_dead = true;
             inboxes.push(mem::take(&mut host.inbox));
         }
-        let left = (mem::take(&mut state.tasks), mem::take(&mut state.due), inboxes);
+        let rest = (mem::take(&mut state.tasks), mem::take(&mut state.due), inboxes);
         state.agenda.clear();
         drop(state);
-        drop(left);
+        drop(rest);
     }
 
     /// Runs one task, or advances time to the next event up to `limit`.
@@ -236,7 +236,7 @@ impl Scheduler {
             return StepResult::Task(host);
         }
         match self.next_due(limit) {
-            NextEvent::Do(job) => {
+            NextEvent::Run(job) => {
                 job();
                 StepResult::Job
             }
@@ -249,7 +249,7 @@ impl Scheduler {
         let mut state = self.state();
         state.ready.append(&mut lock(&self.woken));
         while !state.ready.is_empty() {
-            let index = usize::try_from(state.chance.below(state.ready.len() as u64)).unwrap_or(0);
+            let index = usize::try_from(state.random.below(state.ready.len() as u64)).unwrap_or(0);
             let at = state.ready.swap_remove(index);
             let Some(task) = state.tasks[at].as_mut() else { continue };
             let host = task.host;
@@ -258,7 +258,7 @@ impl Scheduler {
                 continue;
             }
             let Some(task) = state.tasks[at].as_mut() else { continue };
-            task.alarm.rung.store(false, Ordering::Relaxed);
+            task.handle.is_woken.store(false, Ordering::Relaxed);
             if let Some(future) = task.future.take() {
                 return Some(ReadyTask { at, host, future, waker: task.waker.clone() });
             }
@@ -268,8 +268,8 @@ impl Scheduler {
 
     fn put_back(&self, at: usize, future: BoxFuture<'static, ()>, is_over: bool) {
         let mut state = self.state();
-        // Nothing is put back where the host died in the meantime.
-        let over = match &mut state.tasks[at] {
+        // If the host crashed in the meantime, the task is not put back.
+        let finished = match &mut state.tasks[at] {
             Some(task) if is_over => {
                 let host = task.host;
                 state.host(host).live_tasks -= 1;
@@ -283,7 +283,7 @@ impl Scheduler {
             None => Some(future),
         };
         drop(state);
-        drop(over);
+        drop(finished);
     }
 
     /// Advances time to the next event.
@@ -313,12 +313,12 @@ impl Scheduler {
                 host.inbox.push_back(job);
                 NextEvent::Done
             }
-            _ => NextEvent::Do(job),
+            _ => NextEvent::Run(job),
         }
     }
 
-    /// Releasing time go on to `limit`, where nothing is due before.
-    pub(crate) fn pass(&self, limit: Instant) {
+    /// Advances time to `limit`. Nothing may be due before.
+    pub(crate) fn advance(&self, limit: Instant) {
         let mut state = self.state();
         state.now = state.now.max(limit);
     }
@@ -329,7 +329,7 @@ impl State {
         &mut self.hosts[host.0 as usize]
     }
 
-    fn enter(&mut self, at: Instant, due: Due) -> u64 {
+    fn schedule(&mut self, at: Instant, due: Due) -> u64 {
         self.last_key += 1;
         self.agenda.push(Reverse((at, self.last_key)));
         self.due.insert(self.last_key, due);
@@ -355,7 +355,7 @@ impl Future for Sleep {
         }
         match self.key.and_then(|key| state.due.get_mut(&key)) {
             Some(due) => *due = Due::Timer(cx.waker().clone()),
-            None => self.key = Some(state.enter(self.at, Due::Timer(cx.waker().clone()))),
+            None => self.key = Some(state.schedule(self.at, Due::Timer(cx.waker().clone()))),
         }
         Poll::Pending
     }

@@ -15,8 +15,8 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// By how much the clock of a replica may differ, where the outage is not shorter.
-const CLOCKS_DIFFER: Duration = Duration::from_millis(100);
+/// By how much the clock of a replica may differ, unless the outage is shorter.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Server {
     pub(crate) is_up: bool,
@@ -74,33 +74,33 @@ impl Server {
     }
 
     /// Acquires all of several locks or none, with a mutant if given.
-    pub(crate) fn take_all(
+    pub(crate) fn acquire_all(
         &mut self,
         now: Instant,
-        asks: &[(LockId, Acquire)],
+        requests: &[(LockId, Acquire)],
         mutant: Option<Mutant>,
     ) -> Vec<MultiAcquired> {
         let now_us = self.clock.reading_us(now);
-        for (lock, _) in asks {
+        for (lock, _) in requests {
             state(&mut self.locks, &self.kinds, *lock);
         }
         // In order of their names, which is that of their ids.
         let wanted = self.locks.iter_mut().filter_map(|(lock, state)| {
-            let (_, ask) = asks.iter().find(|(asked, _)| asked == lock)?;
-            Some((state, ask))
+            let (_, request) = requests.iter().find(|(requested, _)| requested == lock)?;
+            Some((state, request))
         });
         let mut wanted: Vec<_> = wanted.collect();
-        let shares = match mutant {
-            Some(mutant) => mutant.take_all(&mut wanted, now_us),
+        let replies = match mutant {
+            Some(mutant) => mutant.acquire_all(&mut wanted, now_us),
             None => LockState::acquire_all(&mut wanted, now_us),
         };
         if let Some(replica) = &mut self.replica {
-            let told = |(lock, _): &(LockId, Acquire)| {
+            let update = |(lock, _): &(LockId, Acquire)| {
                 self.locks.get(lock).map(|state| (now, ReplicaUpdate::Lock(*lock, Box::new(state.clone()))))
             };
-            replica.log.extend(asks.iter().filter_map(told));
+            replica.log.extend(requests.iter().filter_map(update));
         }
-        shares
+        replies
     }
 
     /// Executes an operation on sessions, with a mutant if given.
@@ -122,17 +122,17 @@ impl Server {
     }
 
     /// Loses all data, as does the replica.
-    fn forget(&mut self) {
+    fn lose_data(&mut self) {
         self.locks.clear();
         self.sessions = Sessions::default();
         self.replica = self.replica.take().map(|_| Replica::default());
     }
 
-    /// The replica takes over with the updates before `told_until`.
-    fn fail_over(&mut self, now: Instant, told_until: Instant, clock_differs_us: i64) {
+    /// The replica takes over with the updates before `applied_until`.
+    fn fail_over(&mut self, now: Instant, applied_until: Instant, clock_differs_us: i64) {
         let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
-        for (_, told) in log.into_iter().take_while(|(at, _)| *at <= told_until) {
-            match told {
+        for (_, update) in log.into_iter().take_while(|(at, _)| *at <= applied_until) {
+            match update {
                 ReplicaUpdate::Lock(lock, state) => drop(locks.insert(lock, *state)),
                 ReplicaUpdate::Sessions(known) => sessions = known,
             }
@@ -144,15 +144,16 @@ impl Server {
     }
 
     /// Acquires a lock as a client of another library does: `SET name value NX PX lease` for a Mutex; for a
-    /// ReentrantMutex an entry of one owner without our fields.
-    fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration) -> bool {
+    /// ReentrantMutex an entry of one owner without Leasehold's fields. With `overwrites`, without the `NX`.
+    fn set(&mut self, now: Instant, lock: LockId, value: &str, lease: Duration, overwrites: bool) -> bool {
         let now_ms = self.clock.reading_us(now) / 1000;
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(1);
         let state = state(&mut self.locks, &self.kinds, lock);
-        let stands = |there: &Value| there.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
-        // A foreign value is no Election, and would block it for ever.
-        let takes_none = state.kind.is_shared() || state.kind == Kind::Election;
-        if takes_none || !self.is_up || state.value.as_ref().is_some_and(stands) {
+        let is_current = |value: &Value| value.expires_ms.is_none_or(|at_ms| at_ms >= now_ms);
+        // A foreign value would block an Election forever.
+        let allows_none = state.kind.is_shared() || state.kind == Kind::Election;
+        let is_held = state.value.as_ref().is_some_and(is_current) && !overwrites;
+        if allows_none || !self.is_up || is_held {
             return false;
         }
         let content = match (state.kind, OwnValue::new(value)) {
@@ -170,7 +171,7 @@ impl Server {
     }
 }
 
-/// A lock, of which nothing may be known yet.
+/// The state of a lock, which may be new.
 fn state<'a>(locks: &'a mut BTreeMap<LockId, LockState>, kinds: &[Kind], lock: LockId) -> &'a mut LockState {
     let kind = kinds.get(usize::from(lock.0)).copied().unwrap_or_default();
     locks.entry(lock).or_insert_with(|| LockState::new(kind))
@@ -182,7 +183,7 @@ impl Sim {
         if !mem::replace(&mut self.net().server.is_up, false) {
             return false;
         }
-        self.note(&Event::Server(ServerEvent::Down));
+        self.record(&Event::Server(ServerEvent::Down));
         self.break_all_links();
         true
     }
@@ -191,63 +192,64 @@ impl Sim {
         let mut net = self.net();
         net.server.is_up = true;
         if !with_data {
-            net.server.forget();
+            net.server.lose_data();
         }
         drop(net);
-        self.note(&Event::Server(ServerEvent::Up { with_data }));
+        self.record(&Event::Server(ServerEvent::Up { with_data }));
     }
 
-    /// Fails over after an outage to a replica that lags by `lag`. The clocks differ by less than the outage; tokens
-    /// are not promised to grow otherwise.
+    /// Fails over after an outage to a replica that lags by `lag`. The clocks differ by less than the outage: otherwise
+    /// growing tokens are not promised.
     pub(crate) fn fail_over(&self, outage: Duration, lag: Duration) {
         let now = self.scheduler.now();
         let mut net = self.net();
-        let differs_us = differing(&net.chance, outage / 2);
+        let differs_us = clock_difference(&net.random, outage / 2);
         let before = now.since(Instant(0)).saturating_sub(outage).saturating_sub(lag);
         net.server.fail_over(now, Instant(0) + before, differs_us);
         drop(net);
-        self.note(&Event::Server(ServerEvent::FailedOver));
+        self.record(&Event::Server(ServerEvent::FailedOver));
         self.server_up(true);
     }
 
     pub(crate) fn jump(&self, by_us: i64) {
         let now = self.scheduler.now();
         self.net().server.clock.jump(now, by_us);
-        self.note(&Event::Server(ServerEvent::Jumped(by_us)));
+        self.record(&Event::Server(ServerEvent::Jumped(by_us)));
     }
 
     pub(crate) fn delete(&self, lock: LockId) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
             state.value = None;
         }
-        self.note(&Event::Server(ServerEvent::Deleted(lock)));
+        self.record(&Event::Server(ServerEvent::Deleted(lock)));
     }
 
     /// A foreign client acquires a free lock. Returns whether it was free.
-    pub(crate) fn stranger_sets(&self, lock: LockId, value: &str, lease: Duration) -> bool {
+    pub(crate) fn foreign_set(&self, lock: LockId, value: &str, lease: Duration) -> bool {
         let now = self.scheduler.now();
-        let is_set = self.net().server.set(now, lock, value, lease);
+        let overwrites = self.mutant == Some(Mutant::ForeignSetOverwrites);
+        let is_set = self.net().server.set(now, lock, value, lease, overwrites);
         if is_set {
-            self.note(&Event::Foreign(lock, Some(now + lease * 9 / 10)));
+            self.record(&Event::Foreign(lock, Some(now + lease * 9 / 10)));
         }
         is_set
     }
 
     /// A foreign client deletes the key if it has its value.
-    pub(crate) fn stranger_deletes(&self, lock: LockId, value: &str) {
+    pub(crate) fn foreign_delete(&self, lock: LockId, value: &str) {
         if let Some(state) = self.net().server.locks.get_mut(&lock) {
-            state.value.take_if(|there| match &there.content {
+            state.value.take_if(|current| match &current.content {
                 Content::ReentrantHolds(entries) => entries.owner.as_str() == value,
                 content => content.token() == Some(value),
             });
         }
-        self.note(&Event::Foreign(lock, None));
+        self.record(&Event::Foreign(lock, None));
     }
 }
 
-/// By how many microseconds another clock differs, within a bound and [`CLOCKS_DIFFER`].
-fn differing(chance: &Random, bound: Duration) -> i64 {
-    let most = u64::try_from(bound.min(CLOCKS_DIFFER).as_micros()).unwrap_or(0);
-    let differs = i64::try_from(chance.below(most * 2 + 1)).unwrap_or(0);
-    differs.saturating_sub_unsigned(most)
+/// A random difference of two clocks in microseconds, within a bound and [`MAX_CLOCK_DIFFERENCE`].
+fn clock_difference(random: &Random, bound: Duration) -> i64 {
+    let most = u64::try_from(bound.min(MAX_CLOCK_DIFFERENCE).as_micros()).unwrap_or(0);
+    let difference = i64::try_from(random.below(most * 2 + 1)).unwrap_or(0);
+    difference.saturating_sub_unsigned(most)
 }

@@ -16,13 +16,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A process's way to the server.
+/// A process's store: its link to the server.
 #[derive(Clone)]
 pub(crate) struct SimStore {
     pub(crate) world: ProcessEnvironment,
     pub(crate) link: LinkId,
     /// The link of the keeper.
-    pub(crate) other: LinkId,
+    pub(crate) keeper_link: LinkId,
 }
 
 impl SimStore {
@@ -33,33 +33,33 @@ impl SimStore {
     async fn call(&self, command: Command, within: Duration) -> Outcome<Response> {
         let (sim, host) = (self.sim(), self.world.host);
         let until = self.world.shows_at(self.world.now() + within);
-        let mut time_up = pin!(sim.scheduler.sleep_until(until));
-        if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut time_up).await {
-            sim.note(&Event::Host(host, HostEvent::OperationFailed));
+        let mut timeout = pin!(sim.scheduler.sleep_until(until));
+        if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut timeout).await {
+            sim.record(&Event::Host(host, HostEvent::OperationFailed));
             return Outcome::Failed(Executed::No, unreachable());
         }
-        let unanswered = match command {
+        let without_reply = match command {
             Command::Lock(..) => |host, message| Event::Answered { host, message, reply: None },
-            Command::MultiAcquire(_) => |host, message| Event::MultiAnswered { host, message, shares: None },
+            Command::MultiAcquire(_) => |host, message| Event::MultiAnswered { host, message, replies: None },
             Command::Sessions(..) => |host, message| Event::SessionAnswered { host, message, reply: None },
         };
-        let (message, slot) = sim.send(self.link, command, until);
-        let fault = match select(pin!(slot.outcome()), time_up).await {
-            Either::Left((Ok(answer), _)) => {
-                sim.note(&match &answer {
+        let (message, call) = sim.send(self.link, command, until);
+        let fault = match select(pin!(call.outcome()), timeout).await {
+            Either::Left((Ok(response), _)) => {
+                sim.record(&match &response {
                     Response::Lock(reply) => Event::Answered { host, message, reply: Some(reply) },
-                    Response::MultiAcquire(shares) => {
-                        Event::MultiAnswered { host, message, shares: Some(shares) }
+                    Response::MultiAcquire(replies) => {
+                        Event::MultiAnswered { host, message, replies: Some(replies) }
                     }
                     Response::Sessions(reply) => Event::SessionAnswered { host, message, reply: Some(reply) },
                 });
-                return Outcome::Done(answer);
+                return Outcome::Done(response);
             }
             Either::Left((Err(_), _)) => FaultKind::Disconnected,
             Either::Right(_) => FaultKind::TimedOut,
         };
-        sim.note(&unanswered(host, message));
-        sim.note(&Event::Host(host, HostEvent::OperationFailed));
+        sim.record(&without_reply(host, message));
+        sim.record(&Event::Host(host, HostEvent::OperationFailed));
         Outcome::Failed(Executed::Unknown, Fault::new(fault, Phase::Reply, "the simulated server"))
     }
 }
@@ -68,10 +68,10 @@ fn unreachable() -> Fault {
     Fault::new(FaultKind::Unreachable, Phase::Connect, "the simulated server")
 }
 
-/// Extracts a response of the expected kind. The server never answers with another one.
-fn only<T>(outcome: Outcome<Response>, pick: impl FnOnce(Response) -> Option<T>) -> Outcome<T> {
+/// Extracts a response of the expected kind. The server sends no other.
+fn expect_kind<T>(outcome: Outcome<Response>, pick: impl FnOnce(Response) -> Option<T>) -> Outcome<T> {
     match outcome {
-        Outcome::Done(answer) => match pick(answer) {
+        Outcome::Done(response) => match pick(response) {
             Some(reply) => Outcome::Done(reply),
             None => Outcome::Failed(Executed::Unknown, unreachable()),
         },
@@ -89,7 +89,7 @@ impl Store for SimStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
             let command = Command::Lock(self.sim().lock_id(lock), op.clone());
-            only(self.call(command, within).await, |answer| match answer {
+            expect_kind(self.call(command, within).await, |response| match response {
                 Response::Lock(reply) => Some(*reply),
                 _ => None,
             })
@@ -98,36 +98,39 @@ impl Store for SimStore {
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        requests: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
-            if !self.sim().config.in_one_step {
+            if !self.sim().config.multi_acquires_in_one_step {
                 return None;
             }
-            let asks = asks.iter().map(|(lock, ask)| (self.sim().lock_id(lock), ask.clone())).collect();
-            Some(only(self.call(Command::MultiAcquire(asks), within).await, |answer| match answer {
-                Response::MultiAcquire(shares) => Some(shares),
-                _ => None,
+            let requests =
+                requests.iter().map(|(lock, ask)| (self.sim().lock_id(lock), ask.clone())).collect();
+            Some(expect_kind(self.call(Command::MultiAcquire(requests), within).await, |response| {
+                match response {
+                    Response::MultiAcquire(replies) => Some(replies),
+                    _ => None,
+                }
             }))
         })
     }
 
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
         post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let until = self.world.shows_at(self.world.now() + within);
-            let time_up = self.sim().scheduler.sleep_until(until);
-            match select(pin!(self.sim().subscribe(self.link, session, post)), time_up).await {
+            let timeout = self.sim().scheduler.sleep_until(until);
+            match select(pin!(self.sim().subscribe(self.link, session, post)), timeout).await {
                 Either::Left(_) => Ok(()),
                 Either::Right(_) => {
-                    self.close_mailbox(place, session);
-                    self.sim().note(&Event::Host(self.world.host, HostEvent::OperationFailed));
+                    self.close_mailbox(partition, session);
+                    self.sim().record(&Event::Host(self.world.host, HostEvent::OperationFailed));
                     Err(unreachable())
                 }
             }
@@ -152,7 +155,7 @@ impl Store for SimStore {
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let command = Command::Sessions(self.sim().scheduler.now(), op.clone());
-            only(self.call(command, within).await, |answer| match answer {
+            expect_kind(self.call(command, within).await, |response| match response {
                 Response::Sessions(reply) => Some(reply),
                 _ => None,
             })
@@ -160,7 +163,7 @@ impl Store for SimStore {
     }
 
     fn fork(&self) -> Arc<dyn Store> {
-        Arc::new(Self { world: self.world.clone(), link: self.other, other: self.other })
+        Arc::new(Self { world: self.world.clone(), link: self.keeper_link, keeper_link: self.keeper_link })
     }
 
     fn check(&self, _lock: &Lock) -> Result<(), KeyError> {

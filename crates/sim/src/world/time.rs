@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// How long `earlier` was ago; zero if it was not earlier.
+    /// The time since `earlier`; zero if it was not earlier.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// A clock that runs at a rate of its own, and can be set.
+/// A clock that runs at its own rate, and can be set.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     set_at: Instant,
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_read_backwards_as_it_is_read_forwards() {
+    fn shows_at_is_the_inverse_of_reading() {
         for ppm in [-5000, 0, 1, 9_000] {
             let mut clock = Clock::new(7_000_000, ppm);
             clock.jump(Instant(123_456), -1_000_000);

@@ -1,4 +1,4 @@
-//! A test client: one session with its own store handle, like another process.
+//! A test client: one session with its own store handle, like a process.
 
 use super::inbox::GrantMessage;
 use super::inbox::Inbox;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// A lease, or the lifetime of a queue entry, that does not end during a case.
 pub const LONG: Duration = Duration::from_secs(3600);
-/// How long a call may take, and how long a message may be under way.
+/// How long a call may take, and how long a notification may take.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A session that uses one lock.
@@ -25,7 +25,7 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct TestClient {
     /// Its own handle to the store.
     pub store: Arc<dyn Store>,
-    /// Which session it is.
+    /// The session.
     pub session: SessionId,
     /// Received notifications.
     pub inbox: Arc<Inbox>,
@@ -57,12 +57,12 @@ pub struct Taken {
     pub position: Option<u64>,
     /// The session to watch: its lapse would bring this client closer to the lock.
     pub predecessor: Option<Predecessor>,
-    /// The others of those, of a lock that several have.
+    /// The other sessions to watch, of a lock with several holders.
     pub other_holders: Vec<SessionId>,
 }
 
 impl TestClient {
-    /// The same session at another lock.
+    /// The same session for another lock.
     #[must_use]
     pub fn at(&self, lock: &Lock) -> Self {
         Self { lock: lock.clone(), ..self.clone() }
@@ -80,13 +80,13 @@ impl TestClient {
         Claim { hold: HoldId::from_random(self.session, self.random.bytes()), value }
     }
 
-    /// A fresh hold with a value of the user's own, or by that owner.
-    pub fn claim_with(&self, value: &str) -> Claim {
+    /// A fresh claim with a custom value, or of that owner.
+    pub fn claim_with_value(&self, value: &str) -> Claim {
         Claim { value: Some(OwnValue::new(value).expect("a plain text")), ..self.claim() }
     }
 
     /// A fresh claim of the same owner.
-    pub fn again(&self, of: &Claim) -> Claim {
+    pub fn same_owner_claim(&self, of: &Claim) -> Claim {
         Claim { value: of.value.clone(), ..self.claim() }
     }
 
@@ -95,8 +95,8 @@ impl TestClient {
         Nonce::new(0, self.random.bits())
     }
 
-    /// A try: no queue.
-    pub fn ask(&self, claim: &Claim, lease: Duration) -> Acquire {
+    /// An acquire that does not queue.
+    pub fn request(&self, claim: &Claim, lease: Duration) -> Acquire {
         let (claim, lease_ms) = (claim.clone(), millis(lease));
         Acquire {
             claim,
@@ -111,9 +111,9 @@ impl TestClient {
     }
 
     /// An acquire that queues or polls, with a fresh nonce.
-    pub fn look(&self, claim: &Claim, lease: Duration, kept: Duration) -> Acquire {
+    pub fn queued_request(&self, claim: &Claim, lease: Duration, kept: Duration) -> Acquire {
         let queue = Some(Enqueue { nonce: self.nonce(), ttl_ms: millis(kept) });
-        Acquire { queue, ..self.ask(claim, lease) }
+        Acquire { queue, ..self.request(claim, lease) }
     }
 
     /// Executes an operation on a healthy store. When this returns, work that the store does in the background has
@@ -131,27 +131,34 @@ impl TestClient {
     }
 
     /// Sends an acquire.
-    pub async fn acquire(&self, ask: &Acquire) -> Acquired {
-        match self.execute(&Op::Acquire(ask.clone())).await {
+    pub async fn acquire(&self, request: &Acquire) -> Acquired {
+        match self.execute(&Op::Acquire(request.clone())).await {
             Reply::Acquire(acquired) => acquired,
             other => panic!("{}: an acquire was answered by {other:?}", self.lock),
         }
     }
 
     /// Sends an acquire that must be granted.
-    pub async fn granted(&self, ask: &Acquire) -> Granted {
-        granted(self.acquire(ask).await)
+    pub async fn granted(&self, request: &Acquire) -> Granted {
+        granted(self.acquire(request).await)
     }
 
     /// Sends an acquire that must be refused.
-    pub async fn taken(&self, ask: &Acquire) -> Taken {
-        taken(self.acquire(ask).await)
+    pub async fn taken(&self, request: &Acquire) -> Taken {
+        taken(self.acquire(request).await)
     }
 
-    /// Takes the free lock with a fresh hold.
-    pub async fn take(&self, lease: Duration) -> Claim {
+    /// Acquires the free lock with a fresh claim, and returns the fencing token as well.
+    pub async fn acquire_with_token(&self) -> (Claim, FencingToken) {
         let claim = self.claim();
-        self.granted(&self.ask(&claim, lease)).await;
+        let fence = self.granted(&self.request(&claim, LONG)).await.fence;
+        (claim, fence)
+    }
+
+    /// Acquires the free lock with a fresh claim.
+    pub async fn acquire_new(&self, lease: Duration) -> Claim {
+        let claim = self.claim();
+        self.granted(&self.request(&claim, lease)).await;
         claim
     }
 
@@ -163,23 +170,23 @@ impl TestClient {
     }
 
     /// Ends the case unless the store has a queue.
-    pub async fn needs_queue(&self) {
+    pub async fn require_queue(&self) {
         if !self.store.capabilities().queue {
-            self.unsupported.leave("queue").await;
+            self.unsupported.end_case("queue").await;
         }
     }
 
-    /// Repeats an acquire that may have been granted already. A store without a queue needs a new claim each time,
-    /// once the former is undone. Returns the claim that holds the lock.
-    pub async fn granted_after_all(&self, ask: &Acquire) -> Claim {
+    /// Repeats an acquire until it is granted. A store without a queue needs a new claim each time, after the former was
+    /// released. Returns the claim that holds the lock.
+    pub async fn acquire_eventually(&self, request: &Acquire) -> Claim {
         let start = Instant::now();
-        let mut ask = ask.clone();
+        let mut request = request.clone();
         loop {
             if !self.store.capabilities().queue {
-                self.release(&ask.claim).await;
-                ask.claim = self.again(&ask.claim);
+                self.release(&request.claim).await;
+                request.claim = self.same_owner_claim(&request.claim);
             }
-            match self.acquire(&ask).await {
+            match self.acquire(&request).await {
                 Acquired::Taken { .. }
                     if !self.store.capabilities().queue && start.elapsed() < CALL_TIMEOUT =>
                 {
@@ -187,7 +194,7 @@ impl TestClient {
                 }
                 reply => {
                     granted(reply);
-                    return ask.claim;
+                    return request.claim;
                 }
             }
         }
@@ -195,54 +202,54 @@ impl TestClient {
 
     /// Queues or polls. Returns the nonce.
     pub async fn enqueue_as(&self, claim: &Claim, kept: Duration) -> Nonce {
-        self.needs_queue().await;
-        let look = self.look(claim, LONG, kept);
-        let taken = self.taken(&look).await;
-        assert!(taken.position.is_some(), "who queues has a position");
-        look.queue.map_or_else(|| self.nonce(), |queue| queue.nonce)
+        self.require_queue().await;
+        self.enqueue_with(&self.queued_request(claim, LONG, kept)).await
     }
 
-    /// Takes a part with a fresh hold.
-    pub async fn take_part(&self, mode: LockMode) -> Claim {
+    /// Acquires a mode with a fresh claim.
+    pub async fn acquire_mode(&self, mode: LockMode) -> Claim {
         let claim = self.claim();
-        self.granted(&self.ask_part(&claim, mode)).await;
+        self.granted(&self.mode_request(&claim, mode)).await;
         claim
     }
 
-    /// Queues for a part with a fresh hold, for as long as the case runs.
-    pub async fn enqueue_part(&self, mode: LockMode) -> (Claim, Nonce) {
+    /// Queues for a mode with a fresh claim until the case ends.
+    pub async fn enqueue_mode(&self, mode: LockMode) -> (Claim, Nonce) {
         let claim = self.claim();
-        let nonce = self.enqueue_part_as(&claim, mode).await;
+        let nonce = self.enqueue_mode_as(&claim, mode).await;
         (claim, nonce)
     }
 
     /// Queues or polls for a mode. Returns the nonce.
-    pub async fn enqueue_part_as(&self, claim: &Claim, mode: LockMode) -> Nonce {
-        let look = self.look_part(claim, mode);
-        let taken = self.taken(&look).await;
-        assert!(taken.position.is_some(), "who queues has a position");
-        look.queue.map_or_else(|| self.nonce(), |queue| queue.nonce)
+    pub async fn enqueue_mode_as(&self, claim: &Claim, mode: LockMode) -> Nonce {
+        self.enqueue_with(&self.queued_mode_request(claim, mode)).await
     }
 
-    /// A try of a part.
-    pub fn ask_part(&self, claim: &Claim, mode: LockMode) -> Acquire {
-        Acquire { mode, ..self.ask(claim, LONG) }
+    async fn enqueue_with(&self, request: &Acquire) -> Nonce {
+        let taken = self.taken(request).await;
+        assert!(taken.position.is_some(), "a queued client has a position");
+        request.queue.as_ref().expect("the request has a queue entry").nonce
+    }
+
+    /// An acquire of a mode that does not queue.
+    pub fn mode_request(&self, claim: &Claim, mode: LockMode) -> Acquire {
+        Acquire { mode, ..self.request(claim, LONG) }
     }
 
     /// An acquire for a mode that queues or polls, with a fresh nonce.
-    pub fn look_part(&self, claim: &Claim, mode: LockMode) -> Acquire {
-        Acquire { mode, ..self.look(claim, LONG, LONG) }
+    pub fn queued_mode_request(&self, claim: &Claim, mode: LockMode) -> Acquire {
+        Acquire { mode, ..self.queued_request(claim, LONG, LONG) }
     }
 
     /// Why an acquire is refused.
-    pub async fn refused(&self, ask: &Acquire) -> Refused {
-        match self.execute(&Op::Acquire(ask.clone())).await {
+    pub async fn refused(&self, request: &Acquire) -> Refused {
+        match self.execute(&Op::Acquire(request.clone())).await {
             Reply::Refused(refused) => refused,
             other => panic!("{}: expected a refusal, got {other:?}", self.lock),
         }
     }
 
-    /// Sets the number of permits, having seen `seen`.
+    /// Sets the number of permits, if the current one is `observed`.
     pub async fn resize(&self, observed: Option<u32>, limit: u32) -> Resized {
         match self.execute(&Op::Resize(Resize { observed, limit })).await {
             Reply::Resize(resized) => resized,
@@ -266,7 +273,7 @@ impl TestClient {
 
     /// Reserves fencing tokens for the hold without extending it. Returns them in order, and whether others wait.
     pub async fn reserve(&self, claim: &Claim, reserve: Reserve) -> (Vec<FencingToken>, bool) {
-        self.needs_queue().await;
+        self.require_queue().await;
         match self.extend_and(claim, Duration::from_millis(1), Some(reserve)).await {
             Extended::Reserved { mut block, others_wait } => {
                 (std::iter::from_fn(|| block.pop_first()).collect(), others_wait)
@@ -275,7 +282,7 @@ impl TestClient {
         }
     }
 
-    /// Gives a hold up.
+    /// Releases a hold.
     pub async fn release(&self, claim: &Claim) -> Released {
         self.release_and(claim, ReleaseAction::Grant, None).await
     }
@@ -290,23 +297,23 @@ impl TestClient {
     }
 
     /// Acquires several locks in one step, each with its own claim. `None` if the store has no such step.
-    pub async fn acquire_all(&self, asks: &[(Lock, Acquire)]) -> Option<Vec<MultiAcquired>> {
-        match self.store.acquire_all(asks, CALL_TIMEOUT).await? {
-            Outcome::Done(shares) => Some(shares),
-            Outcome::Failed(Executed::No, fault) => panic!("refused {asks:?}: {fault}"),
-            Outcome::Failed(Executed::Unknown, fault) => panic!("unknown outcome of {asks:?}: {fault}"),
+    pub async fn acquire_all(&self, requests: &[(Lock, Acquire)]) -> Option<Vec<MultiAcquired>> {
+        match self.store.acquire_all(requests, CALL_TIMEOUT).await? {
+            Outcome::Done(replies) => Some(replies),
+            Outcome::Failed(Executed::No, fault) => panic!("refused {requests:?}: {fault}"),
+            Outcome::Failed(Executed::Unknown, fault) => panic!("unknown outcome of {requests:?}: {fault}"),
         }
     }
 
-    /// How the lock stands.
+    /// Inspects the lock.
     pub async fn inspect(&self) -> Inspection {
         self.inspect_for(None).await
     }
 
     /// The status of a hold.
-    pub async fn fate(&self, claim: &Claim) -> HoldStatus {
+    pub async fn status(&self, claim: &Claim) -> HoldStatus {
         let inspection = self.inspect_for(Some(claim.clone())).await;
-        inspection.hold_status.expect("who asks about a hold is told")
+        inspection.hold_status.expect("the reply has the status of the hold")
     }
 
     /// How long the holder still has, in milliseconds.
@@ -315,27 +322,30 @@ impl TestClient {
         holder.remaining_ms.expect("a lease ends")
     }
 
-    /// The next message.
-    pub async fn message(&self) -> GrantMessage {
+    /// Waits for the next grant.
+    pub async fn next_grant(&self) -> GrantMessage {
         if !self.store.capabilities().notifications {
-            self.unsupported.leave("mailbox").await;
+            self.unsupported.end_case("mailbox").await;
         }
-        let message = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next()).await;
-        let wake = message.unwrap_or_else(|_| panic!("{}: no grant came to {:?}", self.lock, self.session));
-        assert_eq!(wake.to, self.session, "a message to another session");
+        let message = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_grant()).await;
+        let wake =
+            message.unwrap_or_else(|_| panic!("{}: no grant for {:?} arrived", self.lock, self.session));
+        assert_eq!(wake.to, self.session, "a grant to another session");
         wake
     }
 
     /// Waits for the notification of a forced release. Returns its fencing token.
-    pub async fn freed(&self) -> FencingToken {
-        let freed = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_freed()).await;
-        freed.unwrap_or_else(|_| panic!("{}: {:?} was not told of the force", self.lock, self.session))
+    pub async fn next_force_release(&self) -> FencingToken {
+        let freed = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_force_release()).await;
+        freed.unwrap_or_else(|_| {
+            panic!("{}: {:?} was not notified of the forced release", self.lock, self.session)
+        })
     }
 
     /// Waits for the notification that another client waits. Returns the fencing token of the hold.
-    pub async fn wanted(&self) -> FencingToken {
+    pub async fn next_wanted(&self) -> FencingToken {
         let wanted = tokio::time::timeout(CALL_TIMEOUT, self.inbox.next_wanted()).await;
-        wanted.unwrap_or_else(|_| panic!("{}: {:?} was not told of another", self.lock, self.session))
+        wanted.unwrap_or_else(|_| panic!("{}: {:?} was not notified of a waiter", self.lock, self.session))
     }
 
     /// Inspects the lock in full.
@@ -351,20 +361,20 @@ impl TestClient {
         }
     }
 
-    /// Releases by force the hold that was seen.
-    pub async fn free(&self, observed: ObservedHolder) -> ForceReleased {
+    /// Releases by force the observed hold.
+    pub async fn force_release(&self, observed: ObservedHolder) -> ForceReleased {
         match self.execute(&Op::ForceRelease(ForceRelease { observed, actor: self.label() })).await {
             Reply::ForceRelease(freed) => freed,
-            other => panic!("{}: a free was answered by {other:?}", self.lock),
+            other => panic!("{}: a forced release was answered by {other:?}", self.lock),
         }
     }
 
-    /// Where its session lives: with the lock.
+    /// The partition of the lock, which also has the session.
     pub fn partition(&self) -> Partition {
         self.store.partition(&self.lock)
     }
 
-    /// Executes an operation on the sessions that a store in good health executes.
+    /// Executes an operation on sessions on a healthy store.
     pub async fn execute_session(&self, op: &SessionOp) -> SessionReply {
         match self.store.execute_session(self.partition(), op, CALL_TIMEOUT).await {
             Outcome::Done(reply) => reply,
@@ -374,39 +384,39 @@ impl TestClient {
     }
 
     /// The public metadata of the session.
-    pub fn about(&self) -> String {
+    pub fn metadata(&self) -> String {
         format!("{{\"client\":\"{}\"}}", self.session)
     }
 
     /// A heartbeat that changes nothing else.
-    pub fn beat_for(&self, alive: Duration) -> Heartbeat {
+    pub fn heartbeat_request(&self, alive: Duration) -> Heartbeat {
         let (session, alive_ms) = (self.session, millis(alive));
         Heartbeat { session, alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
     }
 
-    /// Begins its session, for so long if it beats no more.
+    /// Begins its session, which lapses after `alive` without a heartbeat.
     pub async fn begin(&self, alive: Duration) {
-        let begin = Some(self.about());
-        let beaten = self.beat(Heartbeat { begin, ..self.beat_for(alive) }).await;
-        assert_eq!(beaten, HeartbeatReply::Alive, "{:?} could not begin", self.session);
+        let begin = Some(self.metadata());
+        let reply = self.heartbeat(Heartbeat { begin, ..self.heartbeat_request(alive) }).await;
+        assert_eq!(reply, HeartbeatReply::Alive, "{:?} could not begin", self.session);
     }
 
-    /// Sends a beat.
-    pub async fn beat(&self, beat: Heartbeat) -> HeartbeatReply {
-        match self.execute_session(&SessionOp::Heartbeat(beat)).await {
-            SessionReply::Heartbeat(beaten) => beaten,
-            other => panic!("a beat was answered by {other:?}"),
+    /// Sends a heartbeat.
+    pub async fn heartbeat(&self, heartbeat: Heartbeat) -> HeartbeatReply {
+        match self.execute_session(&SessionOp::Heartbeat(heartbeat)).await {
+            SessionReply::Heartbeat(reply) => reply,
+            other => panic!("a heartbeat was answered by {other:?}"),
         }
     }
 
-    /// Ends its session in order.
+    /// Ends its session.
     pub async fn end(&self) {
         let ended = self.execute_session(&SessionOp::End(self.session)).await;
         assert_eq!(ended, SessionReply::End);
     }
 
     /// The listed entry of a session.
-    pub async fn listed(&self, session: SessionId) -> Option<SessionEntry> {
+    pub async fn session_entry(&self, session: SessionId) -> Option<SessionEntry> {
         match self.execute_session(&SessionOp::List).await {
             SessionReply::List(list) => {
                 let mut found = list.into_iter().filter(|entry| entry.session == session);
@@ -441,8 +451,8 @@ pub(super) fn granted(reply: Acquired) -> Granted {
 }
 
 /// The re-entrant state of a grant on a ReentrantMutex.
-pub(super) fn entered(granted: &Granted) -> OwnerHolds {
-    granted.owner_holds.expect("who has a ReentrantMutex is told how often")
+pub(super) fn owner_holds(granted: &Granted) -> OwnerHolds {
+    granted.owner_holds.expect("a grant of a ReentrantMutex has its count")
 }
 
 /// The refusal in a reply.

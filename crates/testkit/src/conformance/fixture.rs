@@ -25,7 +25,7 @@ pub struct Fixture {
     pub lock: Lock,
     /// The source of random numbers.
     pub random: Arc<Random>,
-    moves_clock: bool,
+    controls_clock: bool,
     /// The prefix of lock names. It places all locks in one partition, so that one mailbox is enough, and several can
     /// be acquired in one step.
     tag: String,
@@ -51,27 +51,27 @@ fn run_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn StoreUnderTest>>, c
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime needs threads");
     let random = Arc::new(Random::from_env());
-    println!("seed: {}", random.recipe());
+    println!("seed: {}", random.seed_setting());
     runtime.block_on(async {
         let fixture = Fixture::new(kind, subject.await, random).await;
-        let played = async {
+        let running = async {
             tokio::select! {
                 () = case(&fixture) => {}
-                what = fixture.unsupported.reached() => not_applicable(what),
+                what = fixture.unsupported.reported() => report_unsupported(what),
             }
         };
-        let in_time = tokio::time::timeout(CASE_TIMEOUT, played).await;
+        let in_time = tokio::time::timeout(CASE_TIMEOUT, running).await;
         assert!(in_time.is_ok(), "the case did not end in {CASE_TIMEOUT:?}");
     });
 }
 
 impl Fixture {
     async fn new(kind: Kind, subject: Box<dyn StoreUnderTest>, random: Arc<Random>) -> Self {
-        let moves_clock = subject.advance(Duration::ZERO).is_some();
-        let has_places = subject.store().await.capabilities().partitioned;
-        let tag = if has_places { format!("{{{:016x}}}", random.bits()) } else { String::new() };
+        let controls_clock = subject.advance(Duration::ZERO).is_some();
+        let is_partitioned = subject.store().await.capabilities().partitioned;
+        let tag = if is_partitioned { format!("{{{:016x}}}", random.bits()) } else { String::new() };
         let lock = fresh_lock(kind, &tag, &random);
-        Self { subject, lock, random, moves_clock, tag, unsupported: Arc::default() }
+        Self { subject, lock, random, controls_clock, tag, unsupported: Arc::default() }
     }
 
     /// A fresh lock of the same kind.
@@ -79,7 +79,7 @@ impl Fixture {
         fresh_lock(self.lock.kind, &self.tag, &self.random)
     }
 
-    /// A new session with a store handle and an open mailbox of its own.
+    /// A new session with its own store handle and open mailbox.
     pub async fn client(&self) -> TestClient {
         let client = self.client_without_mailbox().await;
         let opened = client
@@ -105,11 +105,11 @@ impl Fixture {
     /// Several sessions.
     pub async fn clients<const N: usize>(&self) -> [TestClient; N] {
         let clients = futures_util::future::join_all((0..N).map(|_| self.client())).await;
-        clients.try_into().unwrap_or_else(|_| unreachable!("as many as were asked for"))
+        clients.try_into().unwrap_or_else(|_| unreachable!("as many as requested"))
     }
 
-    /// A session of the same store handle as another, with a mailbox of its own.
-    pub async fn neighbour(&self, of: &TestClient) -> TestClient {
+    /// A new session with the store handle of another client and its own mailbox.
+    pub async fn client_on_same_handle(&self, of: &TestClient) -> TestClient {
         let session = SessionId::from_random(self.random.bytes());
         let client = TestClient { session, inbox: Arc::new(Inbox::default()), ..of.clone() };
         let opened =
@@ -118,72 +118,71 @@ impl Fixture {
         client
     }
 
-    /// Whether the store's clock is the suite's to move.
-    pub fn moves_clock(&self) -> bool {
-        self.moves_clock
+    /// Whether the suite controls the store's clock.
+    pub fn controls_clock(&self) -> bool {
+        self.controls_clock
     }
 
-    /// A lease that ends while the case runs, but not before [`pass`](Self::pass) is called: where the
-    /// clock cannot be moved, a few operations have to fit in.
-    pub fn short(&self) -> Duration {
-        if self.moves_clock { Duration::from_secs(10) } else { Duration::from_millis(500) }
+    /// A lease that ends during the case, but not before [`advance`](Self::advance) is called. Without control of the
+    /// clock, it is long enough for a few operations.
+    pub fn short_lease(&self) -> Duration {
+        if self.controls_clock { Duration::from_secs(10) } else { Duration::from_millis(500) }
     }
 
-    /// Lets time go by on the store's clock.
-    pub async fn pass(&self, by: Duration) {
+    /// Advances the store's clock, or waits.
+    pub async fn advance(&self, by: Duration) {
         match self.subject.advance(by) {
             Some(advanced) => advanced.await,
             None => tokio::time::sleep(by).await,
         }
     }
 
-    /// Lets the lease of the lock's holder end, and sees that it does.
-    pub async fn outlast(&self, lease: Duration, onlooker: &TestClient) {
-        self.pass(lease + Duration::from_millis(2)).await;
-        self.until("the lease ends", async || onlooker.inspect().await.holder.is_none()).await;
+    /// Advances the clock until the lease of the lock's holder has ended.
+    pub async fn wait_expired(&self, lease: Duration, observer: &TestClient) {
+        self.advance(lease + Duration::from_millis(2)).await;
+        self.wait_until("the lease ends", async || observer.inspect().await.holder.is_none()).await;
     }
 
-    /// Lets a session lapse that lives for `alive` without a beat, and sees that it does.
-    pub async fn outlive(&self, alive: Duration, session: &TestClient) {
-        self.pass(alive + Duration::from_millis(2)).await;
+    /// Advances the clock until a session has lapsed that lives for `alive` without a heartbeat.
+    pub async fn wait_lapsed(&self, alive: Duration, session: &TestClient) {
+        self.advance(alive + Duration::from_millis(2)).await;
         let lapsed = async || {
-            let entry = session.listed(session.session).await;
+            let entry = session.session_entry(session.session).await;
             entry.is_none_or(|entry| entry.alive_ms.is_none())
         };
-        self.until("the session lapses", lapsed).await;
+        self.wait_until("the session lapses", lapsed).await;
     }
 
-    /// Looks again and again until something is so, within a bound.
-    pub async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+    /// Polls until a condition holds, within a time limit.
+    pub async fn wait_until(&self, what: &str, condition: impl AsyncFn() -> bool) {
         let start = Instant::now();
-        while !is_so().await {
-            assert!(start.elapsed() < CALL_TIMEOUT, "in vain: until {what}");
+        while !condition().await {
+            assert!(start.elapsed() < CALL_TIMEOUT, "timed out waiting until {what}");
             tokio::time::sleep(PAUSE).await;
         }
     }
 
-    /// All inbox that a session has been sent so far.
+    /// All grants that a session was sent and has not read.
     ///
-    /// The absence of a message is proved by order: the session is granted another lock, and all earlier messages
-    /// precede that grant.
+    /// Then the session is granted another lock. All earlier notifications precede that grant, so none is missing.
     pub async fn grants_so_far(&self, to: &TestClient) -> Vec<GrantMessage> {
         let kind = if self.lock.kind.is_shared() { Kind::Mutex } else { self.lock.kind };
-        let elsewhere = fresh_lock(kind, &self.tag, &self.random);
-        let holder = self.client_without_mailbox().await.at(&elsewhere);
-        let held = holder.take(LONG).await;
-        let to = to.at(&elsewhere);
+        let other_lock = fresh_lock(kind, &self.tag, &self.random);
+        let holder = self.client_without_mailbox().await.at(&other_lock);
+        let held = holder.acquire_new(LONG).await;
+        let to = to.at(&other_lock);
         let (claim, nonce) = to.enqueue().await;
         holder.release(&held).await;
-        let mut inbox = Vec::new();
+        let mut grants = Vec::new();
         loop {
-            let wake = to.message().await;
-            if wake.nonce == nonce {
+            let grant = to.next_grant().await;
+            if grant.nonce == nonce {
                 break;
             }
-            inbox.push(wake);
+            grants.push(grant);
         }
         to.release(&claim).await;
-        inbox
+        grants
     }
 }
 
@@ -202,7 +201,7 @@ pub(super) fn name(text: &str) -> LockName {
     LockName::new(text).unwrap_or_else(|error| panic!("{text:?}: {error}"))
 }
 
-/// Reports that a case needs a power that the test lacks.
-pub(super) fn not_applicable(power: &str) {
+/// Reports that a case needs a feature that the store lacks.
+pub(super) fn report_unsupported(power: &str) {
     println!("not applicable: this store has no {power}");
 }

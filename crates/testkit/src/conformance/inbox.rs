@@ -2,6 +2,7 @@
 
 use leasehold_core::{FencingToken, Nonce, Notification, SessionId};
 use leasehold_store::NotificationSink;
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -19,84 +20,78 @@ pub struct GrantMessage {
 /// A mailbox that keeps its notifications.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    unread: Mutex<Vec<GrantMessage>>,
-    freed: Mutex<Vec<FencingToken>>,
-    wanted: Mutex<Vec<FencingToken>>,
-    news: Notify,
+    unread: Mutex<Unread>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Unread {
+    grants: VecDeque<GrantMessage>,
+    /// The tokens of holds that were released by force.
+    force_released: VecDeque<FencingToken>,
+    /// The tokens of holds for which another client waits.
+    wanted: VecDeque<FencingToken>,
 }
 
 impl Inbox {
     /// Waits for the next grant.
     ///
     /// Cancel safety: no message is lost.
-    pub async fn next(&self) -> GrantMessage {
-        loop {
-            let news = self.news.notified();
-            if let Some(message) = first(&self.unread) {
-                return message;
-            }
-            news.await;
-        }
+    pub async fn next_grant(&self) -> GrantMessage {
+        self.next(|unread| unread.grants.pop_front()).await
     }
 
     /// Waits for the next notification of a forced release. Returns the token of the hold.
     ///
     /// Cancel safety: no message is lost.
-    pub async fn next_freed(&self) -> FencingToken {
-        loop {
-            let news = self.news.notified();
-            if let Some(freed) = first(&self.freed) {
-                return freed;
-            }
-            news.await;
-        }
+    pub async fn next_force_release(&self) -> FencingToken {
+        self.next(|unread| unread.force_released.pop_front()).await
     }
 
     /// Waits for the next notification that another client waits. Returns the token of the hold.
     ///
     /// Cancel safety: no message is lost.
     pub async fn next_wanted(&self) -> FencingToken {
-        loop {
-            let news = self.news.notified();
-            if let Some(wanted) = first(&self.wanted) {
-                return wanted;
-            }
-            news.await;
-        }
+        self.next(|unread| unread.wanted.pop_front()).await
     }
 
     /// Removes and returns all unread notifications that another client waits.
     pub fn take_wanted(&self) -> Vec<FencingToken> {
-        std::mem::take(&mut *of(&self.wanted))
+        self.unread().wanted.drain(..).collect()
     }
 
-    /// Whether there is no unread message.
+    /// Whether there is no unread grant.
     pub fn is_empty(&self) -> bool {
-        of(&self.unread).is_empty()
+        self.unread().grants.is_empty()
     }
-}
 
-/// The first unread notification.
-fn first<T>(unread: &Mutex<Vec<T>>) -> Option<T> {
-    let mut unread = of(unread);
-    if unread.is_empty() { None } else { Some(unread.remove(0)) }
-}
+    async fn next<T>(&self, pop: impl Fn(&mut Unread) -> Option<T>) -> T {
+        loop {
+            let arrived = self.arrived.notified();
+            let next = pop(&mut self.unread());
+            if let Some(next) = next {
+                return next;
+            }
+            arrived.await;
+        }
+    }
 
-fn of<T>(unread: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
-    unread.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unread(&self) -> MutexGuard<'_, Unread> {
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl NotificationSink for Inbox {
-    fn deliver(&self, wake: Notification) {
-        match wake {
+    fn deliver(&self, notification: Notification) {
+        match notification {
             Notification::Grant { to, nonce, fence } => {
-                of(&self.unread).push(GrantMessage { to, nonce, fence });
+                self.unread().grants.push_back(GrantMessage { to, nonce, fence });
             }
-            Notification::ForceReleased { fence, .. } => of(&self.freed).push(fence),
-            Notification::Wanted { fence, .. } => of(&self.wanted).push(fence),
+            Notification::ForceReleased { fence, .. } => self.unread().force_released.push_back(fence),
+            Notification::Wanted { fence, .. } => self.unread().wanted.push_back(fence),
             _ => {}
         }
-        self.news.notify_one();
+        self.arrived.notify_one();
     }
 
     fn resubscribed(&self) {}

@@ -1,8 +1,7 @@
 //! The conformance suite: what every store must do.
 //!
-//! A store is put to the test as a [`StoreUnderTest`]: something that makes handles to it, and perhaps moves its
-//! clock or meddles with its keys. [`suite!`] makes a test of every case, so that a failure has a name; [`all_cases`]
-//! lists the cases for a program.
+//! A [`StoreUnderTest`] makes handles to the store, and may move its clock and change its keys. [`suite!`] makes a test of
+//! every case. [`all_cases`] lists the cases for a program that runs them itself.
 //!
 //! ```
 //! use futures_util::future::{BoxFuture, ready};
@@ -24,23 +23,21 @@
 //! Principles of the suite:
 //!
 //! 1. Every case uses a fresh lock, so cases share a server and run concurrently.
-//! 2. No case relies on a sleep being long enough. It polls within a bound for what happens by itself (an expiry, a
-//!    message), and proves the absence of a message by one that was sent later.
+//! 2. No case relies on the length of a sleep. It polls, within a time limit, for an expiry or a notification. It proves
+//!    the absence of a notification by a later one.
 //! 3. All random numbers come from one seed. A failure prints it, and `LEASEHOLD_SEED` sets it.
+//! 4. A case ends where it first needs a feature that the store lacks (a queue, a mailbox, sessions), and reports that.
 //!
-//! 4. A feature that a store lacks (a queue, a mailbox, sessions) ends a case where it is first needed, not before.
-//!    The case reports that.
-//!
-//! The suite injects no faults: each store tests its own outages.
+//! The suite injects no faults: each store has its own tests of outages.
 
 pub mod cases;
 mod client;
 mod fixture;
 mod inbox;
-mod leader;
-mod parts;
+mod leader_announcement;
 mod registry;
 mod rlock;
+mod shared_holders;
 mod store_under_test;
 mod unsupported;
 mod workload;
@@ -51,12 +48,12 @@ pub use crate::random::Random;
 pub use client::{CALL_TIMEOUT, Granted, LONG, Taken, TestClient};
 pub use fixture::{Fixture, run_case};
 pub use inbox::{GrantMessage, Inbox};
-pub use leader::leader_announcement;
+pub use leader_announcement::leader_announcement;
 #[doc(hidden)]
 pub use leasehold_core::Kind;
-pub use parts::parts;
 pub use registry::{Case, all_cases};
-pub use rlock::rlock;
+pub use rlock::parse_rlock;
+pub use shared_holders::parse_shared_holders;
 pub use store_under_test::StoreUnderTest;
 pub use workload::{ForeignWrite, Workload, WorkloadStep};
 
@@ -129,6 +126,7 @@ macro_rules! conformance_suite {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::{fs, io};
 
     /// A case that is not registered would never run.
     #[test]
@@ -139,29 +137,10 @@ mod tests {
         let registered: Vec<_> = lines.filter_map(|line| line.trim().split(':').next()).collect();
         let listed: BTreeSet<_> = registered.iter().copied().collect();
         assert_eq!(listed.len(), registered.len(), "a case is registered once");
-        let sources = [
-            include_str!("cases/agreement.rs"),
-            include_str!("cases/calls.rs"),
-            include_str!("cases/entering.rs"),
-            include_str!("cases/fencing.rs"),
-            include_str!("cases/freeing.rs"),
-            include_str!("cases/gathering.rs"),
-            include_str!("cases/holding.rs"),
-            include_str!("cases/leases.rs"),
-            include_str!("cases/mailbox.rs"),
-            include_str!("cases/names.rs"),
-            include_str!("cases/passing.rs"),
-            include_str!("cases/permits.rs"),
-            include_str!("cases/queueing.rs"),
-            include_str!("cases/reading.rs"),
-            include_str!("cases/releasing.rs"),
-            include_str!("cases/reserving.rs"),
-            include_str!("cases/resting.rs"),
-            include_str!("cases/sessions.rs"),
-            include_str!("cases/sharing.rs"),
-            include_str!("cases/together.rs"),
-            include_str!("cases/values.rs"),
-        ];
+        let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/src/conformance/cases");
+        let files = fs::read_dir(cases).expect("the directory of the cases");
+        let read = |file: io::Result<fs::DirEntry>| fs::read_to_string(file?.path());
+        let sources: Vec<_> = files.map(|file| read(file).expect("a source file")).collect();
         let written = sources.iter().flat_map(|source| source.split("pub async fn ").skip(1));
         let written: BTreeSet<_> = written.filter_map(|text| text.split('(').next()).collect();
         assert_eq!(listed, written);

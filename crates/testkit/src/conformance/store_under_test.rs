@@ -11,8 +11,8 @@ use std::time::Duration;
 /// Only [`store`](Self::store) is required. [`advance`](Self::advance) makes the suite faster, the others let it test
 /// more. A case that needs a missing method reports that and passes.
 pub trait StoreUnderTest: Send + Sync + 'static {
-    /// A handle to the store, as another process would have: with a connection of its own, and with
-    /// nothing in common with the other handles but the locks.
+    /// A new handle to the store, as in another process: with its own connection, and no state shared with other handles
+    /// except the locks.
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>>;
 
     /// Moves the store's clock forward, if that can be done. Otherwise the suite waits in real time,
@@ -46,7 +46,7 @@ pub trait StoreUnderTest: Send + Sync + 'static {
         None
     }
 
-    /// Names that a lock may not have in this store, and why.
+    /// Names that the store refuses, with the error.
     fn refused_names(&self) -> Vec<(LockName, KeyError)> {
         Vec::new()
     }

@@ -1,7 +1,7 @@
-//! A random workload for one lock: operations, some late or duplicated; sessions that begin, beat, end or vanish; a
-//! clock that stops, jumps to an expiry, or goes back; and foreign writes to its keys.
+//! A random workload for one lock: operations, some late or duplicated; sessions that begin, send heartbeats, and end or
+//! lapse; a clock that stops, jumps to an expiry, or goes back; and foreign writes to the lock's keys.
 //!
-//! It chooses each [`WorkloadStep`] from what went before. The caller applies the step to the implementations that it
+//! Each [`WorkloadStep`] depends on the steps before it. The caller applies the step to the implementations that it
 //! compares.
 
 use super::Random;
@@ -17,60 +17,60 @@ use leasehold_core::{
 pub enum WorkloadStep {
     /// An operation is sent.
     Sent(Op),
-    /// An operation is sent, and once more.
+    /// An operation is sent twice.
     SentTwice(Op),
-    /// An operation on the sessions of the store is sent.
-    Attended(SessionOp),
+    /// An operation on sessions is sent.
+    SentSession(SessionOp),
     /// A foreign write.
     ForeignWrite(ForeignWrite),
 }
 
-/// What other libraries and operators do to the keys of a lock.
+/// A write by another library or an operator to the keys of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForeignWrite {
-    /// Another client acquires the lock for so many milliseconds, as a plain string.
-    Takes(u64),
-    /// Another client takes the lock for ever: likewise.
-    TakesForEver,
-    /// A string lock of the other kind, Election or Mutex, is stored for so many milliseconds.
-    TakesOther(u64),
-    /// A Redisson client acquires an `RLock` for this owner and so many milliseconds, if it is free or the owner's.
-    Enters(&'static str, u64),
-    /// A Redisson client releases an `RLock`, if it is this owner's.
-    Leaves(&'static str),
-    /// An `RLock` of this owner stands there for ever, whatever stood there before: its client knows no leases.
-    StaysForEver(&'static str),
+    /// A client that uses a plain string acquires the lock for so many milliseconds.
+    Acquires(u64),
+    /// The same without an expiry.
+    AcquiresWithoutExpiry,
+    /// A lock of the other kind that is a string, Election or Mutex, is stored for so many milliseconds.
+    SetsOtherKind(u64),
+    /// A Redisson client acquires the `RLock` for this owner and so many milliseconds, if it is free or held by the owner.
+    RedissonAcquires(&'static str, u64),
+    /// A Redisson client releases the `RLock`, if this owner holds it.
+    RedissonReleases(&'static str),
+    /// An `RLock` of this owner without an expiry replaces the stored value.
+    RedissonHoldsWithoutExpiry(&'static str),
     /// The lock's key is deleted.
     DeletesLock,
     /// The lock's key loses its expiry.
-    Persists,
+    RemovesExpiry,
     /// The record is deleted.
     DeletesRecord,
     /// A value of another type is stored for so many milliseconds.
-    PutsList(u64),
-    /// Something else is put there for ever: no lock of any kind.
-    PutsHash,
+    SetsList(u64),
+    /// A hash that is no lock is stored, without an expiry.
+    SetsHash,
     /// A lock of another kind with several holders is stored for so many milliseconds.
-    PutsParts(Kind, u64),
+    SetsOtherSharedKind(Kind, u64),
 }
 
 /// The seeds of the session ids.
 const SESSIONS: [u8; 4] = [0, 1, 2, 3];
 /// The owners of a ReentrantMutex or RwLock. Of a ReentrantMutex, the last one is used by Redisson clients only.
 const OWNERS: [&str; 3] = ["a:1", "two words", "5b0f0b3e-5c3a-4f0e-9d0a-6a5d4c3b2a10:61"];
-/// How long a client of Redisson's lengthens an `RLock` that it has yet.
+/// The lease to which a Redisson client extends an `RLock` that it still holds.
 const WATCHDOG_MS: u64 = 30_000;
 
-/// A source of happenings.
+/// The state of a workload.
 #[derive(Debug)]
 pub struct Workload {
     kind: Kind,
     random: Random,
-    /// How many meet at a Barrier, or go through a Latch, as a rule.
+    /// The usual number of parties of a Barrier or arrivals of a Latch.
     parties: u32,
-    /// Operations sent before, to be repeated.
+    /// Operations that were sent, to be repeated.
     sent: Vec<Op>,
-    /// The present claim of each session.
+    /// The current claim of each session.
     claims: Vec<Claim>,
 }
 
@@ -92,11 +92,11 @@ impl Workload {
     }
 
     /// The next step for a lock in this state.
-    pub fn happening(&mut self, state: &LockState) -> WorkloadStep {
+    pub fn next_step(&mut self, state: &LockState) -> WorkloadStep {
         match self.random.below(24) {
-            0..=1 => WorkloadStep::ForeignWrite(self.stranger(state)),
-            20..=23 => WorkloadStep::Attended(self.session_op()),
-            // Late, or again.
+            0..=1 => WorkloadStep::ForeignWrite(self.foreign_write(state)),
+            20..=23 => WorkloadStep::SentSession(self.session_op()),
+            // A late or duplicate request.
             2..=4 if !self.sent.is_empty() => WorkloadStep::Sent(self.random.pick(&self.sent).clone()),
             _ => {
                 let op = self.op(state);
@@ -114,11 +114,11 @@ impl Workload {
         if let Some(entries) = state.value.as_ref().and_then(|value| value.content.reentrant_holds()) {
             ends.extend(entries.holds.iter().map(|entry| entry.until_ms));
         }
-        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.shared_holders()) {
-            ends.extend(parts.holds.iter().map(|part| part.until_ms));
+        if let Some(holders) = state.value.as_ref().and_then(|value| value.content.shared_holders()) {
+            ends.extend(holders.holds.iter().map(|hold| hold.until_ms));
         }
         if let Some(record) = &state.record {
-            ends.extend(record.entries.values().map(|place| place.expires_ms));
+            ends.extend(record.entries.values().map(|entry| entry.expires_ms));
             if self.random.below(4) == 0 {
                 ends.push(record.expires_ms);
             }
@@ -130,7 +130,7 @@ impl Workload {
         }
         match self.random.below(24) {
             0..=9 => 0,
-            // Several have it, and wait for it, only where it lasts.
+            // A lock with several holders needs time to reach states with several holders and waiters.
             10..=18 if self.kind.is_shared() && self.random.below(2) == 0 => 0,
             10 => 137,
             11 => 1_000,
@@ -144,51 +144,51 @@ impl Workload {
             19 => -1_000_000,
             20 => -2 * 3_600_000_000,
             _ if ends.is_empty() => 0,
-            // To the very millisecond of an expiry, and just past it.
+            // To the millisecond of an expiry, and just after it.
             21 | 22 => (self.random.pick(&ends).cast_signed() - now_ms) * 1000,
             _ => (self.random.pick(&ends).cast_signed() - now_ms + 1) * 1000,
         }
     }
 
-    fn stranger(&self, state: &LockState) -> ForeignWrite {
+    fn foreign_write(&self, state: &LockState) -> ForeignWrite {
         let lease_ms = *self.random.pick(&[1, 100, 5_000]);
         if self.kind == Kind::Reentrant
-            && let Some(stranger) = self.redisson(state, lease_ms)
+            && let Some(foreign_write) = self.redisson(state, lease_ms)
         {
-            return stranger;
+            return foreign_write;
         }
         let others = Kind::ALL.into_iter().filter(|kind| kind.is_shared() && *kind != self.kind);
         let others: Vec<_> = others.collect();
         match (self.random.below(11), self.kind.is_shared()) {
             (0, _) if self.kind.is_plain_string() && self.random.below(4) == 0 => {
-                ForeignWrite::TakesOther(lease_ms)
+                ForeignWrite::SetsOtherKind(lease_ms)
             }
-            // Frequent foreign writes would keep the lock from states with several holders.
-            (0..=3, true) if self.random.below(3) > 0 => ForeignWrite::Persists,
-            (0 | 1, _) => ForeignWrite::Takes(lease_ms),
-            (2 | 3, _) => ForeignWrite::TakesForEver,
+            // Frequent foreign writes would prevent states with several holders.
+            (0..=3, true) if self.random.below(3) > 0 => ForeignWrite::RemovesExpiry,
+            (0 | 1, _) => ForeignWrite::Acquires(lease_ms),
+            (2 | 3, _) => ForeignWrite::AcquiresWithoutExpiry,
             (4, _) => ForeignWrite::DeletesLock,
-            (5 | 6, _) => ForeignWrite::Persists,
+            (5 | 6, _) => ForeignWrite::RemovesExpiry,
             (7, _) => ForeignWrite::DeletesRecord,
-            (8, _) => ForeignWrite::PutsList(lease_ms),
-            (9, _) => ForeignWrite::PutsParts(*self.random.pick(&others), lease_ms),
-            _ => ForeignWrite::PutsHash,
+            (8, _) => ForeignWrite::SetsList(lease_ms),
+            (9, _) => ForeignWrite::SetsOtherSharedKind(*self.random.pick(&others), lease_ms),
+            _ => ForeignWrite::SetsHash,
         }
     }
 
     /// A Redisson client's write to an `RLock`, mostly as its current owner.
     fn redisson(&self, state: &LockState, lease_ms: u64) -> Option<ForeignWrite> {
         let entries = state.value.as_ref().and_then(|value| value.content.reentrant_holds());
-        let has_it =
+        let holder =
             OWNERS.iter().find(|owner| entries.is_some_and(|entries| entries.owner.as_str() == **owner));
-        let owner = match has_it {
+        let owner = match holder {
             Some(owner) if self.random.below(4) > 0 => owner,
             _ => *self.random.pick(&OWNERS),
         };
         match self.random.below(8) {
-            0 | 1 => Some(ForeignWrite::Enters(owner, lease_ms)),
-            2 | 3 => Some(ForeignWrite::Leaves(owner)),
-            4 => Some(ForeignWrite::StaysForEver(owner)),
+            0 | 1 => Some(ForeignWrite::RedissonAcquires(owner, lease_ms)),
+            2 | 3 => Some(ForeignWrite::RedissonReleases(owner)),
+            4 => Some(ForeignWrite::RedissonHoldsWithoutExpiry(owner)),
             _ => None,
         }
     }
@@ -198,7 +198,9 @@ impl Workload {
         match self.random.below(24) {
             0..=8 => Op::Acquire(self.acquire(state)),
             20 | 21 => Op::Evict(Evict { session: self.likely_session(state), actor: self.label() }),
-            22 | 23 => Op::ForceRelease(ForceRelease { observed: self.seen(state), actor: self.label() }),
+            22 | 23 => {
+                Op::ForceRelease(ForceRelease { observed: self.observed_holder(state), actor: self.label() })
+            }
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let (keep_record, reserve) = (self.random.below(3) == 0, self.reserve());
@@ -206,7 +208,7 @@ impl Workload {
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
-            18 if self.kind.supports_quorum() => Op::RaiseFence(self.raise(state)),
+            18 if self.kind.supports_quorum() => Op::RaiseFence(self.raise_fence(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, details: self.random.below(2) == 0 })
@@ -236,7 +238,7 @@ impl Workload {
         match self.random.below(12) {
             0 => SessionOp::End(self.session()),
             1 | 2 => SessionOp::List,
-            number => SessionOp::Heartbeat(self.beat(number < 8)),
+            number => SessionOp::Heartbeat(self.heartbeat(number < 8)),
         }
     }
 
@@ -245,12 +247,12 @@ impl Workload {
         SessionId::from_random([*self.random.pick(&SESSIONS); 12])
     }
 
-    /// All sessions that are chosen from.
+    /// All sessions of the workload.
     pub fn sessions() -> impl Iterator<Item = SessionId> {
         SESSIONS.iter().map(|n| SessionId::from_random([*n; 12]))
     }
 
-    fn beat(&self, begins: bool) -> Heartbeat {
+    fn heartbeat(&self, begins: bool) -> Heartbeat {
         let alive_ms = *self.random.pick(&[1, 100, 10_000, 3_600_000, 200 * 3_600_000, 200 * 3_600_000]);
         let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
         let begin = begins.then(|| (*about).to_owned());
@@ -271,18 +273,18 @@ impl Workload {
     fn likely_session(&self, state: &LockState) -> SessionId {
         let holders = state.holder_sessions();
         if self.kind.is_shared() && !holders.is_empty() && self.random.below(2) == 0 {
-            // Many may wait, and few hold.
+            // There may be many waiters and few holders.
             return *self.random.pick(&holders);
         }
-        let at_the_front: Vec<_> = holders.into_iter().chain(state.waiter_sessions()).collect();
-        if at_the_front.is_empty() || self.random.below(4) == 0 {
+        let likely: Vec<_> = holders.into_iter().chain(state.waiter_sessions()).collect();
+        if likely.is_empty() || self.random.below(4) == 0 {
             return self.session();
         }
-        *self.random.pick(&at_the_front)
+        *self.random.pick(&likely)
     }
 
-    /// The holder as it is, or as it was or never was.
-    fn seen(&self, state: &LockState) -> ObservedHolder {
+    /// The current holder, a former one, or one that never existed.
+    fn observed_holder(&self, state: &LockState) -> ObservedHolder {
         let last =
             state.record.as_ref().and_then(|record| record.last_fence).map_or(17, FencingToken::as_u64);
         let content = state.value.as_ref().map(|value| &value.content);
@@ -291,10 +293,10 @@ impl Workload {
             Some(Content::ReentrantHolds(entries)) => entries.owner.as_str(),
             _ => "foreign",
         };
-        if let Some(parts) = content.and_then(Content::shared_holders)
+        if let Some(holders) = content.and_then(Content::shared_holders)
             && self.random.below(4) > 0
         {
-            return ObservedHolder::Hold(self.random.pick(&parts.holds).fence);
+            return ObservedHolder::Hold(self.random.pick(&holders.holds).fence);
         }
         match self.random.below(8) {
             0 => ObservedHolder::Hold(FencingToken::new(last - 1)),
@@ -305,20 +307,20 @@ impl Workload {
     }
 
     fn acquire(&mut self, state: &LockState) -> Acquire {
-        let mut ask = self.any_acquire(state);
-        let upgradable = |parts: &SharedHolders| {
-            parts.holds.iter().find(|part| part.mode == LockMode::Upgradable)?.owner.clone()
+        let mut request = self.any_acquire(state);
+        let upgradable = |holders: &SharedHolders| {
+            holders.holds.iter().find(|hold| hold.mode == LockMode::Upgradable)?.owner.clone()
         };
-        let parts = state.value.as_ref().and_then(|value| value.content.shared_holders());
-        if let Some(owner) = parts.and_then(upgradable)
+        let holders = state.value.as_ref().and_then(|value| value.content.shared_holders());
+        if let Some(owner) = holders.and_then(upgradable)
             && self.random.below(3) == 0
         {
             // A random claim is seldom the permitted one.
-            ask.claim = self.renew(ask.claim.hold.session());
-            ask.claim.value = Some(owner);
-            ask.mode = LockMode::Upgrade;
+            request.claim = self.new_claim(request.claim.hold.session());
+            request.claim.value = Some(owner);
+            request.mode = LockMode::Upgrade;
         }
-        ask
+        request
     }
 
     fn any_acquire(&mut self, state: &LockState) -> Acquire {
@@ -336,13 +338,13 @@ impl Workload {
         Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode: self.mode() }
     }
 
-    /// Some part of a lock, as a rule by the same number of them in all.
+    /// A random mode of the lock, usually with the same limit.
     pub fn mode(&self) -> LockMode {
-        let seldom = self.random.below(16) == 0;
+        let is_rare = self.random.below(16) == 0;
         match self.kind {
             Kind::Semaphore => {
                 let count =
-                    if seldom { *self.random.pick(&[0, 7]) } else { *self.random.pick(&[1, 1, 1, 2, 3]) };
+                    if is_rare { *self.random.pick(&[0, 7]) } else { *self.random.pick(&[1, 1, 1, 2, 3]) };
                 LockMode::Permits { count, total: *self.random.pick(&[2, 3, 3, 3, 1, 5, 0]) }
             }
             Kind::RwLock => {
@@ -350,21 +352,21 @@ impl Workload {
                 *self.random.pick(&[read, read, read, upgradable, LockMode::Write, LockMode::Upgrade])
             }
             Kind::Latch => {
-                let total = if seldom { *self.random.pick(&[0, 1, 5]) } else { self.parties };
+                let total = if is_rare { *self.random.pick(&[0, 1, 5]) } else { self.parties };
                 match self.random.below(5) {
                     0 | 1 => LockMode::CountDown { count: *self.random.pick(&[1, 1, 1, 2, 0]), total },
                     _ => LockMode::LatchWait { total },
                 }
             }
             Kind::Barrier => LockMode::BarrierWait {
-                total: if seldom { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties },
+                total: if is_rare { *self.random.pick(&[0, 1, 4, 65]) } else { self.parties },
             },
             _ => LockMode::Exclusive,
         }
     }
 
-    /// A token that a quorum may have agreed on: of a server whose clock is ahead or behind, or the current one.
-    fn raise(&mut self, state: &LockState) -> RaiseFence {
+    /// A token that a quorum may have agreed on: that of a server whose clock is fast or slow, or the current one.
+    fn raise_fence(&mut self, state: &LockState) -> RaiseFence {
         let last =
             state.record.as_ref().and_then(|record| record.last_fence).map_or(17, FencingToken::as_u64);
         let fence = match self.random.below(6) {
@@ -392,10 +394,10 @@ impl Workload {
         };
         let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
         if let Some(next) = &mut next
-            // Of the same session as a rule, but the store does not rely on it.
+            // Usually of the same session, but the store does not rely on it.
             && self.random.below(4) > 0
         {
-            next.claim = self.renew(claim.hold.session());
+            next.claim = self.new_claim(claim.hold.session());
         }
         Release { claim, action, next }
     }
@@ -414,11 +416,11 @@ impl Workload {
     }
 
     /// A new hold of the `n`th session.
-    pub fn fresh(&self, n: u8) -> Claim {
-        self.fresh_of(SessionId::from_random([n; 12]))
+    pub fn fresh_claim(&self, n: u8) -> Claim {
+        self.fresh_claim_of(SessionId::from_random([n; 12]))
     }
 
-    fn fresh_of(&self, session: SessionId) -> Claim {
+    fn fresh_claim_of(&self, session: SessionId) -> Claim {
         let hold = HoldId::from_random(session, self.random.bytes());
         // A separate owner for a ReentrantMutex or an RwLock, so that no claim re-enters.
         let owner = || OwnValue::new(format!("owner {}", self.random.below(u64::MAX))).ok();
@@ -428,16 +430,16 @@ impl Workload {
     /// Mostly the current claim of a session, sometimes a new one.
     fn claim(&mut self) -> Claim {
         let session = self.session();
-        let present = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
-        match present {
+        let current = self.claims.iter().find(|claim| claim.hold.session() == session).cloned();
+        match current {
             // A re-entrant or shared lock has several claims of one session.
-            Some(claim) if self.is_kept() => claim,
-            _ => self.renew(session),
+            Some(claim) if self.repeats_claim() => claim,
+            _ => self.new_claim(session),
         }
     }
 
     /// Whether a session repeats its current claim.
-    fn is_kept(&self) -> bool {
+    fn repeats_claim(&self) -> bool {
         match self.kind {
             Kind::Mutex => self.random.below(8) > 0,
             Kind::Reentrant => self.random.below(3) > 0,
@@ -454,17 +456,17 @@ impl Workload {
             let hold = self.random.pick(&entries.holds).hold;
             return Claim { hold, value: Some(entries.owner.clone()) };
         }
-        if let Some(parts) = state.value.as_ref().and_then(|value| value.content.shared_holders())
+        if let Some(holders) = state.value.as_ref().and_then(|value| value.content.shared_holders())
             && self.random.below(3) > 0
         {
-            let part = self.random.pick(&parts.holds);
-            return Claim { hold: part.hold, value: part.owner.clone() };
+            let hold = self.random.pick(&holders.holds);
+            return Claim { hold: hold.hold, value: hold.owner.clone() };
         }
         if let Some(record) =
             state.record.as_ref().filter(|record| self.kind.is_shared() && !record.entries.is_empty())
             && self.random.below(3) == 0
         {
-            let places: Vec<_> = record.entries.values().map(|place| &place.claim).collect();
+            let places: Vec<_> = record.entries.values().map(|entry| &entry.claim).collect();
             return (*self.random.pick(&places)).clone();
         }
         if let Some(record) =
@@ -484,13 +486,13 @@ impl Workload {
         }
     }
 
-    fn renew(&mut self, session: SessionId) -> Claim {
-        let mut claim = self.fresh_of(session);
+    fn new_claim(&mut self, session: SessionId) -> Claim {
+        let mut claim = self.fresh_claim_of(session);
         if self.kind.has_owners() {
             let owners = if self.kind == Kind::Reentrant { &OWNERS[..2] } else { &OWNERS[..] };
             claim.value = OwnValue::new(self.random.pick(owners)).ok();
         } else if self.random.below(4) == 0 {
-            // Two users may well choose the same value.
+            // Two users may choose the same value.
             claim.value = OwnValue::new(self.random.pick(&["mine", "foreign"])).ok();
         }
         self.claims.retain(|claim| claim.hold.session() != session);
@@ -500,23 +502,23 @@ impl Workload {
 }
 
 impl ForeignWrite {
-    /// Does it to the model.
+    /// Applies it to the model.
     pub fn apply(self, state: &mut LockState, now_us: u64) {
-        // Expired state is gone before, even if the clock goes back later.
+        // Expired state is removed first, even if the clock goes back later.
         state.is_empty_at(now_us);
         let kind = state.kind;
         let token = |kind: Kind, token: &str| Content::Token([kind.token_prefix(), token].concat());
-        let stands = |content: Content, lease_ms: Option<u64>| {
+        let stored = |content: Content, lease_ms: Option<u64>| {
             Some(Value { content, expires_ms: lease_ms.map(|lease_ms| now_us / 1000 + lease_ms) })
         };
         match self {
-            Self::Takes(lease_ms) => state.value = stands(token(kind, "foreign"), Some(lease_ms)),
-            Self::TakesForEver => state.value = stands(token(kind, "foreign"), None),
-            Self::TakesOther(lease_ms) => {
-                state.value = stands(token(other_string(kind), "foreign"), Some(lease_ms));
+            Self::Acquires(lease_ms) => state.value = stored(token(kind, "foreign"), Some(lease_ms)),
+            Self::AcquiresWithoutExpiry => state.value = stored(token(kind, "foreign"), None),
+            Self::SetsOtherKind(lease_ms) => {
+                state.value = stored(token(other_string(kind), "foreign"), Some(lease_ms));
             }
-            Self::Enters(owner, lease_ms) => match &mut state.value {
-                None => state.value = stands(one_of(owner), Some(lease_ms)),
+            Self::RedissonAcquires(owner, lease_ms) => match &mut state.value {
+                None => state.value = stored(redisson_content(owner), Some(lease_ms)),
                 Some(value) => {
                     if let Some(entries) = entries_of(value, owner) {
                         entries.count += 1;
@@ -524,7 +526,7 @@ impl ForeignWrite {
                     }
                 }
             },
-            Self::Leaves(owner) => {
+            Self::RedissonReleases(owner) => {
                 let left = state.value.as_mut().and_then(|value| {
                     let entries = entries_of(value, owner)?;
                     entries.count -= 1;
@@ -536,25 +538,25 @@ impl ForeignWrite {
                     state.value = None;
                 }
             }
-            Self::StaysForEver(owner) => state.value = stands(one_of(owner), None),
+            Self::RedissonHoldsWithoutExpiry(owner) => state.value = stored(redisson_content(owner), None),
             Self::DeletesLock => state.value = None,
-            Self::Persists => {
+            Self::RemovesExpiry => {
                 if let Some(value) = &mut state.value {
                     value.expires_ms = None;
                 }
             }
             Self::DeletesRecord => state.record = None,
-            Self::PutsList(lease_ms) => {
-                state.value = stands(Content::Other("list".to_owned()), Some(lease_ms));
+            Self::SetsList(lease_ms) => {
+                state.value = stored(Content::Other("list".to_owned()), Some(lease_ms));
             }
-            Self::PutsHash => state.value = stands(Content::Other("hash".to_owned()), None),
-            Self::PutsParts(_, lease_ms) => {
-                state.value = stands(Content::Other("hash".to_owned()), Some(lease_ms));
+            Self::SetsHash => state.value = stored(Content::Other("hash".to_owned()), None),
+            Self::SetsOtherSharedKind(_, lease_ms) => {
+                state.value = stored(Content::Other("hash".to_owned()), Some(lease_ms));
             }
         }
     }
 
-    /// The commands that do it to a server on which a lock stands like this.
+    /// The commands that apply it to a server with the lock in this state.
     pub fn commands(self, keys: &LockKeys, state: &LockState) -> Vec<Vec<String>> {
         let (name, record) = (keys.name(), keys.record());
         let command = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -563,16 +565,16 @@ impl ForeignWrite {
         let token = |kind: Kind| [kind.token_prefix(), "foreign"].concat();
         match self {
             // State of a lock without holders has ended.
-            Self::Enters(owner, lease_ms) if entries.is_none() => {
+            Self::RedissonAcquires(owner, lease_ms) if entries.is_none() => {
                 vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"]), expire(lease_ms)]
             }
-            Self::Enters(owner, lease_ms) => match entries.flatten() {
+            Self::RedissonAcquires(owner, lease_ms) => match entries.flatten() {
                 Some(entries) if entries.owner.as_str() == owner => {
                     vec![command(&["HINCRBY", name, owner, "1"]), expire(lease_ms)]
                 }
                 _ => vec![],
             },
-            Self::Leaves(owner) => match entries.flatten() {
+            Self::RedissonReleases(owner) => match entries.flatten() {
                 Some(entries) if entries.owner.as_str() != owner => vec![],
                 Some(entries) if entries.count > 1 => {
                     vec![command(&["HINCRBY", name, owner, "-1"]), expire(WATCHDOG_MS)]
@@ -580,24 +582,26 @@ impl ForeignWrite {
                 Some(_) => vec![command(&["DEL", name])],
                 None => vec![],
             },
-            Self::StaysForEver(owner) => vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"])],
-            Self::Takes(lease_ms) => {
+            Self::RedissonHoldsWithoutExpiry(owner) => {
+                vec![command(&["DEL", name]), command(&["HSET", name, owner, "1"])]
+            }
+            Self::Acquires(lease_ms) => {
                 vec![command(&["SET", name, &token(state.kind), "PX", &lease_ms.to_string()])]
             }
-            Self::TakesForEver => vec![command(&["SET", name, &token(state.kind)])],
-            Self::TakesOther(lease_ms) => {
+            Self::AcquiresWithoutExpiry => vec![command(&["SET", name, &token(state.kind)])],
+            Self::SetsOtherKind(lease_ms) => {
                 vec![command(&["SET", name, &token(other_string(state.kind)), "PX", &lease_ms.to_string()])]
             }
             Self::DeletesLock => vec![command(&["DEL", name])],
-            Self::Persists => vec![command(&["PERSIST", name])],
+            Self::RemovesExpiry => vec![command(&["PERSIST", name])],
             Self::DeletesRecord => vec![command(&["DEL", record])],
-            Self::PutsList(lease_ms) => vec![
+            Self::SetsList(lease_ms) => vec![
                 command(&["DEL", name]),
                 command(&["LPUSH", name, "x"]),
                 command(&["PEXPIRE", name, &lease_ms.to_string()]),
             ],
-            Self::PutsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
-            Self::PutsParts(kind, lease_ms) => vec![
+            Self::SetsHash => vec![command(&["DEL", name]), command(&["HSET", name, "x", "1", "y", "1"])],
+            Self::SetsOtherSharedKind(kind, lease_ms) => vec![
                 command(&["DEL", name]),
                 command(&["HSET", name, "leasehold", kind.as_str(), "x", "1 1 1 r l\n\n"]),
                 expire(lease_ms),
@@ -606,18 +610,18 @@ impl ForeignWrite {
     }
 }
 
-/// The other kind of string lock.
+/// The other kind of lock that is a string.
 fn other_string(kind: Kind) -> Kind {
     if kind == Kind::Election { Kind::Mutex } else { Kind::Election }
 }
 
 /// A value as a Redisson client writes it.
-fn one_of(owner: &str) -> Content {
+fn redisson_content(owner: &str) -> Content {
     let owner = OwnValue::new(owner).expect("a plain text is a value");
     Content::ReentrantHolds(ReentrantHolds { owner, count: 1, fence: None, lease_ms: 0, holds: vec![] })
 }
 
-/// The entries that stand there, if they are this owner's.
+/// The stored entries, if this owner has them.
 fn entries_of<'a>(value: &'a mut Value, owner: &str) -> Option<&'a mut ReentrantHolds> {
     match &mut value.content {
         Content::ReentrantHolds(entries) if entries.owner.as_str() == owner => Some(entries),

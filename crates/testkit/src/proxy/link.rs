@@ -1,11 +1,11 @@
 //! One client connection and its connection to the server.
 //!
-//! Four loops, two for each direction: one splits frames and decides, one sends them when due. They form one future,
-//! so dropping it closes both sockets.
+//! There are two loops for each direction: one splits frames and decides about them, the other sends them when due. They
+//! form one future, so dropping it closes both sockets.
 //!
-//! 1. A command is entered among the owed replies before its bytes are sent, so no reply is unexpected.
-//! 2. The client's end does not end the server's side: data in flight is delivered, then the server's side closes.
-//!    With released late commands, it first waits for their replies, since Redis drops a client that closes.
+//! 1. The pending reply of a command is recorded before the command is sent, so no reply is unexpected.
+//! 2. When the client disconnects, data in flight is delivered before the server's side closes. It first waits for the
+//!    replies to resumed commands, since Redis discards the commands of a client that closes.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -20,38 +20,38 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::hold::{Batch, Held};
-use super::owed::Owed;
-use super::rules::{Fate, Holding, ReplyFate, Then};
-use crate::frame::{Splitter, arguments};
+use super::faults::{AfterDrop, ReplyAction, RequestAction};
+use super::paused::{Batch, PausedRequest};
+use super::pending_replies::PendingReplies;
+use crate::frame::{FrameSplitter, arguments};
 
-/// How many frames a direction holds before it stops reading.
+/// How many frames a direction buffers before it stops reading.
 const QUEUE: usize = 1024;
 
-/// How long the server may take to accept, and to answer late commands.
+/// How long the server may take to accept, and to answer resumed commands.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How to end a link from outside.
+/// Close a link from outside.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ends {
+pub(crate) struct Closers {
     /// Closes the client's side.
     pub(super) client: CancellationToken,
     /// Closes both sides, and discards data in flight.
     pub(super) both: CancellationToken,
 }
 
-/// Accepts clients for ever.
+/// Accepts clients.
 pub(super) async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
         let Ok((client, _)) = listener.accept().await else {
-            // Out of file descriptors, as a rule: not for ever.
+            // Usually there is no free file descriptor.
             sleep(Duration::from_millis(10)).await;
             continue;
         };
         let id = shared.accepted.fetch_add(1, Ordering::SeqCst);
-        shared.tell();
-        if shared.rules().refuse {
+        shared.notify();
+        if shared.faults().refuse_connections {
             continue;
         }
         let registration = Registration::new(id, Arc::clone(&shared));
@@ -59,51 +59,51 @@ pub(super) async fn accept(listener: std::net::TcpListener, shared: Arc<Shared>)
     }
 }
 
-/// A link's entry among those that a test can cut.
+/// A link's entry among those that a test can close.
 struct Registration {
     id: u64,
-    ends: Ends,
+    closers: Closers,
     shared: Arc<Shared>,
 }
 
 impl Registration {
     fn new(id: u64, shared: Arc<Shared>) -> Self {
-        let ends = Ends::default();
-        shared.links().insert(id, ends.clone());
-        shared.tell();
-        Self { id, ends, shared }
+        let closers = Closers::default();
+        shared.links().insert(id, closers.clone());
+        shared.notify();
+        Self { id, closers, shared }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         self.shared.links().remove(&self.id);
-        self.shared.tell();
+        self.shared.notify();
     }
 }
 
 async fn run(client: TcpStream, registration: Registration) {
-    let ends = registration.ends.clone();
+    let closers = registration.closers.clone();
     let traffic = async {
         let connecting = timeout(LIMIT, TcpStream::connect(registration.shared.server)).await;
-        // A server that is down is a connection that breaks.
+        // If the server is down, the connection closes.
         let Ok(Ok(server)) = connecting else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         Link::new(&registration).run(client, server).await;
     };
     tokio::select! {
         biased;
-        () = ends.both.cancelled() => {}
+        () = closers.both.cancelled() => {}
         () = traffic => {}
     }
 }
 
 struct Link {
     shared: Arc<Shared>,
-    ends: Ends,
-    owed: Mutex<Owed>,
-    /// Told when a late command was answered.
-    settled: Notify,
+    closers: Closers,
+    pending_replies: Mutex<PendingReplies>,
+    /// Notified when a reply has arrived.
+    reply_arrived: Notify,
 }
 
 struct Request {
@@ -111,8 +111,8 @@ struct Request {
     arguments: Vec<Vec<u8>>,
     due: Instant,
     copies: usize,
-    reply: ReplyFate,
-    held: Option<Held>,
+    reply: ReplyAction,
+    paused: Option<PausedRequest>,
 }
 
 struct Reply {
@@ -124,9 +124,9 @@ impl Link {
     fn new(registration: &Registration) -> Self {
         Self {
             shared: Arc::clone(&registration.shared),
-            ends: registration.ends.clone(),
-            owed: Mutex::default(),
-            settled: Notify::new(),
+            closers: registration.closers.clone(),
+            pending_replies: Mutex::default(),
+            reply_arrived: Notify::new(),
         }
     }
 
@@ -152,36 +152,37 @@ impl Link {
     }
 
     async fn read_requests(&self, mut client: OwnedReadHalf, to_server: mpsc::Sender<Request>) {
-        let mut frames = Splitter::requests();
+        let mut frames = FrameSplitter::requests();
         let mut chunk = vec![0; 16 << 10];
         let mut flow = Flow::Open;
-        let mut behind = None;
+        let mut last_batch = None;
         while let Some(length) = self.read_client(&mut client, &mut chunk).await {
             frames.push(&chunk[..length]);
             loop {
                 let frame = match frames.next_frame() {
                     Ok(Some(frame)) => frame,
                     Ok(None) => break,
-                    Err(_) => return self.ends.both.cancel(),
+                    Err(_) => return self.closers.both.cancel(),
                 };
                 let arguments = arguments(&frame);
                 if flow == Flow::Stalled || arguments.is_empty() {
                     continue;
                 }
-                let (fate, delay) = {
-                    let mut rules = self.shared.rules();
-                    (rules.fate(&arguments), rules.delay_requests)
+                let (action, delay) = {
+                    let mut faults = self.shared.faults();
+                    (faults.action(&arguments), faults.delay_requests)
                 };
-                let (holding, copies, reply) = match fate {
-                    Fate::Swallowed(Then::Cut) => return self.ends.client.cancel(),
-                    Fate::Swallowed(Then::Stall) => {
+                let (is_paused, copies, reply) = match action {
+                    RequestAction::Drop(AfterDrop::Disconnect) => return self.closers.client.cancel(),
+                    RequestAction::Drop(AfterDrop::Stall) => {
                         flow = Flow::Stalled;
                         continue;
                     }
-                    Fate::Sent { holding, copies, reply } => (holding, copies, reply),
+                    RequestAction::Forward { is_paused, copies, reply } => (is_paused, copies, reply),
                 };
-                let held = self.hold(holding, &mut behind);
-                let request = Request { frame, arguments, due: Instant::now() + delay, copies, reply, held };
+                let paused = self.pause(is_paused, &mut last_batch);
+                let request =
+                    Request { frame, arguments, due: Instant::now() + delay, copies, reply, paused };
                 if !self.queue(&to_server, request).await {
                     return;
                 }
@@ -193,62 +194,62 @@ impl Link {
     async fn read_client(&self, client: &mut OwnedReadHalf, chunk: &mut [u8]) -> Option<usize> {
         tokio::select! {
             biased;
-            () = self.ends.client.cancelled() => None,
+            () = self.closers.client.cancelled() => None,
             read = client.read(chunk) => read.ok().filter(|&length| length > 0),
         }
     }
 
-    /// Holds a command if a fault requires it, or if an earlier one is held.
-    fn hold(&self, holding: Holding, behind: &mut Option<Arc<Batch>>) -> Option<Held> {
-        let batch = match behind.take().filter(|batch| !batch.is_released()) {
+    /// Pauses a command if a fault requires it, or if an earlier one is paused.
+    fn pause(&self, is_paused: bool, last_batch: &mut Option<Arc<Batch>>) -> Option<PausedRequest> {
+        let batch = match last_batch.take().filter(|batch| !batch.is_resumed()) {
             Some(batch) => batch,
-            None if holding == Holding::Held => self.shared.holds.current(),
+            None if is_paused => self.shared.batch.current(),
             None => return None,
         };
-        *behind = Some(Arc::clone(&batch));
-        Some(Held::new(batch, Arc::clone(&self.shared)))
+        *last_batch = Some(Arc::clone(&batch));
+        Some(PausedRequest::new(batch, Arc::clone(&self.shared)))
     }
 
-    /// Queues a command for the sender; `false` if the sender has ended. With room in the queue it succeeds even if
-    /// the client is gone: the command was seen, and perhaps counted as held (2).
+    /// Queues a command for the sender; `false` if the sender has ended. With room in the queue it succeeds even if the
+    /// client has disconnected, since the command may already count as paused (2).
     async fn queue(&self, to_server: &mpsc::Sender<Request>, request: Request) -> bool {
         tokio::select! {
             biased;
             sent = to_server.send(request) => sent.is_ok(),
-            () = self.ends.client.cancelled() => false,
+            () = self.closers.client.cancelled() => false,
         }
     }
 
     async fn send_requests(&self, mut requests: mpsc::Receiver<Request>, mut server: OwnedWriteHalf) {
         while let Some(mut request) = requests.recv().await {
             sleep_until(request.due).await;
-            if let Some(held) = &mut request.held {
-                held.released().await;
+            if let Some(paused) = &mut request.paused {
+                paused.resumed().await;
             }
             self.shared.log().record(&request.arguments);
-            self.shared.tell();
+            self.shared.notify();
             let bytes = request.frame.repeat(request.copies);
-            self.owed().enter(&request.arguments, request.copies, request.reply, request.held);
+            self.pending_replies().push(&request.arguments, request.copies, request.reply, request.paused);
             if server.write_all(&bytes).await.is_err() {
                 return;
             }
         }
-        // A close right behind late commands would lose them (2).
-        let _ = timeout(LIMIT, self.late_answered()).await;
+        // An immediate close would lose resumed commands (2).
+        let _ = timeout(LIMIT, self.resumed_answered()).await;
     }
 
-    async fn late_answered(&self) {
+    async fn resumed_answered(&self) {
         loop {
-            let settled = self.settled.notified();
-            if !self.owed().is_late() {
+            let reply_arrived = self.reply_arrived.notified();
+            if !self.pending_replies().has_resumed() {
                 return;
             }
-            settled.await;
+            reply_arrived.await;
         }
     }
 
     async fn read_replies(&self, mut server: OwnedReadHalf, to_client: mpsc::Sender<Reply>) {
-        let mut frames = Splitter::replies();
+        let mut frames = FrameSplitter::replies();
         let mut chunk = vec![0; 16 << 10];
         let mut flow = Flow::Open;
         while let Some(length) = server.read(&mut chunk).await.ok().filter(|&length| length > 0) {
@@ -257,20 +258,20 @@ impl Link {
                 let frame = match frames.next_frame() {
                     Ok(Some(frame)) => frame,
                     Ok(None) => break,
-                    Err(_) => return self.ends.both.cancel(),
+                    Err(_) => return self.closers.both.cancel(),
                 };
-                let fate = self.owed().settle(&frame);
-                self.settled.notify_one();
-                match fate {
-                    ReplyFate::Passed if flow == Flow::Open => {
-                        let due = Instant::now() + self.shared.rules().delay_replies;
-                        // A client that is gone does not keep the others from being paired.
+                let action = self.pending_replies().receive(&frame);
+                self.reply_arrived.notify_one();
+                match action {
+                    ReplyAction::Forward if flow == Flow::Open => {
+                        let due = Instant::now() + self.shared.faults().delay_replies;
+                        // The client may have disconnected. The other replies are still matched.
                         let _ = to_client.send(Reply { frame, due }).await;
                     }
-                    ReplyFate::Passed | ReplyFate::Dropped => {}
-                    ReplyFate::Swallowed(Then::Stall) => flow = Flow::Stalled,
-                    // Replies before it are still delivered: the queue closes, and the link behind it.
-                    ReplyFate::Swallowed(Then::Cut) => return,
+                    ReplyAction::Forward | ReplyAction::Discard => {}
+                    ReplyAction::Drop(AfterDrop::Stall) => flow = Flow::Stalled,
+                    // Earlier replies are still delivered, before the link closes.
+                    ReplyAction::Drop(AfterDrop::Disconnect) => return,
                 }
             }
         }
@@ -287,17 +288,17 @@ impl Link {
         };
         tokio::select! {
             biased;
-            () = self.ends.client.cancelled() => {}
+            () = self.closers.client.cancelled() => {}
             () = sending => {}
         }
     }
 
-    fn owed(&self) -> MutexGuard<'_, Owed> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending_replies(&self) -> MutexGuard<'_, PendingReplies> {
+        self.pending_replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether a direction still carries anything.
+/// Whether a direction still forwards data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Open,
@@ -308,24 +309,24 @@ enum Flow {
 mod tests {
     use super::*;
 
-    /// A command that was counted as held was lost when the client's side was cut before it stood in the queue.
+    /// Regression: a command that counted as paused was lost if the client disconnected before it was queued.
     #[tokio::test]
-    async fn a_command_that_was_seen_outlives_its_client() {
+    async fn a_paused_command_outlives_its_client() {
         let shared = Arc::new(Shared::new(([127, 0, 0, 1], 0).into()));
         let registration = Registration::new(0, shared);
         let link = Link::new(&registration);
         let (to_server, mut requests) = mpsc::channel(1);
-        let held = link.hold(Holding::Held, &mut None);
+        let paused = link.pause(true, &mut None);
         let request = Request {
             frame: b"PING\r\n".to_vec(),
             arguments: vec![b"PING".to_vec()],
             due: Instant::now(),
             copies: 1,
-            reply: ReplyFate::Passed,
-            held,
+            reply: ReplyAction::Forward,
+            paused,
         };
-        registration.ends.client.cancel();
+        registration.closers.client.cancel();
         assert!(link.queue(&to_server, request).await);
-        assert!(requests.recv().await.is_some_and(|request| request.held.is_some()));
+        assert!(requests.recv().await.is_some_and(|request| request.paused.is_some()));
     }
 }

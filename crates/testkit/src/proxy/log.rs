@@ -9,7 +9,7 @@ const RECENT: usize = 4096;
 const ARGUMENTS: usize = 64;
 const ARGUMENT_BYTES: usize = 256;
 
-/// How many names are counted apart: more than Redis has commands.
+/// How many command names are counted: more than Redis has commands.
 const NAMES: usize = 1024;
 
 #[derive(Debug, Default)]

@@ -335,7 +335,7 @@ async fn row_3_a_cluster_gets_nothing_twice() {
     cluster.node(at).stop().expect("stopped");
     let outcome = store.execute(&lock, &look, 200 * MS).await;
     assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{outcome:?}");
-    cluster.node(at).cont().expect("it goes on");
+    cluster.node(at).resume().expect("it goes on");
     tokio::time::sleep(2 * S).await;
     assert!(executed() - before <= 51, "{}", executed() - before);
 }
@@ -360,7 +360,7 @@ async fn row_34_a_killed_primary_of_a_cluster_is_followed() {
     tokio::time::sleep(2500 * MS).await;
     let (token, killed) = (lost.fencing_token(), Instant::now());
     cluster.nodes()[0].kill().expect("killed");
-    tokio::task::block_in_place(|| cluster.promoted(slot, 0)).expect("promoted");
+    tokio::task::block_in_place(|| cluster.wait_promoted(slot, 0)).expect("promoted");
     let promoted = Instant::now();
     // The hold was replicated, so it survives the failover.
     lost.check().expect("it lasts longer than the fail-over took");

@@ -162,6 +162,6 @@ fn kill(cluster: &mut Cluster, spared: u16) -> (usize, Duration) {
     let at = cluster.owner(slot).expect("an owner");
     let killed = Instant::now();
     cluster.nodes()[at].kill().expect("killed");
-    cluster.promoted(slot, at).expect("promoted");
+    cluster.wait_promoted(slot, at).expect("promoted");
     (at, killed.elapsed())
 }

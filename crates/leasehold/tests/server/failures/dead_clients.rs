@@ -95,10 +95,10 @@ async fn row_10_a_suspended_holder_detects_its_loss_without_the_network() {
     tokio::time::sleep((session * 2).saturating_sub(stopped.elapsed())).await;
     guard.check().expect("held");
     server.stop().expect("stopped");
-    holder.cont().expect("it goes on");
+    holder.resume().expect("it goes on");
     holder.send("check").expect("the worker reads");
     let line = holder.expect("lost", LIMIT).expect("it detects the loss");
-    server.cont().expect("it goes on");
+    server.resume().expect("it goes on");
     assert!(line.contains("its session lapsed"), "{line}");
     guard.check().expect("still held");
     // The process continues with a new session and is served like any other.
@@ -199,7 +199,7 @@ async fn row_9_a_short_outage_is_tolerated_and_a_long_one_is_detected() {
     tokio::time::sleep(2 * S).await;
     server.stop().expect("stopped");
     tokio::time::sleep(5 * S).await;
-    server.cont().expect("it goes on");
+    server.resume().expect("it goes on");
     tokio::time::sleep(3 * S).await;
     for guard in &guards {
         guard.check().expect("an outage of 5 s is ridden out");
@@ -214,7 +214,7 @@ async fn row_9_a_short_outage_is_tolerated_and_a_long_one_is_detected() {
     }
     assert!(stopped.elapsed() < 10 * S, "{:?}", stopped.elapsed());
     tokio::time::sleep((15 * S).saturating_sub(stopped.elapsed())).await;
-    server.cont().expect("it goes on");
+    server.resume().expect("it goes on");
     for (waiting, known) in waiting.into_iter().zip(known) {
         let (guard, at) = waiting.await.expect("no panic").expect("the store is back");
         assert!(known < at, "two at once");

@@ -3,7 +3,7 @@
 use super::fixture::{MS, client, mutex, quick, server};
 use leasehold::store::FaultKind;
 use leasehold::{AcquireError, Attempt, Client, ConnectError, KeyError, LockError, LostReason, ReleaseError};
-use leasehold_testkit::{RedisServer, Then, command};
+use leasehold_testkit::{AfterDrop, RedisServer, command};
 use std::time::{Duration, Instant};
 
 /// Row 41: taken, expired, unreachable, refused and unknown are distinct results.
@@ -37,11 +37,11 @@ async fn row_41_every_reason_has_its_own_answer() {
     assert!(text.contains("hash") && text.contains("Mutex"), "names both kinds: {text}");
     server.cli(&["DEL", "m"]).expect("deleted");
 
-    proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
+    proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let unknown = mutex(&ours).try_acquire().await;
     assert!(matches!(unknown, Err(AcquireError::Unknown(_))), "{unknown:?}");
-    proxy.pass();
-    proxy.cut();
+    proxy.clear_faults();
+    proxy.disconnect();
 
     server.kill().expect("killed");
     let gone = quick_error(&other).await;

@@ -2,7 +2,7 @@
 
 use super::fixture::{MS, client, mutex, quick, server, until_free};
 use leasehold::{AcquireError, Attempt};
-use leasehold_testkit::{Proxy, Then, any_command, command};
+use leasehold_testkit::{AfterDrop, Proxy, any_command, command};
 use std::time::{Duration, Instant};
 
 /// Row 1: the reply to an acquire is lost with its connection; the repeated request finds the same hold.
@@ -12,7 +12,7 @@ async fn row_1_a_lost_reply_leaves_no_orphaned_lock() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
     for _ in 0..5 {
-        proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
+        proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
         let guard = ours.acquire().await.expect("acquired by asking again");
         assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
         guard.check().expect("held");
@@ -30,13 +30,13 @@ async fn row_1_a_reply_that_never_comes_is_undone() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), 200 * MS, Duration::from_secs(30)).await);
     let other = mutex(&client(&server.url()).await);
-    proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
+    proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let start = Instant::now();
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
     assert!(start.elapsed() < 1000 * MS, "{:?}", start.elapsed());
-    proxy.pass();
-    proxy.cut();
+    proxy.clear_faults();
+    proxy.disconnect();
     // Undone, or at the latest ended by its short first lease.
     until_free(&other, 3500 * MS).await;
 }
@@ -47,7 +47,7 @@ async fn row_2_sent_twice_equals_sent_once() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
-    proxy.double_requests(command("EVALSHA"));
+    proxy.duplicate_requests(command("EVALSHA"));
     let mut last = None;
     for _ in 0..10 {
         let guard = ours.acquire().await.expect("acquired");
@@ -140,14 +140,14 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), 300 * MS, Duration::from_secs(30)).await);
     let other = mutex(&client(&server.url()).await);
-    proxy.hold(1, command("EVALSHA"));
+    proxy.pause_requests(1, command("EVALSHA"));
     let missed = ours.acquire_timeout(150 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
-    proxy.until_held(1, Duration::from_secs(1)).await.expect("the proxy holds one request back");
-    proxy.cut_clients();
+    proxy.until_paused(1, Duration::from_secs(1)).await.expect("the proxy holds one request back");
+    proxy.disconnect_clients();
     let again = ours.acquire().await.expect("acquired over a new connection");
     again.release().await.expect("released");
-    let late = proxy.release_held();
+    let late = proxy.resume_requests();
     assert_eq!(late.count(), 1);
     late.answered(Duration::from_secs(1)).await.expect("the delayed request ran after the newer one");
     let start = Instant::now();
@@ -164,8 +164,8 @@ async fn a_connection_that_breaks_while_it_greets_is_replaced() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&client(&proxy.url()).await);
     for n in 1..4 {
-        proxy.cut();
-        proxy.swallow_replies(n, Then::Cut, any_command());
+        proxy.disconnect();
+        proxy.drop_replies(n, AfterDrop::Disconnect, any_command());
         let guard = ours.acquire().await.expect("acquired");
         guard.release().await.expect("released");
     }
@@ -178,7 +178,7 @@ async fn a_hold_whose_release_was_sent_is_never_handed_off() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
-    for then in [Then::Cut, Then::Stall] {
+    for then in [AfterDrop::Disconnect, AfterDrop::Stall] {
         let guard = ours.acquire().await.expect("acquired");
         let first = guard.fencing_token();
         let waiter = tokio::spawn({
@@ -186,10 +186,10 @@ async fn a_hold_whose_release_was_sent_is_never_handed_off() {
             async move { ours.acquire().await.expect("acquired") }
         });
         tokio::time::sleep(5 * MS).await;
-        proxy.swallow_replies(1, then, command("EVALSHA"));
+        proxy.drop_replies(1, then, command("EVALSHA"));
         // Released, as the repeated request finds; or unknown, if no time was left.
         let _ = guard.release().await;
-        proxy.pass();
+        proxy.clear_faults();
         let next = waiter.await.expect("no panic");
         assert!(next.fencing_token() > first);
         assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));

@@ -2,7 +2,7 @@
 
 use super::fixture::{MS, S, client, quick, server, sessionless, until, within};
 use leasehold::{AcquireError, Client, LostReason, MultiAttempt, MultiMutex};
-use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -38,12 +38,12 @@ async fn row_1_a_lost_reply_about_several_leaves_no_orphaned_lock() {
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
         let ours = all(&client(&proxy.url()).await);
-        proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
+        proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
         let guard = within(5 * S, ours.acquire()).await.expect("acquired by asking again");
         assert_eq!(held(&server), 3);
         refused(&other).await;
         guard.check().expect("held");
-        proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
+        proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
         guard.release().await.expect("released by asking again");
         assert_eq!(held(&server), 0);
     }
@@ -55,12 +55,12 @@ async fn row_1_several_without_an_answer_are_undone() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = all(&quick(&proxy.url(), 200 * MS, 30 * S).await);
-    proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
+    proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
     assert_eq!(held(&server), 3, "it was executed, without a reply");
-    proxy.pass();
-    proxy.cut();
+    proxy.clear_faults();
+    proxy.disconnect();
     // Undone, or at the latest ended by their short first leases.
     until("none is held", 3_500 * MS, async || held(&server) == 0).await;
     within(5 * S, ours.acquire()).await.expect("acquired").release().await.expect("released");
@@ -72,7 +72,7 @@ async fn row_2_several_sent_twice_are_taken_once() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (all(&client(&proxy.url()).await), client(&server.url()).await);
-    proxy.double_requests(command("EVALSHA"));
+    proxy.duplicate_requests(command("EVALSHA"));
     let mut last = Vec::new();
     for _ in 0..5 {
         let guard = ours.acquire().await.expect("acquired");
@@ -224,7 +224,7 @@ async fn row_10_a_suspended_holder_has_lost_several() {
     holder.stop().expect("stopped");
     let guard = within(session + 2 * S, all(&live).acquire()).await.expect("acquired");
     holder.send("check").expect("the worker receives the command");
-    holder.cont().expect("it goes on");
+    holder.resume().expect("it goes on");
     assert_eq!(holder.expect("check ", LIMIT).expect("a result"), "lost");
     holder.send("release").expect("the worker receives the command");
     assert_eq!(holder.expect("released ", LIMIT).expect("a count"), "0 of 3");

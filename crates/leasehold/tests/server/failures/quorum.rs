@@ -96,7 +96,7 @@ fn four_processes_count_over_a_quorum_whose_nodes_are_suspended_in_turn() {
             quorum.servers()[4].kill().expect("killed");
         }
         if let Some(at) = stopped.take() {
-            quorum.servers()[at].cont().expect("it goes on");
+            quorum.servers()[at].resume().expect("it goes on");
         }
         let at = round as usize % 4;
         quorum.servers()[at].stop().expect("stopped");
@@ -297,14 +297,14 @@ async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [Re
 #[tokio::test]
 async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
     let sentinels = Sentinels::start(1).expect("servers that boot");
-    sentinels.formed().expect("the Sentinels know one another");
+    sentinels.wait_formed().expect("the Sentinels know one another");
     let uptime = Duration::from_secs(3);
     let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
     let guard = mutex.acquire().await.expect("acquired");
     let before = guard.fencing_token();
     let old = sentinels.primary_index().expect("one server is the primary");
     sentinels.fail_over().expect("the failover begins");
-    sentinels.promoted(old).expect("another server is the primary");
+    sentinels.wait_promoted(old).expect("another server is the primary");
     guard.release().await.expect("two of three have it");
     let guard = mutex.acquire().await.expect("the two others vote");
     assert!(guard.fencing_token() > before);
@@ -325,7 +325,7 @@ async fn a_node_of_a_quorum_may_be_a_group_of_sentinels() {
 #[tokio::test]
 async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
     let mut sentinels = Sentinels::start(2).expect("servers that boot");
-    sentinels.formed().expect("the Sentinels know one another");
+    sentinels.wait_formed().expect("the Sentinels know one another");
     let uptime = Duration::from_secs(6);
     let (mutex, mut single) = with_two_beside(&sentinels, uptime).await;
     // From here on the group's vote is needed.
@@ -336,7 +336,7 @@ async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
     let moves = Instant::now();
     let old = sentinels.primary_index().expect("one server is the primary");
     sentinels.fail_over().expect("the failover begins");
-    let new = sentinels.promoted(old).expect("another server is the primary");
+    let new = sentinels.wait_promoted(old).expect("another server is the primary");
     println!("promoted after {:?}", moves.elapsed());
     let promoted = &sentinels.servers()[new];
     let guard = loop {

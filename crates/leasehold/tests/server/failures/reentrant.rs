@@ -3,7 +3,7 @@
 
 use super::fixture::{MS, S, client, quick, server, sessionless, until, within};
 use leasehold::{AcquireError, Attempt, Client, LostReason, Owner, ReentrantMutex, ReleaseError, Released};
-use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = client(&server.url()).await;
     let other = lock(&other, &other.new_owner());
-    let lose = || proxy.swallow_replies(1, Then::Cut, command("EVALSHA"));
+    let lose = || proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
         let a = client(&proxy.url()).await;
@@ -71,12 +71,12 @@ async fn row_2_a_re_entry_without_an_answer_is_undone() {
     let travelled = Owner::from_header(owner.to_header()).expect("our own header");
     let outer = lock(&other, &travelled).acquire().await.expect("acquired");
     let ours = lock(&a, &owner);
-    proxy.swallow_replies(usize::MAX, Then::Stall, command("EVALSHA"));
+    proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
     assert_eq!(counted(&server, &owner), 2, "it was executed, without a reply");
-    proxy.pass();
-    proxy.cut();
+    proxy.clear_faults();
+    proxy.disconnect();
     // Undone, or left out of the count when its short first lease has ended.
     let seen = lock(&other, &travelled);
     until("one entry", 3_500 * MS, async || seen.hold_count().await.expect("an answer") == 1).await;
@@ -93,7 +93,7 @@ async fn row_2_entries_sent_twice_count_once() {
     let (a, other) = (client(&proxy.url()).await, client(&server.url()).await);
     let (owner, other) = (a.new_owner(), lock(&other, &other.new_owner()));
     let ours = lock(&a, &owner);
-    proxy.double_requests(command("EVALSHA"));
+    proxy.duplicate_requests(command("EVALSHA"));
     for _ in 0..10 {
         let outer = ours.acquire().await.expect("acquired");
         let inner = ours.acquire().await.expect("entered");
@@ -323,7 +323,7 @@ async fn row_10_a_suspended_owner_has_lost_all_entries() {
     holder.stop().expect("stopped");
     let next = within(session + 2 * S, other.acquire()).await.expect("acquired");
     holder.send("check").expect("the worker receives the command");
-    holder.cont().expect("it goes on");
+    holder.resume().expect("it goes on");
     assert_eq!(holder.expect("believes in ", LIMIT).expect("a count of entries"), "0");
     holder.send("release").expect("the worker receives the command");
     assert_eq!(holder.expect("released ", LIMIT).expect("a count of entries"), "0");

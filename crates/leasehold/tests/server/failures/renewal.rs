@@ -2,7 +2,7 @@
 
 use super::fixture::{MS, client, mutex, quick, server};
 use leasehold::{Attempt, Client, LostReason, ReleaseError};
-use leasehold_testkit::{Proxy, RedisServer, Then, Worker, command};
+use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ async fn row_8_the_watchdog_survives_a_reconnect() {
     let mut cuts = 0;
     while start.elapsed() < 4 * 1200 * MS {
         if start.elapsed() > cuts * 1100 * MS {
-            proxy.cut();
+            proxy.disconnect();
             cuts += 1;
         }
         assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
@@ -60,8 +60,8 @@ async fn row_9_a_failed_renewal_is_tried_again() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), LONG, 1200 * MS).await);
     let guard = ours.acquire().await.expect("acquired");
-    for then in [Then::Stall, Then::Cut] {
-        proxy.swallow_requests(1, then, command("EVALSHA"));
+    for then in [AfterDrop::Stall, AfterDrop::Disconnect] {
+        proxy.drop_requests(1, then, command("EVALSHA"));
         let start = Instant::now();
         while start.elapsed() < 2400 * MS {
             guard.check().expect("held");
@@ -86,9 +86,9 @@ async fn row_10_a_stopped_holder_detects_its_loss() {
     // The worker cannot reach the server: it has to detect the loss without it.
     server.stop().expect("stopped");
     worker.send("check").expect("the worker receives the command");
-    worker.cont().expect("continued");
+    worker.resume().expect("continued");
     worker.expect("lost", Duration::from_secs(5)).expect("check() failed");
-    server.cont().expect("continued");
+    server.resume().expect("continued");
     next.check().expect("held");
     next.release().await.expect("released");
 }

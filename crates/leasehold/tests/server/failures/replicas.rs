@@ -55,7 +55,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
     until_free(&plain, S).await;
     unconfirmed(&hasty.try_acquire().await);
     until_free(&plain, S).await;
-    replica.cont().expect("it goes on");
+    replica.resume().expect("it goes on");
     within(10 * S, async { while lock.acquire().await.is_err() {} }).await;
 }
 
@@ -81,7 +81,7 @@ async fn row_30_no_kind_of_lock_is_acquired_without_the_replica() {
     unconfirmed(&shared.read().await);
     unconfirmed(&both.acquire().await);
     unconfirmed(&detached.acquire_detached().await);
-    replica.cont().expect("it goes on");
+    replica.resume().expect("it goes on");
     // No unconfirmed hold is left.
     within(10 * S, async { while shared.write().await.is_err() {} }).await;
     within(10 * S, async { while both.acquire().await.is_err() {} }).await;
@@ -104,7 +104,7 @@ async fn row_30_a_grant_counts_once_a_replica_has_it() {
     guard.release().await.expect("released");
     unconfirmed(&within(3 * S, waits).await.expect("no panic"));
     until_free(&theirs, S).await;
-    replica.cont().expect("it goes on");
+    replica.resume().expect("it goes on");
     within(10 * S, async { while ours.acquire().await.is_err() {} }).await;
 }
 
@@ -129,7 +129,7 @@ async fn row_30_what_is_not_confirmed_is_not_handed_on() {
     until("the next waiter requests it", 5 * S, async || held_by().await != before).await;
     tokio::time::sleep(200 * MS).await;
     assert!(!second.is_finished(), "it has no replica's word");
-    replica.cont().expect("it goes on");
+    replica.resume().expect("it goes on");
     within(10 * S, second).await.expect("no panic").expect("acquired").release().await.expect("released");
 }
 
@@ -139,7 +139,7 @@ async fn row_30_what_is_not_confirmed_is_not_handed_on() {
 async fn row_30_a_waiter_for_replicas_survives_a_fail_over() {
     // The second server follows the new primary at once; the old one only when the Sentinels reconfigure it.
     let sentinels = Sentinels::start(2).expect("the servers boot");
-    sentinels.formed().expect("the Sentinels discover one another");
+    sentinels.wait_formed().expect("the Sentinels discover one another");
     let url = format!("{}?replicas=1", sentinels.url());
     let ours = mutex(&quick(&url, 30 * S, 30 * S).await);
     let old = sentinels.primary_index().expect("the Sentinels know the primary");
@@ -151,7 +151,7 @@ async fn row_30_a_waiter_for_replicas_survives_a_fail_over() {
         if round == 20 {
             sentinels.fail_over().expect("the Sentinels start the failover");
             let sentinels = &sentinels;
-            promoted = Some(tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted"));
+            promoted = Some(tokio::task::block_in_place(|| sentinels.wait_promoted(old)).expect("promoted"));
         }
         since_promoted += usize::from(promoted.is_some());
         if since_promoted == 50 {

@@ -9,7 +9,7 @@ use leasehold::store::{
     Capabilities, Fault, NotificationSink, Outcome, RedisConfig, RedisStore, SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, RwLock};
-use leasehold_sim::history::{Stay, judge};
+use leasehold_sim::history::{RecordedHold, check};
 use leasehold_testkit::{Random, RedisServer, Worker};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -149,20 +149,20 @@ async fn row_26_readers_and_writers_of_four_processes_keep_their_order() {
     let server = server();
     let time = Duration::from_secs(30);
     let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&server, process, time)).collect();
-    let mut stays: Vec<Stay> = Vec::new();
+    let mut holds: Vec<RecordedHold> = Vec::new();
     for worker in &mut workers {
         loop {
             let line = worker.line(time + LIMIT).expect("the worker reports its record");
             if line == "done" {
                 break;
             }
-            stays.push(line.parse().expect("a stay"));
+            holds.push(line.parse().expect("a recorded hold"));
         }
     }
-    let judged = judge(&stays).unwrap_or_else(|flaw| panic!("{flaw}"));
-    println!("{judged:?}");
-    assert!(judged.alone > 100 && judged.shared > 300, "too few for a result: {judged:?}");
-    assert!(judged.most_inside > 1 && judged.queued > 100 && judged.in_order > 50, "{judged:?}");
+    let coverage = check(&holds).unwrap_or_else(|flaw| panic!("{flaw}"));
+    println!("{coverage:?}");
+    assert!(coverage.exclusive > 100 && coverage.shared > 300, "too few for a result: {coverage:?}");
+    assert!(coverage.most_concurrent > 1 && coverage.queued > 100 && coverage.in_order > 50, "{coverage:?}");
     let lock = client(&server.url()).await.rwlock("rw").expect("a good name");
     until("no hold and no waiter is left", LIMIT, async || {
         let status = lock.inspect().await.expect("an answer");
@@ -197,12 +197,12 @@ fn a_worker_that_reads_and_writes() {
             .collect();
         // Nothing is printed before all tasks are done: a full pipe would block this thread, and all its tasks with
         // it.
-        let mut stays = Vec::new();
+        let mut holds = Vec::new();
         for task in tasks {
-            stays.extend(task.await.expect("no task panicked"));
+            holds.extend(task.await.expect("no task panicked"));
         }
-        for stay in stays {
-            Worker::report(&stay.to_string());
+        for hold in holds {
+            Worker::report(&hold.to_string());
         }
         Worker::report("done");
     });
@@ -214,36 +214,36 @@ async fn one_of_them(
     random: Random,
     until: Instant,
     questions: Arc<Mutex<Questions>>,
-) -> Vec<Stay> {
-    let mut stays = Vec::new();
+) -> Vec<RecordedHold> {
+    let mut holds = Vec::new();
     while Instant::now() < until {
-        let alone = random.below(4) == 0;
+        let exclusive = random.below(4) == 0;
         let pause = Duration::from_micros(random.below(4_000));
-        let (token, entered_us, left_us) = if alone {
+        let (token, acquired_us, released_us) = if exclusive {
             let guard = lock.write().await.expect("acquired");
-            let entered_us = now_us();
+            let acquired_us = now_us();
             tokio::time::sleep(pause / 2).await;
             guard.check().expect("held");
-            let (token, left_us) = (guard.fencing_token(), now_us());
+            let (token, released_us) = (guard.fencing_token(), now_us());
             guard.release().await.expect("released");
-            (token, entered_us, left_us)
+            (token, acquired_us, released_us)
         } else {
             let guard = lock.read().await.expect("acquired");
-            let entered_us = now_us();
+            let acquired_us = now_us();
             tokio::time::sleep(pause).await;
             guard.check().expect("held");
-            let (token, left_us) = (guard.fencing_token(), now_us());
+            let (token, released_us) = (guard.fencing_token(), now_us());
             guard.release().await.expect("released");
-            (token, entered_us, left_us)
+            (token, acquired_us, released_us)
         };
         let token = token.as_u64();
         let asked = noted(&questions, |questions| {
             let hold = questions.tokens.remove(&token)?;
             questions.holds.remove(&hold)
         });
-        let (asked_us, queued_us) = asked.expect("it was requested and granted");
-        stays.push(Stay { alone, asked_us, queued_us, entered_us, left_us, token });
+        let (requested_us, queued_us) = asked.expect("it was requested and granted");
+        holds.push(RecordedHold { exclusive, requested_us, queued_us, acquired_us, released_us, token });
         tokio::time::sleep(Duration::from_micros(random.below(2_000))).await;
     }
-    stays
+    holds
 }

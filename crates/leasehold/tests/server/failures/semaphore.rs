@@ -45,7 +45,7 @@ fn stays(worker: &mut Worker, killed_us: u64) -> Vec<(u64, u64)> {
 async fn row_27_holders_killed_at_random_leave_no_permit_taken() {
     let server = server();
     let random = Random::from_env();
-    println!("{}", random.recipe());
+    println!("{}", random.seed_setting());
     let mut workers: Vec<_> = (0..PROCESSES).map(|_| start(&server)).collect();
     let (begun, mut kills, mut all) = (Instant::now(), 0, Vec::new());
     while begun.elapsed() < Duration::from_secs(60) {

@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(5);
 /// One primary, one synchronized replica, and three Sentinels that know one another.
 fn formed() -> Sentinels {
     let sentinels = Sentinels::start(1).expect("the servers boot");
-    sentinels.formed().expect("the Sentinels discover one another");
+    sentinels.wait_formed().expect("the Sentinels discover one another");
     sentinels
 }
 
@@ -44,9 +44,9 @@ async fn row_30_a_killed_primary_is_followed() {
     .await;
     let (at, killed) = (sentinels.primary_index().expect("a primary"), Instant::now());
     sentinels.servers()[at].kill().expect("killed");
-    tokio::task::block_in_place(|| sentinels.promoted(at)).expect("promoted");
+    tokio::task::block_in_place(|| sentinels.wait_promoted(at)).expect("promoted");
     let promoted = Instant::now();
-    tokio::task::block_in_place(|| sentinels.reported(at)).expect("the Sentinels report it");
+    tokio::task::block_in_place(|| sentinels.wait_reported(at)).expect("the Sentinels report it");
     let announced = Instant::now();
     let after = |instant| {
         let sections = sections.lock().expect("no panic");
@@ -89,7 +89,7 @@ async fn row_34_a_planned_fail_over_keeps_the_locks() {
     let old = sentinels.primary_index().expect("the Sentinels know the primary");
     let waits = tokio::spawn(async move { theirs.acquire().await });
     sentinels.fail_over().expect("the Sentinels start the failover");
-    let new = tokio::task::block_in_place(|| sentinels.promoted(old)).expect("promoted");
+    let new = tokio::task::block_in_place(|| sentinels.wait_promoted(old)).expect("promoted");
     assert_ne!(old, new);
     // Longer than the lease: it is renewed at the new primary.
     tokio::time::sleep(6 * S).await;

@@ -85,7 +85,7 @@ async fn a_suspended_shard_affects_its_own_locks_only() {
         .release()
         .await
         .expect("released");
-    servers[0].cont().expect("it goes on");
+    servers[0].resume().expect("it goes on");
     let again = within(20 * S, async {
         loop {
             if let Ok(guard) = mutex(&theirs, &names[0]).acquire().await {

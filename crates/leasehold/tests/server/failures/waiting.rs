@@ -75,7 +75,7 @@ async fn row_21_a_waiter_survives_its_connection() {
         until_waiting(&a, 1).await;
         // A connection that has lasted a second is replaced at once; one that breaks sooner, after a pause.
         tokio::time::sleep(1050 * MS).await;
-        proxy.cut();
+        proxy.disconnect();
         let start = Instant::now();
         guard.release().await.expect("released");
         let next = waiter.await.expect("no panic");

@@ -11,7 +11,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// How much longer than its time a call may take on a machine that is busy.
+/// By how much a call may exceed its time limit on a busy machine.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Several operations in one call: each outcome is at the index of its operation.
@@ -20,7 +20,7 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
     let mut ops = Vec::new();
     for n in 0..60_u64 {
         let at = a.at(&fixture.another_lock());
-        let claim = at.take(LONG).await;
+        let claim = at.acquire_new(LONG).await;
         let op = match n % 4 {
             0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None }),
             1 => Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }),
@@ -51,9 +51,9 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     for polls in 0..6 {
         let claim = a.claim();
-        let acquire = Op::Acquire(a.look(&claim, LONG, LONG));
+        let acquire = Op::Acquire(a.queued_request(&claim, LONG, LONG));
         drop_after(polls, a.store.execute(&a.lock, &acquire, CALL_TIMEOUT)).await;
-        let claim = a.granted_after_all(&a.look(&claim, LONG, LONG)).await;
+        let claim = a.acquire_eventually(&a.queued_request(&claim, LONG, LONG)).await;
         let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
         drop_after(polls, a.store.execute(&a.lock, &release, CALL_TIMEOUT)).await;
         let found = a.release(&claim).await.status;
@@ -61,8 +61,8 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
         let ops: Vec<_> =
             (0..3).map(|_| (a.lock.clone(), Op::Inspect(Inspect { claim: None, details: false }))).collect();
         drop_after(polls, a.store.execute_all(&ops, CALL_TIMEOUT)).await;
-        let mine = b.take(LONG).await;
-        b.release(&mine).await;
+        let own = b.acquire_new(LONG).await;
+        b.release(&own).await;
         let inspection = a.inspect().await;
         assert_eq!((inspection.holder, inspection.waiters), (None, 0), "after {polls} polls");
     }
@@ -75,7 +75,7 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
         [Duration::ZERO, Duration::from_micros(50), Duration::from_millis(1), Duration::from_secs(5)]
     {
         let claim = a.claim();
-        let acquire = Op::Acquire(a.ask(&claim, LONG));
+        let acquire = Op::Acquire(a.request(&claim, LONG));
         let start = Instant::now();
         let outcome = a.store.execute(&a.lock, &acquire, within).await;
         assert!(start.elapsed() < within + SLACK, "{:?} for {within:?}", start.elapsed());
@@ -84,7 +84,7 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
         let claim = if granted && !a.store.capabilities().queue {
             claim
         } else {
-            a.granted_after_all(&a.ask(&claim, LONG)).await
+            a.acquire_eventually(&a.request(&claim, LONG)).await
         };
         a.release(&claim).await;
     }
@@ -99,17 +99,17 @@ pub async fn a_call_ends_by_its_deadline(fixture: &Fixture) {
 }
 
 /// A forked store, as the keeper uses it, works on another thread with its own runtime, and ends with it.
-pub async fn a_sibling_works_on_another_thread(fixture: &Fixture) {
+pub async fn a_fork_works_on_another_thread(fixture: &Fixture) {
     let a = fixture.client().await;
-    let claim = a.take(LONG).await;
-    assert_eq!(extend_elsewhere(&a, &claim).await, Extended::Extended);
+    let claim = a.acquire_new(LONG).await;
+    assert_eq!(extend_on_another_thread(&a, &claim).await, Extended::Extended);
     assert!(a.remaining_ms().await > millis(LONG));
     a.release(&claim).await;
-    assert_eq!(extend_elsewhere(&a, &claim).await, Extended::NotHeld);
+    assert_eq!(extend_on_another_thread(&a, &claim).await, Extended::NotHeld);
 }
 
-/// Extends a hold by a fresh sibling of the store, as a keeper on its own thread.
-async fn extend_elsewhere(client: &TestClient, claim: &Claim) -> Extended {
+/// Extends a hold with a new fork of the store on another thread, as a keeper does.
+async fn extend_on_another_thread(client: &TestClient, claim: &Claim) -> Extended {
     let (keeper, claim) = (TestClient { store: client.store.fork(), ..client.clone() }, claim.clone());
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -118,7 +118,7 @@ async fn extend_elsewhere(client: &TestClient, claim: &Claim) -> Extended {
     });
     match tokio::task::spawn_blocking(move || thread.join()).await {
         Ok(Ok(extended)) => extended,
-        other => panic!("the keeper's thread ended badly: {other:?}"),
+        other => panic!("the keeper's thread panicked: {other:?}"),
     }
 }
 

@@ -45,21 +45,21 @@ pub async fn any_name_is_literal(fixture: &Fixture) {
         assert_eq!(a.store.check(lock), Ok(()), "{lock}");
         let at = a.at(lock);
         let claim = at.claim();
-        at.granted(&at.look(&claim, LONG, LONG)).await;
+        at.granted(&at.queued_request(&claim, LONG, LONG)).await;
         claims.push(claim);
     }
     for (lock, claim) in locks.iter().zip(&claims) {
-        assert_eq!(a.at(lock).fate(claim).await, HoldStatus::Held, "{lock}");
+        assert_eq!(a.at(lock).status(claim).await, HoldStatus::Held, "{lock}");
     }
     let (first, rest) = (&locks[0], &locks[1..]);
     assert_eq!(a.at(first).release(&claims[0]).await.status, HoldStatus::Held);
     for (lock, claim) in rest.iter().zip(&claims[1..]) {
-        assert_eq!(a.at(lock).fate(claim).await, HoldStatus::Held, "{lock}");
+        assert_eq!(a.at(lock).status(claim).await, HoldStatus::Held, "{lock}");
     }
 }
 
 /// Row 42: a name that cannot be is refused before anything is sent, with the reason.
-pub async fn names_that_cannot_be_are_refused(fixture: &Fixture) {
+pub async fn invalid_names_are_refused(fixture: &Fixture) {
     let a = fixture.client().await;
     for (name, why) in fixture.subject.refused_names() {
         let lock = Lock { kind: fixture.lock.kind, name };

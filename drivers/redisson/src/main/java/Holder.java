@@ -88,7 +88,7 @@ final class Holder {
         for (var i = 0L; i < times; i++) {
             var called = System.nanoTime();
             if (!tryLock(name, WAIT_LIMIT_MS, leaseMs)) {
-                return "error waited in vain";
+                return "error timed out waiting for the lock";
             }
             longest = Math.max(longest, System.nanoTime() - called);
             var text = number.get();

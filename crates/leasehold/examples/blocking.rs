@@ -47,7 +47,7 @@ pub(crate) fn main() -> Result<()> {
     }
 
     // Another thread may wait for the loss, and any thread may release.
-    thread::scope(|threads| threads.spawn(|| guard.lost(Duration::from_millis(50))).join())
+    thread::scope(|threads| threads.spawn(|| guard.lost_timeout(Duration::from_millis(50))).join())
         .expect("the watcher does not panic")?
         .map_or_else(|| println!("not lost"), |lost| println!("{lost}"));
     guard.release()?;

@@ -91,7 +91,7 @@ async fn buy(market: &Market, locks: &Client, buyer: &'static str, item: u32, se
     let lock = locks.mutex(format!("example/marketplace/{item}"))?;
     let guard = lock.acquire_timeout(Duration::from_secs(30)).await?;
     let answer = buy_alone(market, buyer, item, seen, guard.fencing_token()).await;
-    // The answer stands, whatever happens to the lock: it ends with its lease at the latest.
+    // The result is final, whatever happens to the lock: it ends with its lease at the latest.
     if let Err(error) = guard.release().await {
         eprintln!("item {item} stays locked for a while: {error}");
     }

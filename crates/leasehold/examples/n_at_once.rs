@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const UPLOADS: u32 = 10;
 const AT_ONCE: u32 = 3;
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
@@ -31,9 +31,9 @@ pub(crate) async fn main() -> Result<()> {
         let line = line.clone();
         uploads.spawn(async move {
             // Every fifth is a large one.
-            upload(&permits.wait(PATIENCE), if n % 5 == 0 { 2 } else { 1 }, &line).await?;
+            upload(&permits.max_wait(MAX_WAIT), if n % 5 == 0 { 2 } else { 1 }, &line).await?;
             done.arrive().await?;
-            done.wait_timeout(PATIENCE).await?;
+            done.wait_timeout(MAX_WAIT).await?;
             Ok::<_, Box<dyn Error + Send + Sync>>(())
         });
     }

@@ -37,7 +37,7 @@ pub(crate) async fn main() -> Result<()> {
     println!("sent {sent} times");
 
     let status = late.once_per(name, PERIOD)?.inspect().await?;
-    if let (true, Some(left)) = (status.rests, status.remaining) {
+    if let (true, Some(left)) = (status.in_cooldown, status.remaining) {
         println!("it rests for {} minutes", left.as_secs().div_ceil(60));
     }
     Ok(())
@@ -45,12 +45,12 @@ pub(crate) async fn main() -> Result<()> {
 
 /// The job of the timer; returns whether this machine ran it.
 async fn on_the_hour(client: Client, name: String) -> Result<bool> {
-    let hourly = client.once_per(name, PERIOD)?.at_most(AT_MOST);
+    let hourly = client.once_per(name, PERIOD)?.max_duration(AT_MOST);
     match hourly.try_start().await? {
         Attempt::Granted(turn) => {
             if let Err(error) = send_the_digest().await {
                 // The work failed: another machine may try.
-                turn.give_up().await?;
+                turn.release().await?;
                 return Err(error);
             }
             turn.finish().await?;

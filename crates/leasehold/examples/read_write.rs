@@ -11,13 +11,13 @@ use tokio::sync::Barrier;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
     let store = std::env::var("LEASEHOLD_STORE").unwrap_or_else(|_| "memory:".into());
     let locks = Client::connect(&store).await?;
-    let prices = locks.rwlock("example/read_write/prices")?.wait(PATIENCE);
+    let prices = locks.rwlock("example/read_write/prices")?.max_wait(MAX_WAIT);
 
     look_up_together(&prices).await?;
     refresh(&prices, true).await?;

@@ -11,7 +11,7 @@ use tokio::sync::Barrier;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
@@ -20,8 +20,8 @@ pub(crate) async fn main() -> Result<()> {
     let account = locks.reentrant_mutex("example/reentrant/account/7")?;
 
     // An owner stands for one piece of work: everything in its scope acquires for it.
-    locks.owner().scope(transfer(&account)).await?;
-    locks.owner().scope(forks(&account)).await?;
+    locks.new_owner().scope(transfer(&account)).await?;
+    locks.new_owner().scope(forks(&account)).await?;
     locks.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
@@ -29,7 +29,7 @@ pub(crate) async fn main() -> Result<()> {
 /// Acquires the account's lock, and calls a function that acquires it too. With a `Mutex` it would wait for
 /// itself.
 async fn transfer(account: &ReentrantMutex) -> Result<()> {
-    let guard = account.acquire_timeout(PATIENCE).await?;
+    let guard = account.acquire_timeout(MAX_WAIT).await?;
     withdraw(account, 3).await?;
 
     // Another owner finds the lock taken, and waits. A spawned task leaves the scope, and so has another
@@ -39,7 +39,7 @@ async fn transfer(account: &ReentrantMutex) -> Result<()> {
     if let Attempt::Taken(contention) = tried.await?? {
         println!("another owner does not get in: {contention}");
     }
-    let other = tokio::spawn(async move { other.acquire_timeout(PATIENCE).await });
+    let other = tokio::spawn(async move { other.acquire_timeout(MAX_WAIT).await });
 
     assert_eq!(guard.release().await?, Released::Free);
     println!("transferred: the account is released for good");
@@ -51,7 +51,7 @@ async fn transfer(account: &ReentrantMutex) -> Result<()> {
 
 /// Withdraws in `parts` nested steps. It can be called alone, by a caller that holds the lock, and by itself.
 async fn withdraw(account: &ReentrantMutex, parts: u32) -> Result<()> {
-    let guard = account.acquire_timeout(PATIENCE).await?;
+    let guard = account.acquire_timeout(MAX_WAIT).await?;
     if parts > 1 {
         Box::pin(withdraw(account, parts - 1)).await?;
     }
@@ -69,7 +69,7 @@ async fn forks(account: &ReentrantMutex) -> Result<()> {
         let (account, inside) = (account.clone(), inside.clone());
         // `tokio::spawn` would leave the owner behind.
         let task = Owner::spawn(async move {
-            let guard = account.acquire_timeout(PATIENCE).await?;
+            let guard = account.acquire_timeout(MAX_WAIT).await?;
             inside.wait().await; // continues once both are here, each with a hold of the account
             Ok::<_, Box<dyn Error + Send + Sync>>(guard.release().await?)
         });

@@ -5,81 +5,11 @@
 
 use crate::LostReason;
 use crate::engine::NotExtended;
-use crate::guard::owner::Owner;
+use crate::lock::contention::Contention;
 use crate::store::{Fault, StoreUrlError};
-use leasehold_core::machine::contender::WaitStatus;
-use leasehold_core::{
-    FencingToken, Holder, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused,
-};
+use leasehold_core::{FencingToken, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused};
 use std::fmt;
 use std::time::Duration;
-
-/// What stands in the way of an acquisition, as far as is known.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Attempt, Client};
-///
-/// let client = Client::builder("memory:").label("billing on web-3").connect().await?;
-/// let orders = client.mutex("orders/42")?;
-/// let _guard = orders.acquire().await?;
-/// if let Attempt::Taken(contention) = orders.try_acquire().await? {
-///     // "held by billing on web-3 for 2.9s unless it is extended"
-///     println!("{contention}");
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Contention {
-    /// The current holder of the lock; `None` if it is not held at the moment.
-    pub holder: Option<Holder>,
-    /// How many sessions are ahead of this one in the queue, if it has queued.
-    pub ahead: Option<u64>,
-}
-
-impl From<WaitStatus> for Contention {
-    fn from(standing: WaitStatus) -> Self {
-        Self { holder: standing.holder, ahead: standing.position }
-    }
-}
-
-impl Contention {
-    /// Returns the owner that holds a ReentrantMutex, if known, whichever library its client uses; `None` for
-    /// a Mutex.
-    pub fn owner(&self) -> Option<Owner> {
-        self.holder.as_ref()?.owner.clone().map(Owner::told)
-    }
-}
-
-impl fmt::Display for Contention {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(holder) = &self.holder else { return f.write_str("not held at the moment") };
-        match &holder.label {
-            Some(label) if holder.in_cooldown && !label.as_str().is_empty() => {
-                write!(f, "left resting by {label}")?;
-            }
-            Some(_) if holder.in_cooldown => f.write_str("left resting by a client without a label")?,
-            Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
-            Some(_) => f.write_str("held by a client without a label")?,
-            None => f.write_str("held by a client of another library")?,
-        }
-        match (&holder.owner, holder.count) {
-            (Some(owner), 1) => write!(f, " (owner {})", owner.as_str())?,
-            (Some(owner), count) => write!(f, " (owner {}, {count} times)", owner.as_str())?,
-            (None, _) => {}
-        }
-        match holder.remaining_ms {
-            Some(ms) if holder.in_cooldown => write!(f, " for {:?}", Duration::from_millis(ms))?,
-            Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,
-            None => f.write_str(" without an expiry")?,
-        }
-        match self.ahead {
-            Some(ahead @ 1..) => write!(f, ", {ahead} ahead in the queue"),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// Why a client could not connect.
 ///
@@ -88,7 +18,7 @@ impl fmt::Display for Contention {
 /// use leasehold::{Client, ConnectError};
 ///
 /// match Client::connect("memcached://locks.example.org").await {
-///     Ok(client) => println!("connected as {}", client.session()),
+///     Ok(client) => println!("connected as {}", client.session_id()),
 ///     Err(ConnectError::Store(fault)) if fault.is_transient() => eprintln!("try again later: {fault}"),
 ///     Err(error) => eprintln!("fix the configuration: {error}"),
 /// }
@@ -153,27 +83,27 @@ pub enum LockError {
     #[error("the period: {0}")]
     Period(LeaseError),
     /// The number of permits, arrivals or parties is out of range.
-    #[error("{given} cannot be the number of {what}: it must be between 1 and {most}")]
+    #[error("{given} cannot be the number of {what}: it must be between 1 and {max}")]
     Count {
         /// What the number counts: permits, arrivals or parties.
         what: &'static str,
         /// The number given.
         given: u32,
         /// The largest number allowed.
-        most: u32,
+        max: u32,
     },
     /// A set of locks was requested without any name.
     #[error("no lock name was given: give at least one")]
     NoName,
     /// The set has more locks than one operation of a store may acquire.
     #[error(
-        "{named} locks were named, but a set holds at most {most}: split the set, or use one lock that covers more resources"
+        "{given} locks were named, but a set holds at most {max}: split the set, or use one lock that covers more resources"
     )]
     TooManyNames {
         /// How many distinct names were given.
-        named: usize,
+        given: usize,
         /// How many names are allowed.
-        most: usize,
+        max: usize,
     },
 }
 
@@ -209,22 +139,22 @@ pub enum AcquireError {
         lock: LockName,
         /// How long the caller waited.
         waited: Duration,
-        /// What stood in the way last.
+        /// What prevented it last.
         contention: Box<Contention>,
     },
     /// The lock was taken at every attempt of the retry policy.
     #[error("gave up after the last try: {contention}")]
-    OutOfTries {
+    RetriesExhausted {
         /// The lock.
         lock: LockName,
-        /// What stood in the way last.
+        /// What prevented it last.
         contention: Box<Contention>,
     },
     /// The store could not be reached, or refused the request: the lock was not acquired.
     #[error(transparent)]
     Store(Fault),
-    /// The store did not reply: whether the lock was acquired is not known. An undo is on its way; at the
-    /// latest, the lock is free again when its short initial lease (3 s) ends.
+    /// The store did not reply: whether the lock was acquired is not known. It is undone in the background;
+    /// at the latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
     /// The request can never succeed: it wants more permits than there are, other clients use a different
@@ -244,7 +174,7 @@ pub enum AcquireError {
     /// to the requested one: it was lost by then, or the store did not reply. What may remain of the hold is
     /// released in the background, and ends with the lease at the latest.
     #[error("the lock was granted, but could not be held for its lease: {0}")]
-    NotKept(#[source] Box<ExtendError>),
+    NotExtended(#[source] Box<ExtendError>),
     /// Of a set of locks, one was lost again and again while the others were waited for; none is held. Or,
     /// for an [`RwLock`](crate::RwLock), the hold was lost while it was being upgraded or downgraded.
     #[error("while waiting for another lock, {0}: use a longer lease")]
@@ -382,12 +312,12 @@ pub enum ExtendError {
     Lease(#[from] LeaseError),
     /// The hold's cap does not allow the extension. Nothing was sent; the hold lasts as long as before.
     #[error(
-        "the hold is capped: it lasts at most {left:?} more, so finish by then, release the lock and acquire it \
+        "the hold is capped: it lasts at most {remaining:?} more, so finish by then, release the lock and acquire it \
          again, or set a longer cap (`Mutex::max_hold`, `Mutex::max_renewals`)"
     )]
     Capped {
         /// How long the hold can still last.
-        left: Duration,
+        remaining: Duration,
     },
     /// The store could not be reached, refused the request, or did not reply. The hold lasts at least as long
     /// as before, and may last longer.
@@ -463,10 +393,10 @@ impl InspectError {
 ///
 /// let client = Client::builder("memory:").label("the night shift").connect().await?;
 /// let nightly = client.mutex("nightly")?;
-/// if let Some(seen) = nightly.inspect_full().await?.seen {
-///     match nightly.force_release(seen).await {
+/// if let Some(observed) = nightly.inspect_full().await?.observed {
+///     match nightly.force_release(observed).await {
 ///         Ok(()) => println!("released by force; its holder is notified"),
-///         Err(ForceReleaseError::Changed { now }) => println!("left alone, since it has changed: {now}"),
+///         Err(ForceReleaseError::Changed { contention }) => println!("not released, since it has changed: {contention}"),
 ///         Err(error) => println!("{error}"),
 ///     }
 /// }
@@ -475,11 +405,11 @@ impl InspectError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForceReleaseError {
-    /// The lock no longer has the hold that was seen. Nothing was changed.
-    #[error("the lock has changed since it was inspected: it is now {now}")]
+    /// The lock no longer has the hold that was observed. Nothing was changed.
+    #[error("the lock has changed since it was inspected: it is now {contention}")]
     Changed {
         /// What is known of the lock now.
-        now: Box<Contention>,
+        contention: Box<Contention>,
     },
     /// The store could not be reached, or refused the request: nothing was changed.
     #[error(transparent)]

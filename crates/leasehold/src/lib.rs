@@ -40,8 +40,8 @@
 //! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
 //! | find server settings and conditions that endanger locks | [`ClientBuilder::diagnose`], [`store::Finding`] |
 //! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
-//! | set how soon a crashed process is detected | [`ClientBuilder::session`], [`ClientBuilder::without_session`] |
-//! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::adopt`], [`Mutex::yield_every`] |
+//! | set how soon a crashed process is detected | [`ClientBuilder::session_ttl`], [`ClientBuilder::without_session`] |
+//! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::expire_foreign`], [`Mutex::yield_every`] |
 //! | use all this from plain threads | [`blocking`] |
 //! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
 //! | implement a store | [`store::Store`], [`Client::with_store`], [`mod@core`] |
@@ -85,13 +85,14 @@ pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 
+pub use client::Client;
+pub use client::builder::ClientBuilder;
 pub use client::inventory::LockInfo;
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
-pub use client::{Client, ClientBuilder};
 pub use engine::{LostReason, ShutdownError, Unreturned};
 pub use error::{
-    AcquireError, ConnectError, Contention, ExtendError, ForceReleaseError, InspectError, LockError, Lost,
+    AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, Lost,
     MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;
@@ -100,6 +101,7 @@ pub use guard::detached::{DetachedHold, DetachedTextError};
 pub use guard::owner::{Owner, OwnerError};
 pub use guard::status::{FullStatus, SharedHolder, Status};
 pub use lock::barrier::{Barrier, BarrierWaitResult};
+pub use lock::contention::Contention;
 pub use lock::election::{Election, Leader, Leaders, Leadership};
 pub use lock::latch::Latch;
 pub use lock::multi::{MultiAttempt, MultiGuard, MultiMutex};
@@ -107,7 +109,8 @@ pub use lock::mutex::Mutex;
 pub use lock::once_per::{OncePer, PeriodGuard};
 pub use lock::reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use lock::request::Attempt;
-pub use lock::rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
+pub use lock::rwlock::RwLock;
+pub use lock::rwlock::guards::{ConversionError, ReadGuard, UpgradableGuard, WriteGuard};
 pub use lock::semaphore::{Permit, Semaphore};
 
 /// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)

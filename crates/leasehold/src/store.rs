@@ -1,10 +1,10 @@
-//! Stores: each executes one typed operation atomically, and tells a session of its grants.
+//! Stores. A store executes one typed operation atomically, and notifies a session of its grants.
 //!
-//! The trait and the stores that need no server are in `leasehold-store`, those on servers and files in crates of their own.
-//! For a store of one's own, operations, replies and the model are in [`leasehold::core`](crate::core).
+//! `leasehold-store` has the trait and the stores that need no server; each other store has a crate of its
+//! own. To write a store, see [`leasehold::core`](crate::core) for operations, replies and the model.
 
-pub(crate) use crate::client::connect::StoreConfig;
-pub use crate::client::connect::{StoreKind, StoreUrl, StoreUrlError};
+pub(crate) use crate::client::store_url::StoreConfig;
+pub use crate::client::store_url::{StoreKind, StoreUrl, StoreUrlError};
 
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{

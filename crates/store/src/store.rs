@@ -82,7 +82,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Acquires all of several [mutexes](leasehold_core::Kind::Mutex) or none, in one step, as defined by
     /// [`LockState::acquire_all`](leasehold_core::model::LockState::acquire_all). No request queues. All requests have the
-    /// same label and liveness, and no lock occurs twice. At most `MultiMutex::MOST`,
+    /// same label and liveness, and no lock occurs twice. At most `MultiMutex::MAX_LOCKS`,
     /// since the store does nothing else meanwhile. `None` if the store cannot do that in one step; the locks are
     /// then acquired one after the other.
     fn acquire_all<'a>(

@@ -67,7 +67,7 @@ fn permissions(
 /// input.
 fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
     let url = url::named(args)?.map(|(_, url)| url);
-    let Some(url) = url.filter(StoreUrl::takes_credentials) else {
+    let Some(url) = url.filter(StoreUrl::supports_credentials) else {
         if args.store.is_some() {
             return Err(Failure::usage(anyhow!(
                 "only a server (redis://…) has users, and --store names no server"

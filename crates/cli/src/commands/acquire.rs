@@ -86,7 +86,7 @@ pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
             acquired: hold.is_some(),
             fence: hold.map(|hold| hold.fencing_token().as_u64()),
             lease_ms: hold.map(|hold| millis(hold.lease())),
-            until: hold.map(|hold| rfc3339(hold.ends_by())),
+            until: hold.map(|hold| rfc3339(hold.expires_at())),
             token_file: args.token_file.to_string_lossy().into_owned(),
             error: ErrorReport::from_result(&result),
         }));
@@ -130,7 +130,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
 async fn acquire_detached(mutex: Mutex, options: &AcquireOptions) -> Result<DetachedHold, Failure> {
     match options.wait {
         WaitLimit::Try => options.granted(mutex.try_acquire_detached().await),
-        WaitLimit::AtMost(limit) => options.acquired(mutex.wait(limit).acquire_detached().await),
+        WaitLimit::AtMost(limit) => options.acquired(mutex.max_wait(limit).acquire_detached().await),
         WaitLimit::Forever => options.acquired(mutex.acquire_detached().await),
     }
 }

@@ -56,7 +56,7 @@ pub(crate) async fn extend(args: &ExtendArgs) -> Result<Exit, Failure> {
             extended: extended.is_some(),
             fence: progress.fence,
             lease_ms: extended.map(|(_, lease)| millis(*lease)),
-            until: extended.map(|(hold, _)| rfc3339(hold.ends_by())),
+            until: extended.map(|(hold, _)| rfc3339(hold.expires_at())),
             error: ErrorReport::from_result(&result),
         }));
     }

@@ -72,7 +72,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     let client = config.connect().await?;
     let found = any_lock::find(&client, &name).await?;
     let report = Report::new(&name, &found, args.fence);
-    if found.details.seen.is_none() && found.details.status.sharers.is_empty() {
+    if found.details.observed.is_none() && found.details.status.shared_holders.is_empty() {
         report.print(args, &format!("`{name}` is already free\n"))?;
         return Ok(Exit::SUCCESS);
     }
@@ -94,9 +94,9 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
 
 /// The holds to end, as they were seen: all, or the one with a fencing token.
 fn targets(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
-    let all: Vec<_> = match details.status.sharers.as_slice() {
-        [] => details.seen.into_iter().collect(),
-        holders => holders.iter().filter_map(SharedHolder::seen).collect(),
+    let all: Vec<_> = match details.status.shared_holders.as_slice() {
+        [] => details.observed.into_iter().collect(),
+        holders => holders.iter().filter_map(SharedHolder::observed).collect(),
     };
     let is_target = |seen: &ObservedHolder| match (fence, seen) {
         (None, _) => true,
@@ -173,7 +173,7 @@ impl<'a> Report<'a> {
             count: status.count,
             fence: status.fence.map(FencingToken::as_u64),
             waiting: status.waiting,
-            session: details.behind.as_ref().map(SessionReport::new),
+            session: details.holder_session.as_ref().map(SessionReport::new),
             capacity: Capacity::new(lock.kind(), status),
             holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
             freed_fences: Vec::new(),

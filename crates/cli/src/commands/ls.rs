@@ -50,7 +50,7 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
     };
     let text = if args.sessions {
         let mut sessions = client.sessions().await.map_err(failed)?;
-        sessions.sort_by_key(|info| (info.since(), info.session.to_string()));
+        sessions.sort_by_key(|info| (info.since(), info.id.to_string()));
         let rows: Vec<_> = sessions.iter().map(SessionRow::new).collect();
         if args.json {
             rows.iter().map(json_line).collect()
@@ -104,7 +104,7 @@ impl<'a> LockRow<'a> {
             remaining_ms: status.remaining.map(millis),
             fence: status.fence.map(FencingToken::as_u64),
             waiting: status.waiting,
-            session: lock.behind.as_deref().map(SessionReport::new),
+            session: lock.holder_session.as_deref().map(SessionReport::new),
             capacity: Capacity::new(lock.kind, status),
             holders: HolderReport::all(status, |holder| lock.shared_holder_session(holder)),
         }

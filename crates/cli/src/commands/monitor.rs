@@ -49,7 +49,7 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     let Ok(client) = signals.interruptible(config.connect()).await else { return Ok(Exit::SUCCESS) };
     let mut monitor = client?.monitor();
     if let Some(every) = args.every {
-        monitor = monitor.every(every);
+        monitor = monitor.interval(every);
     }
     let mut printer = EventPrinter { json: args.json, in_trouble: false };
     printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
@@ -76,7 +76,7 @@ impl<'a> Event<'a> {
             name: eviction.name.as_str(),
             fence: eviction.fence.map(FencingToken::as_u64),
             session: eviction.session.to_string(),
-            whose: eviction.whose.as_ref().map(Label::as_str),
+            whose: eviction.label.as_ref().map(Label::as_str),
         }
     }
 
@@ -110,14 +110,14 @@ impl EventPrinter {
         for eviction in &round.evicted {
             self.print(&Event::evicted(eviction));
         }
-        match &round.trouble {
+        match &round.fault {
             Some(fault) if !self.in_trouble => {
                 self.print(&Event::Trouble { at: now(), message: fault.to_string() });
             }
             None if self.in_trouble => self.print(&Event::Recovered { at: now() }),
             _ => {}
         }
-        self.in_trouble = round.trouble.is_some();
+        self.in_trouble = round.fault.is_some();
     }
 
     fn print(&self, event: &Event<'_>) {

@@ -44,6 +44,6 @@ pub(crate) async fn start(
     at_most: Option<Duration>,
     options: &AcquireOptions,
 ) -> Result<PeriodGuard, Failure> {
-    let lock = at_most.into_iter().fold(lock, OncePer::at_most);
+    let lock = at_most.into_iter().fold(lock, OncePer::max_duration);
     options.granted(lock.try_start().await)
 }

@@ -72,7 +72,7 @@ impl OwnerSource {
     /// The owner itself.
     pub(crate) fn owner(&self, client: &Client) -> Owner {
         match self {
-            Self::New => client.owner(),
+            Self::New => client.new_owner(),
             Self::Named(owner) | Self::Inherited(owner) => owner.clone(),
         }
     }

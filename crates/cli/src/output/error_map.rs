@@ -10,10 +10,10 @@ use leasehold::{AcquireError, ConnectError, ExtendError, LostReason, ReleaseErro
 /// The failure to acquire a lock. `conflict` is the exit status if another client holds the lock.
 pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
     let exit = match &error {
-        AcquireError::TimedOut { .. } | AcquireError::OutOfTries { .. } => {
+        AcquireError::TimedOut { .. } | AcquireError::RetriesExhausted { .. } => {
             return Failure::taken(conflict, error);
         }
-        AcquireError::NotKept(cause) => match &**cause {
+        AcquireError::NotExtended(cause) => match &**cause {
             ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
             _ => Exit::UNAVAILABLE,
         },

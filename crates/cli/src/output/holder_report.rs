@@ -30,7 +30,7 @@ impl<'a> HolderReport<'a> {
         status: &'a Status,
         session: impl Fn(&'a SharedHolder) -> Option<&'a SessionInfo>,
     ) -> Vec<Self> {
-        status.sharers.iter().map(|holder| Self::new(holder, session(holder))).collect()
+        status.shared_holders.iter().map(|holder| Self::new(holder, session(holder))).collect()
     }
 
     fn new(holder: &'a SharedHolder, session: Option<&'a SessionInfo>) -> Self {
@@ -48,7 +48,7 @@ impl<'a> HolderReport<'a> {
         Self {
             mode,
             count,
-            holder: holder.holder.as_deref().filter(|label| !label.is_empty()),
+            holder: holder.label.as_deref().filter(|label| !label.is_empty()),
             owner: holder.owner.as_ref().map(Owner::as_str),
             since: holder.since.map(rfc3339),
             remaining_ms: holder.remaining.map(millis),

@@ -26,9 +26,9 @@ pub(crate) struct SessionReport<'a> {
 
 impl<'a> SessionReport<'a> {
     pub(crate) fn new(info: &'a SessionInfo) -> Self {
-        let about = info.about.as_ref();
+        let about = info.metadata.as_ref();
         Self {
-            session: info.session.to_string(),
+            session: info.id.to_string(),
             alive: info.alive_for.is_some(),
             alive_ms: info.alive_for.filter(|alive| *alive != Duration::MAX).map(millis),
             label: about.map(|about| about.label.as_str()),

@@ -36,10 +36,10 @@ impl ClientConfig {
         }
         let mut builder = Client::builder(text).call_timeout(CALL_TIMEOUT);
         // A variable in the environment may be meant for other stores.
-        if let Some(password) = password::read(args.password_file.as_deref(), url.takes_credentials())? {
+        if let Some(password) = password::read(args.password_file.as_deref(), url.supports_credentials())? {
             builder = builder.password(password.reveal());
         }
-        if url.takes_credentials()
+        if url.supports_credentials()
             && let Some(user) = variable(USERNAME)?
         {
             builder = builder.username(user);
@@ -64,7 +64,7 @@ impl ClientConfig {
     /// Sets how long the session lives without a heartbeat, if that is given.
     pub(crate) fn session(self, session: Option<Duration>) -> Self {
         let Some(session) = session else { return self };
-        Self { builder: self.builder.session(session), ..self }
+        Self { builder: self.builder.session_ttl(session), ..self }
     }
 
     /// Without a session: for a client none of whose holds depends on one.

@@ -47,7 +47,7 @@ impl Lock {
         Ok(match kind {
             Kind::Mutex => Self::Mutex(client.mutex(name)?.lease(lease).yield_every(YIELD_EVERY)),
             Kind::Reentrant => {
-                let lock = client.reentrant_mutex(name)?.owned_by(&client.owner());
+                let lock = client.reentrant_mutex(name)?.owned_by(&client.new_owner());
                 Self::Reentrant(lock.lease(lease).yield_every(YIELD_EVERY))
             }
         })

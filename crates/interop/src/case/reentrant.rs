@@ -166,7 +166,7 @@ pub(super) async fn library_holds(library: &Library) -> Result<String> {
 /// earlier one.
 pub(super) async fn leasehold_holds(library: &Library) -> Result<String> {
     let mut fixture = Fixture::new(library, LONG).await?;
-    let owner = fixture.client.owner();
+    let owner = fixture.client.new_owner();
     let mutex = fixture.reentrant_mutex()?.owned_by(&owner);
     let mut messages = Messages::connect(&fixture.server)?;
     let mut took = Vec::new();
@@ -248,7 +248,7 @@ pub(super) async fn hold_count(library: &Library) -> Result<String> {
 /// Each watchdog renews its own hold, for as long as it is held, and does not touch the other's.
 pub(super) async fn watchdogs(library: &Library) -> Result<String> {
     let mut fixture = Fixture::new(library, RENEWED).await?;
-    let owner = fixture.client.owner();
+    let owner = fixture.client.new_owner();
     let mutex = fixture.reentrant_mutex()?.owned_by(&owner);
 
     let guard = mutex.acquire().await?;
@@ -285,7 +285,7 @@ pub(super) async fn watchdogs(library: &Library) -> Result<String> {
 /// A holder learns that it lost the lock by force, and a waiter acquires it.
 pub(super) async fn force_release(library: &Library) -> Result<String> {
     let mut fixture = Fixture::new(library, RENEWED).await?;
-    let mutex = fixture.reentrant_mutex()?.owned_by(&fixture.client.owner());
+    let mutex = fixture.reentrant_mutex()?.owned_by(&fixture.client.new_owner());
 
     // The library releases Leasehold's holds.
     let (outer, inner) = (mutex.acquire().await?, mutex.acquire().await?);
@@ -308,7 +308,7 @@ pub(super) async fn force_release(library: &Library) -> Result<String> {
     // Leasehold releases the library's hold, and another thread of the library waits for it.
     fixture.send("anna", "lock 0")?;
     fixture.driver.expect_no_answer(SHORT)?;
-    let seen = mutex.inspect_full().await?.seen.ok_or_else(|| anyhow!("Leasehold sees no holder"))?;
+    let seen = mutex.inspect_full().await?.observed.ok_or_else(|| anyhow!("Leasehold sees no holder"))?;
     mutex.force_release(seen).await?;
     fixture.expect_acquired("anna", SOON)?;
     fixture.expect("boris", "release", &Answer::Lost)?;
@@ -331,7 +331,7 @@ pub(super) async fn force_release(library: &Library) -> Result<String> {
 /// Requests about an expired hold do not touch the hold of the other.
 pub(super) async fn expires(library: &Library) -> Result<String> {
     let mut fixture = Fixture::new(library, LONG).await?;
-    let owner = fixture.client.owner();
+    let owner = fixture.client.new_owner();
     let mutex = fixture.reentrant_mutex()?.owned_by(&owner);
     let called = Instant::now();
     fixture.expect("anna", &format!("try {}", SHORT.as_millis()), &Answer::Got)?;

@@ -150,7 +150,7 @@ pub(super) async fn library_without_expiry(library: &Library) -> Result<String> 
     ensure!(fixture.key.remaining()?.is_none(), "Leasehold set an expiry that was not requested");
 
     let adopted = Instant::now();
-    let waiter = fixture.start_waiter(mutex.adopt(SHORT)).await?;
+    let waiter = fixture.start_waiter(mutex.expire_foreign(SHORT)).await?;
     let (guard, at) = waiter.acquired(SHORT + SOON).await?;
     let waited = at - adopted;
     ensure!(waited >= SHORT, "Leasehold acquired the lock after {waited:?}, before {SHORT:?} were over");

@@ -1,9 +1,9 @@
 //! The blocking barrier.
 
 use super::Error;
-use crate::error::{AcquireError, ForceReleaseError, InspectError};
-use crate::{BarrierWaitResult, FullStatus, Status};
-use leasehold_core::{LockName, ObservedHolder};
+use crate::BarrierWaitResult;
+use crate::error::AcquireError;
+use leasehold_core::LockName;
 use std::time::Duration;
 
 facade! {
@@ -34,22 +34,13 @@ facade! {
 
     wait {
         /// Waits until all parties have arrived, this thread among them, without a time limit: see
-        /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only [`Client::shutdown`](super::Client::shutdown)
-        /// interrupts a waiting thread.
+        /// [`leasehold::Barrier::wait`](crate::Barrier::wait). Only
+        /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn wait(&self) -> Result<BarrierWaitResult, Error<AcquireError>>;
 
         /// Waits at most `limit`: see [`leasehold::Barrier::wait_timeout`](crate::Barrier::wait_timeout).
         pub fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult, Error<AcquireError>>;
-
-        /// Returns the current state of the barrier: the number of waiters. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Removes one admitted party that was [seen](crate::SharedHolder::seen): see
-        /// [`leasehold::Barrier::force_release`](crate::Barrier::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Removes one admitted party that was observed" }
 }

@@ -2,9 +2,9 @@
 
 use super::facade::IntoBlocking;
 use super::{Error, call};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError};
-use crate::{Attempt, FullStatus, Leader, Lost, Status};
-use leasehold_core::{FencingToken, LockName, Moment, ObservedHolder};
+use crate::error::{AcquireError, InspectError, ReleaseError};
+use crate::{Attempt, Leader, Lost, Status};
+use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
 
 facade! {
@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Election;
 
-    settings { lease max_hold max_renewals wait }
+    settings { lease max_hold max_renewals max_wait }
 
     forward {
         /// Returns the election's name.
@@ -50,25 +50,15 @@ facade! {
         /// Returns the current leader, if there is one: see
         /// [`leasehold::Election::leader`](crate::Election::leader).
         pub fn leader(&self) -> Result<Option<Leader>, Error<InspectError>>;
-
-        /// Returns the current state of the election: see
-        /// [`leasehold::Election::inspect`](crate::Election::inspect).
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the election with the leader's session: see
-        /// [`leasehold::Election::inspect_full`](crate::Election::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Deposes the leader that was seen: see
-        /// [`leasehold::Election::force_release`](crate::Election::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Deposes the leader that was observed, dead or alive" }
 }
 
 impl Election {
     /// Observes the leaders: see [`leasehold::Election::observe`](crate::Election::observe).
     pub fn observe(&self) -> Leaders {
-        self.inner.observe().into_blocking(&self.host)
+        self.inner.observe().into_blocking(&self.thread)
     }
 }
 
@@ -83,7 +73,7 @@ facade! {
     ///
     /// let client = leasehold::blocking::Client::connect("memory:")?;
     /// let leadership = client.election("scheduler")?.campaign()?;
-    /// assert_eq!(leadership.lost(Duration::from_millis(5))?, None); // still the leader
+    /// assert_eq!(leadership.lost_timeout(Duration::from_millis(5))?, None); // still the leader
     /// leadership.resign()?;
     /// # Ok(()) }
     /// ```
@@ -125,13 +115,13 @@ impl Leaders {
     /// [`leasehold::Leaders::next`](crate::Leaders::next). Blocks until something changes.
     #[allow(clippy::should_implement_trait, reason = "it can fail, and be called again after that")]
     pub fn next(&mut self) -> Result<Option<Leader>, Error<InspectError>> {
-        call(&self.host, self.inner.next())
+        call(&self.thread, self.inner.next())
     }
 
     /// Like [`next`](Self::next), but waits at most `limit`: `None` if nothing has changed by then.
-    pub fn next_within(&mut self, limit: Duration) -> Result<Option<Option<Leader>>, Error<InspectError>> {
+    pub fn next_timeout(&mut self, limit: Duration) -> Result<Option<Option<Leader>>, Error<InspectError>> {
         let next = async { tokio::time::timeout(limit, self.inner.next()).await.ok().transpose() };
-        call(&self.host, next)
+        call(&self.thread, next)
     }
 }
 
@@ -146,9 +136,9 @@ facade! {
     /// let client = Client::connect("memory:")?;
     /// # fn send_the_digest() {}
     /// match client.once_per("digest", Duration::from_secs(55 * 60))?.try_start()? {
-    ///     Attempt::Granted(turn) => {
+    ///     Attempt::Granted(period) => {
     ///         send_the_digest();
-    ///         turn.finish()?;
+    ///         period.finish()?;
     ///     }
     ///     Attempt::Taken(contention) => println!("not granted: {contention}"),
     /// }
@@ -159,8 +149,8 @@ facade! {
 
     set {
         /// Sets how long the work may take, if that is longer than the period: see
-        /// [`leasehold::OncePer::at_most`](crate::OncePer::at_most).
-        pub fn at_most(self, at_most: Duration) -> Self;
+        /// [`leasehold::OncePer::max_duration`](crate::OncePer::max_duration).
+        pub fn max_duration(self, max_duration: Duration) -> Self;
     }
 
     forward {
@@ -196,7 +186,7 @@ facade! {
         /// Returns how long the grant is still valid.
         pub fn remaining(&self) -> Duration;
 
-        /// Checks that the grant is still valid, as far as time tells. Needs no network, and never blocks.
+        /// Checks that the grant is still valid by the local clock. Needs no network, and never blocks.
         pub fn check(&self) -> Result<(), Lost>;
     }
 
@@ -204,7 +194,7 @@ facade! {
         /// Reports that the work is done: see [`leasehold::PeriodGuard::finish`](crate::PeriodGuard::finish).
         pub fn finish(self) -> Result<(), Error<ReleaseError>>;
 
-        /// Reports that the work failed: see [`leasehold::PeriodGuard::give_up`](crate::PeriodGuard::give_up).
-        pub fn give_up(self) -> Result<(), Error<ReleaseError>>;
+        /// Reports that the work failed: see [`leasehold::PeriodGuard::release`](crate::PeriodGuard::release).
+        pub fn release(self) -> Result<(), Error<ReleaseError>>;
     }
 }

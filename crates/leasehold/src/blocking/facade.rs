@@ -3,10 +3,10 @@
 //! It owns what the blocking types have in common: their fields, their settings, and how a call is passed on.
 //! What only one of them does is plain code beside its declaration.
 
-use super::host::Host;
+use super::runtime_thread::RuntimeThread;
 use super::{Error, call};
 use crate::error::{AcquireError, ReleaseError, RunError};
-use crate::guard::owner::Owners;
+use crate::guard::owner::OwnerFactory;
 use crate::{
     Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, Lost, MultiAttempt, Released,
     SessionInfo, Status,
@@ -15,7 +15,7 @@ use leasehold_core::LockName;
 use std::future::Future;
 use std::sync::Arc;
 
-/// Declares a blocking type: a struct of the async value of the same name, and the host, on whose thread that
+/// Declares a blocking type: a struct of the async value of the same name, and the thread on which that
 /// value's connection lives. Sections list its methods, with signature and documentation. Each method passes
 /// its arguments to the async method of the same name. With `impl` instead of a struct, it adds methods.
 ///
@@ -26,22 +26,23 @@ use std::sync::Arc;
 /// | `forward` | return at once |
 /// | `wait` | block until the async call completes |
 /// | `wait_as_owner` | likewise, with the calling thread as owner if there is no scope |
+/// | `operator` | those of an operator, which all kinds have; it says what a forced release does |
 /// | `end` | likewise, and take the guard |
 /// | `guard` | those that most guards have; it names the type that the documentation links to |
 /// | `handles` | create a handle of the kind that they return |
 macro_rules! facade {
-    ($(#[$words:meta])* pub struct $kind:ident; $($section:ident { $($methods:tt)* })*) => {
-        $(#[$words])*
+    ($(#[$doc:meta])* pub struct $kind:ident; $($section:ident { $($methods:tt)* })*) => {
+        $(#[$doc])*
         pub struct $kind {
             inner: crate::$kind,
             /// Declared last, so that it is dropped last.
-            host: std::sync::Arc<crate::blocking::host::Host>,
+            thread: std::sync::Arc<crate::blocking::runtime_thread::RuntimeThread>,
         }
 
         impl crate::blocking::facade::IntoBlocking for crate::$kind {
             type Blocking = $kind;
-            fn into_blocking(self, host: &std::sync::Arc<crate::blocking::host::Host>) -> $kind {
-                $kind { inner: self, host: host.clone() }
+            fn into_blocking(self, thread: &std::sync::Arc<crate::blocking::runtime_thread::RuntimeThread>) -> $kind {
+                $kind { inner: self, thread: thread.clone() }
             }
         }
 
@@ -62,55 +63,73 @@ macro_rules! facade {
             $( setting! { $setting $kind } )+
         }
     };
-    (@set $kind:ident $($(#[$words:meta])* pub fn $name:ident(self, $given:ident: $type:ty) -> Self;)+) => {
+    (@set $kind:ident $($(#[$doc:meta])* pub fn $name:ident(self, $arg:ident: $type:ty) -> Self;)+) => {
         impl $kind { $(
-            $(#[$words])*
+            $(#[$doc])*
             #[must_use]
-            pub fn $name(self, $given: $type) -> Self {
-                Self { inner: self.inner.$name($given), ..self }
+            pub fn $name(self, $arg: $type) -> Self {
+                Self { inner: self.inner.$name($arg), ..self }
             }
         )+ }
     };
     (@forward $kind:ident $(
-        $(#[$words:meta])* pub fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $returned:ty;
+        $(#[$doc:meta])* pub fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $output:ty;
     )+) => {
         impl $kind { $(
-            $(#[$words])*
-            pub fn $name(&self $(, $given: $type)*) -> $returned {
-                self.inner.$name($($given),*)
+            $(#[$doc])*
+            pub fn $name(&self $(, $arg: $type)*) -> $output {
+                self.inner.$name($($arg),*)
             }
         )+ }
     };
     (@wait $kind:ident $(
-        $(#[$words:meta])* pub fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $returned:ty;
+        $(#[$doc:meta])* pub fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $output:ty;
     )+) => {
         /// Each call blocks until the async method of the same name completes.
         impl $kind { $(
-            $(#[$words])*
-            pub fn $name(&self $(, $given: $type)*) -> $returned {
-                crate::blocking::facade::wait(&self.host, self.inner.$name($($given),*))
+            $(#[$doc])*
+            pub fn $name(&self $(, $arg: $type)*) -> $output {
+                crate::blocking::facade::wait(&self.thread, self.inner.$name($($arg),*))
             }
         )+ }
     };
     (@wait_as_owner $kind:ident $(
-        $(#[$words:meta])* pub fn $name:ident(&self $(, $given:ident: $type:ty)*) -> $returned:ty;
+        $(#[$doc:meta])* pub fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $output:ty;
     )+) => {
         /// Each call blocks until the async method of the same name completes. Only
         /// [`Client::shutdown`](crate::blocking::Client::shutdown) interrupts a waiting thread.
         impl $kind { $(
-            $(#[$words])*
-            pub fn $name(&self $(, $given: $type)*) -> $returned {
-                let call = self.inner.$name($($given),*);
-                crate::blocking::facade::wait_as_owner(&self.inner.owners, &self.host, call)
+            $(#[$doc])*
+            pub fn $name(&self $(, $arg: $type)*) -> $output {
+                let call = self.inner.$name($($arg),*);
+                crate::blocking::facade::wait_as_owner(&self.inner.owners, &self.thread, call)
             }
         )+ }
     };
-    (@end $kind:ident $($(#[$words:meta])* pub fn $name:ident(self) -> $returned:ty;)+) => {
+    (@operator $kind:ident $forced:literal) => {
+        facade! {
+            impl $kind;
+
+            wait {
+                #[doc = see!("Returns the current state, without changing it", $kind::inspect)]
+                pub fn inspect(&self) -> Result<crate::Status, crate::blocking::Error<crate::InspectError>>;
+
+                #[doc = see!("Returns the current state with the details an operator needs", $kind::inspect_full)]
+                pub fn inspect_full(&self)
+                    -> Result<crate::FullStatus, crate::blocking::Error<crate::InspectError>>;
+
+                #[doc = see!($forced, $kind::force_release)]
+                pub fn force_release(&self, observed: crate::ObservedHolder)
+                    -> Result<(), crate::blocking::Error<crate::ForceReleaseError>>;
+            }
+        }
+    };
+    (@end $kind:ident $($(#[$doc:meta])* pub fn $name:ident(self) -> $output:ty;)+) => {
         impl $kind { $(
-            $(#[$words])*
-            pub fn $name(self) -> $returned {
-                let Self { inner, host } = self;
-                crate::blocking::facade::wait(&host, inner.$name())
+            $(#[$doc])*
+            pub fn $name(self) -> $output {
+                let Self { inner, thread } = self;
+                crate::blocking::facade::wait(&thread, inner.$name())
             }
         )+ }
     };
@@ -133,8 +152,8 @@ macro_rules! facade {
                 pub fn is_capped(&self) -> bool;
 
                 /// Returns a token that is cancelled when the lock is lost: a flag for loops on any thread
-                /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code. It
-                /// outlives the guard, and a release never cancels it.
+                /// ([`is_cancelled`](tokio_util::sync::CancellationToken::is_cancelled)), and for async code.
+                /// It outlives the guard, and a release never cancels it.
                 pub fn lost_signal(&self) -> tokio_util::sync::CancellationToken;
             }
 
@@ -153,28 +172,28 @@ macro_rules! facade {
             /// still held.
             ///
             /// Fails only in an async context.
-            pub fn lost(
+            pub fn lost_timeout(
                 &self,
                 limit: std::time::Duration,
             ) -> Result<Option<crate::Lost>, crate::blocking::AsyncContext> {
                 let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
                 // After a suspend of the machine the timer can be late; the clock of `check` is not.
-                Ok(self.host.wait(waited)?.or_else(|| self.inner.check().err()))
+                Ok(self.thread.wait(waited)?.or_else(|| self.inner.check().err()))
             }
         }
     };
     (@handles $client:ident $(
-        $(#[$words:meta])* pub fn $name:ident(name $(, $given:ident: $type:ty)*) -> $kind:ident;
+        $(#[$doc:meta])* pub fn $name:ident(name $(, $arg:ident: $type:ty)*) -> $kind:ident;
     )+) => {
         /// Handles of locks.
         impl $client { $(
-            $(#[$words])*
-            pub fn $name<N>(&self, name: N $(, $given: $type)*) -> Result<$kind, crate::LockError>
+            $(#[$doc])*
+            pub fn $name<N>(&self, name: N $(, $arg: $type)*) -> Result<$kind, crate::LockError>
             where
                 N: TryInto<crate::LockName>,
                 N::Error: Into<crate::NameError>,
             {
-                Ok(self.inner.$name(name $(, $given)*)?.into_blocking(&self.host))
+                Ok(self.inner.$name(name $(, $arg)*)?.into_blocking(&self.thread))
             }
         )+ }
     };
@@ -191,14 +210,14 @@ macro_rules! setting {
     (max_renewals $kind:ident) => {
         setting! { $kind max_renewals(most: u32), "Caps how often a hold is renewed" }
     };
-    (wait $kind:ident) => {
-        setting! { $kind wait(limit: std::time::Duration), "Limits how long calls wait, which is forever without it" }
+    (max_wait $kind:ident) => {
+        setting! { $kind max_wait(limit: std::time::Duration), "Limits how long calls wait, which is forever without it" }
     };
     (retry $kind:ident) => {
         setting! { $kind retry(policy: leasehold_core::RetryPolicy), "Polls by this policy instead of queueing" }
     };
-    (adopt $kind:ident) => {
-        setting! { $kind adopt(expiry: std::time::Duration),
+    (expire_foreign $kind:ident) => {
+        setting! { $kind expire_foreign(expiry: std::time::Duration),
         "Sets an expiry on the lock's key if a client of another library locked it without one" }
     };
     (sticky $kind:ident) => {
@@ -208,11 +227,11 @@ macro_rules! setting {
         setting! { $kind yield_every(every: u32),
         "Leaves the lock free at every `every`th release, for clients that do not queue" }
     };
-    ($kind:ident $name:ident($given:ident: $type:ty), $summary:literal) => {
+    ($kind:ident $name:ident($arg:ident: $type:ty), $summary:literal) => {
         #[doc = see!($summary, $kind::$name)]
         #[must_use]
-        pub fn $name(self, $given: $type) -> Self {
-            Self { inner: self.inner.$name($given), ..self }
+        pub fn $name(self, $arg: $type) -> Self {
+            Self { inner: self.inner.$name($arg), ..self }
         }
     };
 }
@@ -239,56 +258,56 @@ macro_rules! see {
 pub(super) trait IntoBlocking {
     type Blocking;
 
-    /// Gives each handle and guard in it the host of the client.
-    fn into_blocking(self, host: &Arc<Host>) -> Self::Blocking;
+    /// Gives each handle and guard in it the thread of the client.
+    fn into_blocking(self, thread: &Arc<RuntimeThread>) -> Self::Blocking;
 }
 
 impl<H: IntoBlocking> IntoBlocking for Attempt<H> {
     type Blocking = Attempt<H::Blocking>;
-    fn into_blocking(self, host: &Arc<Host>) -> Self::Blocking {
-        self.map(|held| held.into_blocking(host))
+    fn into_blocking(self, thread: &Arc<RuntimeThread>) -> Self::Blocking {
+        self.map(|held| held.into_blocking(thread))
     }
 }
 
 impl<G: IntoBlocking> IntoBlocking for MultiAttempt<G> {
     type Blocking = MultiAttempt<G::Blocking>;
-    fn into_blocking(self, host: &Arc<Host>) -> Self::Blocking {
-        self.map(|held| held.into_blocking(host))
+    fn into_blocking(self, thread: &Arc<RuntimeThread>) -> Self::Blocking {
+        self.map(|held| held.into_blocking(thread))
     }
 }
 
-/// Results that need no host.
-macro_rules! plain {
+/// Results that need no thread.
+macro_rules! without_thread {
     ($($result:ty),+ $(,)?) => { $(
         impl IntoBlocking for $result {
             type Blocking = Self;
-            fn into_blocking(self, _: &Arc<Host>) -> Self {
+            fn into_blocking(self, _: &Arc<RuntimeThread>) -> Self {
                 self
             }
         }
     )+ };
 }
 
-plain! {
+without_thread! {
     (), bool, u64, BarrierWaitResult, DetachedHold, FullStatus, Option<Leader>, Released, Status, Vec<LockInfo>,
     Vec<SessionInfo>,
 }
 
 /// Blocks until an async call completes.
 pub(super) fn wait<T: IntoBlocking, E>(
-    host: &Arc<Host>,
+    thread: &Arc<RuntimeThread>,
     future: impl Future<Output = Result<T, E>>,
 ) -> Result<T::Blocking, Error<E>> {
-    call(host, future).map(|result| result.into_blocking(host))
+    call(thread, future).map(|result| result.into_blocking(thread))
 }
 
 /// Like [`wait`], with this thread as owner if there is no scope. An owner set on the lock overrides both.
 pub(super) fn wait_as_owner<T: IntoBlocking, E>(
-    owners: &Arc<Owners>,
-    host: &Arc<Host>,
+    owners: &Arc<OwnerFactory>,
+    thread: &Arc<RuntimeThread>,
     future: impl Future<Output = Result<T, E>>,
 ) -> Result<T::Blocking, Error<E>> {
-    super::thread::for_whom(owners, || wait(host, future))
+    super::thread_owner::with_thread_owner(owners, || wait(thread, future))
 }
 
 /// Runs a function under a lock that was acquired for it.

@@ -7,8 +7,8 @@ use leasehold_core::{FencingToken, LockName};
 facade! {
     /// A held lock: [`leasehold::Guard`](crate::Guard), for threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
-    /// the lock in the background, also in an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it
+    /// releases the lock in the background, also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,7 +38,7 @@ facade! {
     /// let lost = guard.lost_signal();
     /// std::thread::scope(|threads| {
     ///     let working = threads.spawn(move || items.iter().take_while(|_| !lost.is_cancelled()).count());
-    ///     let watching = threads.spawn(|| guard.lost(Duration::from_millis(50)));
+    ///     let watching = threads.spawn(|| guard.lost_timeout(Duration::from_millis(50)));
     ///     assert_eq!(working.join().expect("no panic"), 3);
     ///     assert_eq!(watching.join().expect("no panic"), Ok(None)); // it was not lost
     /// });
@@ -54,7 +54,8 @@ facade! {
         /// Returns the lock's name.
         pub fn name(&self) -> &LockName;
 
-        /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
+        /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the
+        /// lock.
         pub fn fencing_token(&self) -> FencingToken;
     }
 

@@ -1,14 +1,13 @@
 //! The blocking latch.
 
 use super::Error;
-use crate::error::{AcquireError, ForceReleaseError, InspectError};
-use crate::{FullStatus, Status};
-use leasehold_core::{LockName, ObservedHolder};
+use crate::error::{AcquireError, InspectError};
+use leasehold_core::LockName;
 use std::time::Duration;
 
 facade! {
-    /// A countdown latch: opens after a number of arrivals, from any process: [`leasehold::Latch`](crate::Latch),
-    /// for threads.
+    /// A countdown latch: opens after a number of arrivals, from any process:
+    /// [`leasehold::Latch`](crate::Latch), for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,8 +29,8 @@ facade! {
 
     set {
         /// Sets how long arrivals of this handle are remembered: see
-        /// [`leasehold::Latch::remember`](crate::Latch::remember).
-        pub fn remember(self, span: Duration) -> Self;
+        /// [`leasehold::Latch::arrival_ttl`](crate::Latch::arrival_ttl).
+        pub fn arrival_ttl(self, ttl: Duration) -> Self;
     }
 
     forward {
@@ -44,8 +43,8 @@ facade! {
         /// store's reply.
         pub fn arrive(&self) -> Result<(), Error<AcquireError>>;
 
-        /// Counts `count` arrivals in one step: see [`leasehold::Latch::arrive_many`](crate::Latch::arrive_many).
-        /// Blocks only for the store's reply.
+        /// Counts `count` arrivals in one step: see
+        /// [`leasehold::Latch::arrive_many`](crate::Latch::arrive_many). Blocks only for the store's reply.
         pub fn arrive_many(&self, count: u32) -> Result<(), Error<AcquireError>>;
 
         /// Waits until the latch is open, without a time limit: see
@@ -64,17 +63,7 @@ facade! {
 
         /// Returns whether the latch is open. Fails like [`arrived`](Self::arrived).
         pub fn is_open(&self) -> Result<bool, Error<AcquireError>>;
-
-        /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
-        /// nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Takes back one arrival that was [seen](crate::SharedHolder::seen): see
-        /// [`leasehold::Latch::force_release`](crate::Latch::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Takes back one arrival that was observed" }
 }

@@ -49,36 +49,35 @@ mod facade;
 mod barrier;
 mod election;
 mod guard;
-mod host;
 mod latch;
 mod multi;
 mod mutex;
 mod reentrant;
+mod runtime_thread;
 mod rwlock;
 mod semaphore;
-mod thread;
+mod thread_owner;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leaders, Leadership, OncePer, PeriodGuard};
 pub use guard::Guard;
-pub use host::AsyncContext;
 pub use latch::Latch;
 pub use multi::{MultiGuard, MultiMutex};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
+pub use runtime_thread::AsyncContext;
 pub use rwlock::{ConversionError, ReadGuard, RwLock, UpgradableGuard, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
 
-use crate::client::ClientBuilder;
+use crate::client::builder::ClientBuilder;
 use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseError};
-use crate::guard::attach::AttachError;
 use crate::store::Store;
 use crate::{
     DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
 };
 use facade::IntoBlocking;
-use host::{Host, refuse_async};
 use leasehold_core::Lease;
+use runtime_thread::{RuntimeThread, refuse_async};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,14 +137,14 @@ impl<E> Error<E> {
 /// match client.attach(hold) {
 ///     Ok(guard) => guard.release()?,
 ///     // The hold is returned, and can be attached later unless it is lost.
-///     Err(blocking::NotAttached::Failed(AttachError::NotExtended { hold, error })) => println!("{hold:?}: {error}"),
+///     Err(blocking::AttachError::Failed(AttachError::NotExtended { hold, error })) => println!("{hold:?}: {error}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotAttached {
+pub enum AttachError {
     /// It was called inside an async context: nothing was done.
     #[error("{}", AsyncContext)]
     AsyncContext {
@@ -154,16 +153,17 @@ pub enum NotAttached {
     },
     /// The call failed.
     #[error(transparent)]
-    Failed(AttachError),
+    Failed(crate::AttachError),
 }
 
 facade! {
     /// A client of a store, for threads.
     ///
     /// Cloning is cheap, and clones are the same client. It has one more thread than a
-    /// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock and
-    /// guard has been dropped, and everything dropped has been released. A program that exits without waiting for
-    /// that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and [`flush`](Self::flush).
+    /// [`leasehold::Client`](crate::Client), for its connection. The threads end once the last clone, lock
+    /// and guard has been dropped, and everything dropped has been released. A program that exits without
+    /// waiting for that leaves the rest to the leases: see [`shutdown`](Self::shutdown) and
+    /// [`flush`](Self::flush).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -185,9 +185,9 @@ facade! {
 }
 
 impl ClientBuilder {
-    /// Connects, and waits for it: for a client whose calls wait as well, see [`blocking`](self).
+    /// Connects a client for threads, whose calls block: see [`blocking`](self). Blocks until it is connected.
     ///
-    /// Fails as [`connect`](Self::connect) does, and inside an async context.
+    /// Fails like [`connect`](Self::connect), and inside an async context.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -196,7 +196,7 @@ impl ClientBuilder {
     /// # Ok(()) }
     /// ```
     pub fn connect_blocking(self) -> Result<Client, Error<ConnectError>> {
-        Client::of_builder(self)
+        Client::connect_with(self)
     }
 }
 
@@ -225,13 +225,14 @@ impl Client {
         crate::Client::with_store(store)
     }
 
-    pub(crate) fn of_builder(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {
+    pub(crate) fn connect_with(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {
         refuse_async()?;
-        let host = Host::start().map_err(|error| Error::Failed(ConnectError::Thread(Arc::new(error))))?;
-        let host = Arc::new(host);
-        let inner = call(&host, builder.connect())?;
-        host.outlive(inner.engine.keeper.end());
-        Ok(Self { inner, host })
+        let thread =
+            RuntimeThread::start().map_err(|error| Error::Failed(ConnectError::Thread(Arc::new(error))))?;
+        let thread = Arc::new(thread);
+        let inner = call(&thread, builder.connect())?;
+        thread.outlive(inner.engine.keeper.end());
+        Ok(Self { inner, thread })
     }
 }
 
@@ -267,8 +268,8 @@ facade! {
         /// Fails like [`leasehold::Client::semaphore`](crate::Client::semaphore).
         pub fn semaphore(name, permits: u32) -> Semaphore;
 
-        /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer. Sends
-        /// nothing and does not block.
+        /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer.
+        /// Sends nothing and does not block.
         ///
         /// Fails like [`leasehold::Client::rwlock`](crate::Client::rwlock).
         pub fn rwlock(name) -> RwLock;
@@ -293,7 +294,7 @@ facade! {
         /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
         /// let client = leasehold::blocking::Client::connect("memory:")?;
         /// let account = client.reentrant_mutex("account/7")?;
-        /// let job = client.owner();
+        /// let job = client.new_owner();
         /// // Two threads of one job do not exclude each other.
         /// let enter = || job.sync_scope(|| account.acquire());
         /// let outer = enter()?;
@@ -303,14 +304,15 @@ facade! {
         /// # outer.release()?;
         /// # Ok(()) }
         /// ```
-        pub fn owner(&self) -> Owner;
+        pub fn new_owner(&self) -> Owner;
 
         /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is
         /// suspended.
         pub fn now(&self) -> Moment;
 
-        /// Returns the id of this client's session: see [`leasehold::Client::session`](crate::Client::session).
-        pub fn session(&self) -> SessionId;
+        /// Returns the id of this client's session: see
+        /// [`leasehold::Client::session_id`](crate::Client::session_id).
+        pub fn session_id(&self) -> SessionId;
     }
 
     wait {
@@ -341,7 +343,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        Ok(self.inner.multi_mutex(names)?.into_blocking(&self.host))
+        Ok(self.inner.multi_mutex(names)?.into_blocking(&self.thread))
     }
 
     /// Extends a detached hold so that it lasts `lease` from now, if it would end earlier: see
@@ -351,7 +353,7 @@ impl Client {
         hold: &mut DetachedHold,
         lease: impl Into<Lease>,
     ) -> Result<(), Error<ExtendError>> {
-        call(&self.host, hold.extend(&self.inner, lease))
+        call(&self.thread, hold.extend(&self.inner, lease))
     }
 
     /// Releases a detached hold, and hands the lock to the next waiter: see [`DetachedHold::release`].
@@ -372,16 +374,16 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn release_detached(&self, hold: &DetachedHold) -> Result<(), Error<ReleaseError>> {
-        call(&self.host, hold.release(&self.inner))
+        call(&self.thread, hold.release(&self.inner))
     }
 
     /// Turns a detached hold into an ordinary guard of this client: see [`DetachedHold::attach`].
-    pub fn attach(&self, hold: DetachedHold) -> Result<Guard, NotAttached> {
+    pub fn attach(&self, hold: DetachedHold) -> Result<Guard, AttachError> {
         if refuse_async().is_err() {
-            return Err(NotAttached::AsyncContext { hold: Box::new(hold) });
+            return Err(AttachError::AsyncContext { hold: Box::new(hold) });
         }
-        let attached = self.host.wait_anywhere(hold.attach(&self.inner));
-        attached.map(|guard| guard.into_blocking(&self.host)).map_err(NotAttached::Failed)
+        let attached = self.thread.wait_unchecked(hold.attach(&self.inner));
+        attached.map(|guard| guard.into_blocking(&self.thread)).map_err(AttachError::Failed)
     }
 
     /// Waits until what dropped guards held has been released: see
@@ -399,7 +401,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn flush(&self) -> Result<(), AsyncContext> {
-        self.host.wait(self.inner.flush())
+        self.thread.wait(self.inner.flush())
     }
 
     /// Returns the same client for futures: for async code, or for [`block_on`](Self::block_on). Its
@@ -415,16 +417,16 @@ impl Client {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::blocking::Client::connect("memory:")?;
     /// let mut monitor = client.as_async().monitor();
-    /// let round = client.block_on(monitor.round())?;
+    /// let round = client.block_on(monitor.run_once())?;
     /// println!("{} live sessions", round.alive);
     /// # Ok(()) }
     /// ```
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
-        self.host.wait(future)
+        self.thread.wait(future)
     }
 }
 
 /// Blocks until a call of the async API completes.
-fn call<T, E>(host: &Host, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
-    host.wait(future)?.map_err(Error::Failed)
+fn call<T, E>(thread: &RuntimeThread, future: impl Future<Output = Result<T, E>>) -> Result<T, Error<E>> {
+    thread.wait(future)?.map_err(Error::Failed)
 }

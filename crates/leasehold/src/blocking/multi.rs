@@ -23,7 +23,7 @@ facade! {
     #[derive(Clone)]
     pub struct MultiMutex;
 
-    settings { lease max_hold max_renewals wait }
+    settings { lease max_hold max_renewals max_wait }
 
     forward {
         /// Returns the names of the locks, in order.
@@ -50,8 +50,8 @@ facade! {
         /// ```
         pub fn try_acquire(&self) -> Result<MultiAttempt<MultiGuard>, Error<AcquireError>>;
 
-        /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit:
-        /// see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
+        /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or
+        /// without a limit: see [`leasehold::MultiMutex::acquire`](crate::MultiMutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<MultiGuard, Error<AcquireError>>;
 

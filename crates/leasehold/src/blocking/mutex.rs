@@ -2,9 +2,9 @@
 
 use super::facade::run;
 use super::{Error, Guard};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, RunError};
-use crate::{Attempt, DetachedHold, FullStatus, Status};
-use leasehold_core::{LockName, ObservedHolder};
+use crate::error::{AcquireError, LockError, RunError};
+use crate::{Attempt, DetachedHold};
+use leasehold_core::LockName;
 use std::time::Duration;
 
 facade! {
@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Mutex;
 
-    settings { lease max_hold max_renewals wait retry adopt sticky yield_every }
+    settings { lease max_hold max_renewals max_wait retry expire_foreign sticky yield_every }
 
     forward {
         /// Returns the lock's name.
@@ -39,8 +39,8 @@ facade! {
         /// Blocks only for the store's reply.
         pub fn try_acquire(&self) -> Result<Attempt<Guard>, Error<AcquireError>>;
 
-        /// Acquires the lock, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
-        /// [`leasehold::Mutex::acquire`](crate::Mutex::acquire). Only
+        /// Acquires the lock, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a
+        /// limit: see [`leasehold::Mutex::acquire`](crate::Mutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<Guard, Error<AcquireError>>;
 
@@ -56,18 +56,9 @@ facade! {
         /// [`leasehold::Mutex::acquire_detached`](crate::Mutex::acquire_detached). [`Client`](super::Client)
         /// extends, releases and attaches it.
         pub fn acquire_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
-
-        /// Returns the current state of the lock. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the lock, the session of its holder, and the audit of holds that
-        /// other clients ended: see [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Releases the lock by force from the holder that was seen, dead or alive: see
-        /// [`leasehold::Mutex::force_release`](crate::Mutex::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases the lock by force from the holder that was observed, dead or alive" }
 }
 
 impl Mutex {

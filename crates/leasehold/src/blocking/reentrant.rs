@@ -2,10 +2,10 @@
 
 use super::Error;
 use super::facade::run;
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
+use crate::error::{AcquireError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
-use crate::{Attempt, FullStatus, Released, Status};
-use leasehold_core::{FencingToken, LockName, ObservedHolder};
+use crate::{Attempt, Released};
+use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
 facade! {
@@ -18,9 +18,9 @@ facade! {
     /// one owner do **not** exclude each other.
     ///
     /// A thread is a different owner for each client. On the threads of a tokio runtime (`spawn_blocking`,
-    /// `block_in_place`) each task is an owner, not the thread, which later runs other tasks. Other thread pools
-    /// do not reveal where a job ends: if a guard may outlive the job that acquired it, run each job in a scope,
-    /// since otherwise the next job on that thread could re-enter the lock.
+    /// `block_in_place`) each task is an owner, not the thread, which later runs other tasks. Other thread
+    /// pools do not reveal where a job ends: if a guard may outlive the job that acquired it, run each job in
+    /// a scope, since otherwise the next job on that thread could re-enter the lock.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +48,7 @@ facade! {
     #[derive(Clone)]
     pub struct ReentrantMutex;
 
-    settings { lease max_hold max_renewals wait retry adopt yield_every }
+    settings { lease max_hold max_renewals max_wait retry expire_foreign yield_every }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
@@ -71,21 +71,13 @@ facade! {
         pub fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, Error<AcquireError>>;
 
         /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
-        /// [`wait`](Self::wait) allows, or without a limit. See
+        /// [`max_wait`](Self::max_wait) allows, or without a limit. See
         /// [`leasehold::ReentrantMutex::acquire`](crate::ReentrantMutex::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<ReentrantGuard, Error<AcquireError>>;
 
         /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire).
         pub fn acquire_timeout(&self, limit: Duration) -> Result<ReentrantGuard, Error<AcquireError>>;
-
-        /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how
-        /// much longer. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the lock with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
 
         /// Returns how many holds of the lock the owner has for which this thread would acquire it, across all
         /// threads and processes; 0 if it does not hold the lock.
@@ -103,11 +95,9 @@ facade! {
         /// # Ok(()) }
         /// ```
         pub fn hold_count(&self) -> Result<u64, Error<InspectError>>;
-
-        /// Releases the lock by force, with all its holds, from the owner that was seen, dead or alive: see
-        /// [`leasehold::ReentrantMutex::force_release`](crate::ReentrantMutex::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases the lock by force, with all its holds, from the owner that was observed, dead or alive" }
 }
 
 impl ReentrantMutex {
@@ -135,8 +125,8 @@ facade! {
     /// One hold of a [`ReentrantMutex`], released separately from the owner's others, in any order and on any
     /// thread: [`leasehold::ReentrantGuard`](crate::ReentrantGuard), for threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Dropping it releases the hold in the background, also in
-    /// an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Dropping it releases the hold in the background,
+    /// also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,17 +158,17 @@ facade! {
         /// included. [`ReentrantMutex::hold_count`] returns the current number.
         pub fn count(&self) -> u64;
 
-        /// Returns the fencing token: the same for all guards from the owner's first acquire to its last release,
-        /// and greater than that of every earlier owner.
+        /// Returns the fencing token: the same for all guards from the owner's first acquire to its last
+        /// release, and greater than that of every earlier owner.
         pub fn fencing_token(&self) -> FencingToken;
     }
 
     end {
         /// Releases this hold. If it was the owner's last, the lock is handed to the next waiter.
         ///
-        /// Fails like [`leasehold::ReentrantGuard::release`](crate::ReentrantGuard::release). In an async context
-        /// the hold is released in the background, as if the guard had been dropped, without waiting for the
-        /// result.
+        /// Fails like [`leasehold::ReentrantGuard::release`](crate::ReentrantGuard::release). In an async
+        /// context the hold is released in the background, as if the guard had been dropped, without waiting
+        /// for the result.
         pub fn release(self) -> Result<Released, Error<ReleaseError>>;
     }
 }

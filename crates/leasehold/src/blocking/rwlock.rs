@@ -2,11 +2,11 @@
 
 use super::Error;
 use super::facade::{IntoBlocking, run};
-use super::host::{Host, refuse_async};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
+use super::runtime_thread::{RuntimeThread, refuse_async};
+use crate::Attempt;
+use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
-use crate::{Attempt, FullStatus, Status};
-use leasehold_core::{FencingToken, Lease, LockName, ObservedHolder};
+use leasehold_core::{FencingToken, Lease, LockName};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ facade! {
     /// A readers-writer lock, held by any number of readers or by one writer:
     /// [`leasehold::RwLock`](crate::RwLock), for threads.
     ///
-    /// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex): a
-    /// thread that reads may read again at once, and a request that would wait for its own thread fails. What is
-    /// documented there about scopes, pools and the threads of a runtime applies here.
+    /// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex):
+    /// a thread that reads may read again at once, and a request that would wait for its own thread fails.
+    /// What is documented there about scopes, pools and the threads of a runtime applies here.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@ facade! {
     #[derive(Clone)]
     pub struct RwLock;
 
-    settings { lease max_hold max_renewals wait retry }
+    settings { lease max_hold max_renewals max_wait retry }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
@@ -90,18 +90,9 @@ facade! {
         /// [`leasehold::RwLock::try_upgradable_read`](crate::RwLock::try_upgradable_read). Blocks only for the
         /// store's reply.
         pub fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, Error<AcquireError>>;
-
-        /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the lock with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Releases by force one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
-        /// [`leasehold::RwLock::force_release`](crate::RwLock::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases by force one hold that was observed, dead or alive" }
 }
 
 impl RwLock {
@@ -134,8 +125,8 @@ impl RwLock {
 facade! {
     /// A reader's hold of an [`RwLock`]: [`leasehold::ReadGuard`](crate::ReadGuard), for threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Dropping it releases the lock in the background, also in
-    /// an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Dropping it releases the lock in the background,
+    /// also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -194,9 +185,9 @@ macro_rules! guards {
             end {
                 /// Releases the lock, and admits the next waiters.
                 ///
-                /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the lock
-                /// is released in the background, as if the guard had been dropped, without waiting for the
-                /// result.
+                /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the
+                /// lock is released in the background, as if the guard had been dropped, without waiting for
+                /// the result.
                 pub fn release(self) -> Result<(), Error<ReleaseError>>;
             }
         }
@@ -214,9 +205,9 @@ guards! { ReadGuard UpgradableGuard WriteGuard }
 /// let index = leasehold::blocking::Client::connect("memory:")?.rwlock("index")?;
 /// let other = std::thread::scope(|threads| threads.spawn(|| index.read()).join()).expect("no panic")?;
 /// let reading = index.upgradable_read()?;
-/// let not = reading.upgrade_timeout(Duration::from_millis(20)).expect_err("another reader holds it");
-/// println!("{not}"); // "timed out after 20ms: held by …"
-/// let reading = not.guard;
+/// let failed = reading.upgrade_timeout(Duration::from_millis(20)).expect_err("another reader holds it");
+/// println!("{failed}"); // "timed out after 20ms: held by …"
+/// let reading = failed.guard;
 /// other.release()?;
 /// reading.upgrade()?.release()?;
 /// # Ok(()) }
@@ -241,12 +232,12 @@ impl UpgradableGuard {
     ///
     /// Fails with the unchanged guard, also in an async context.
     pub fn upgrade(self) -> Result<WriteGuard, ConversionError<Self>> {
-        converted(self.inner, &self.host, crate::UpgradableGuard::upgrade)
+        converted(self.inner, &self.thread, crate::UpgradableGuard::upgrade)
     }
 
     /// Becomes the writer within `limit`. Otherwise like [`upgrade`](Self::upgrade).
     pub fn upgrade_timeout(self, limit: Duration) -> Result<WriteGuard, ConversionError<Self>> {
-        converted(self.inner, &self.host, |inner| inner.upgrade_timeout(limit))
+        converted(self.inner, &self.thread, |inner| inner.upgrade_timeout(limit))
     }
 }
 
@@ -260,7 +251,7 @@ impl WriteGuard {
     ///
     /// Fails with the unchanged guard, also in an async context.
     pub fn downgrade(self) -> Result<ReadGuard, ConversionError<Self>> {
-        converted(self.inner, &self.host, crate::WriteGuard::downgrade)
+        converted(self.inner, &self.thread, crate::WriteGuard::downgrade)
     }
 }
 
@@ -271,7 +262,7 @@ impl WriteGuard {
 )]
 fn converted<A, B, F>(
     inner: A,
-    host: &Arc<Host>,
+    thread: &Arc<RuntimeThread>,
     convert: impl FnOnce(A) -> F,
 ) -> Result<B::Blocking, ConversionError<A::Blocking>>
 where
@@ -281,12 +272,12 @@ where
     F: Future<Output = Result<B, crate::ConversionError<A>>>,
 {
     if let Err(refused) = refuse_async() {
-        return Err(ConversionError { guard: inner.into_blocking(host), error: refused.into() });
+        return Err(ConversionError { guard: inner.into_blocking(thread), error: refused.into() });
     }
-    match host.wait_anywhere(convert(inner)) {
-        Ok(held) => Ok(held.into_blocking(host)),
+    match thread.wait_unchecked(convert(inner)) {
+        Ok(held) => Ok(held.into_blocking(thread)),
         Err(crate::ConversionError { guard, error }) => {
-            Err(ConversionError { guard: guard.into_blocking(host), error: Error::Failed(error) })
+            Err(ConversionError { guard: guard.into_blocking(thread), error: Error::Failed(error) })
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::Error;
 use super::facade::run;
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
-use crate::{Attempt, FullStatus, Status};
-use leasehold_core::{FencingToken, LockName, ObservedHolder};
+use crate::Attempt;
+use crate::error::{AcquireError, ReleaseError, ResizeError, RunError};
+use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
 facade! {
-    /// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore), for
-    /// threads.
+    /// A counting semaphore across threads, processes and hosts: [`leasehold::Semaphore`](crate::Semaphore),
+    /// for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Semaphore;
 
-    settings { lease max_hold max_renewals wait retry }
+    settings { lease max_hold max_renewals max_wait retry }
 
     forward {
         /// Returns the semaphore's name.
@@ -45,8 +45,8 @@ facade! {
         /// store's reply.
         pub fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, Error<AcquireError>>;
 
-        /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit: see
-        /// [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
+        /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a
+        /// limit: see [`leasehold::Semaphore::acquire`](crate::Semaphore::acquire). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn acquire(&self) -> Result<Permit, Error<AcquireError>>;
 
@@ -64,19 +64,9 @@ facade! {
         /// Changes the number of permits for all processes: see
         /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).
         pub fn resize(&self, permits: u32) -> Result<(), Error<ResizeError>>;
-
-        /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
-        /// number of waiters. Changes nothing.
-        pub fn inspect(&self) -> Result<Status, Error<InspectError>>;
-
-        /// Returns the current state of the semaphore with the details an operator needs: see
-        /// [`leasehold::Mutex::inspect_full`](crate::Mutex::inspect_full).
-        pub fn inspect_full(&self) -> Result<FullStatus, Error<InspectError>>;
-
-        /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: see
-        /// [`leasehold::Semaphore::force_release`](crate::Semaphore::force_release).
-        pub fn force_release(&self, seen: ObservedHolder) -> Result<(), Error<ForceReleaseError>>;
     }
+
+    operator { "Releases by force the permits of one hold that was observed, dead or alive" }
 }
 
 impl Semaphore {
@@ -93,8 +83,8 @@ facade! {
     /// One or more permits of a [`Semaphore`], held as one hold: [`leasehold::Permit`](crate::Permit), for
     /// threads.
     ///
-    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it releases
-    /// its permits in the background, also in an async context and while a thread panics.
+    /// It is renewed whatever its thread does meanwhile. Any thread may use and release it. Dropping it
+    /// releases its permits in the background, also in an async context and while a thread panics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

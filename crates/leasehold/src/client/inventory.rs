@@ -5,7 +5,7 @@
 //! enough to extend it, so every lock is requested by name.
 
 use crate::client::session_info::{SessionInfo, sessions};
-use crate::engine::{Engine, Uncertain};
+use crate::engine::{CallFailure, Engine};
 use crate::error::InspectError;
 use crate::guard::status::{SharedHolder, Status};
 use crate::store::{Fault, FaultKind, Outcome};
@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// How many locks are inspected in one batch.
-const AT_ONCE: usize = 256;
+const BATCH_SIZE: usize = 256;
 
 /// One lock that is held, and its holders: [`Client::locks`](crate::Client::locks).
 ///
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 256;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = leasehold::Client::connect("memory:").await?;
 /// for lock in client.locks().await? {
-///     let host = lock.behind.as_ref().and_then(|session| session.about.as_ref()).map(|about| &about.host);
+///     let host = lock.holder_session.as_ref().and_then(|session| session.metadata.as_ref()).map(|metadata| &metadata.host);
 ///     println!("{} is held by {:?} on {host:?}, {} waiting", lock.name, lock.status.holder, lock.status.waiting);
 /// }
 /// # Ok(()) }
@@ -34,42 +34,49 @@ pub struct LockInfo {
     pub name: LockName,
     /// The kind of lock.
     pub kind: Kind,
-    /// The state of the lock, as the store reports it: held. [`Status::ours`] is not known here, and always
-    /// false.
+    /// The state of the lock, as the store reports it: held. [`Status::ours`] is always false here, since it
+    /// is not determined.
     pub status: Status,
     /// The holder's session; `None` if the lock was acquired meanwhile by a holder without one.
-    pub behind: Option<Arc<SessionInfo>>,
+    pub holder_session: Option<Arc<SessionInfo>>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<Arc<SessionInfo>>,
 }
 
 impl LockInfo {
-    /// Returns the session of one of the holders in [`Status::sharers`].
-    pub fn shared_holder_session(&self, sharer: &SharedHolder) -> Option<&SessionInfo> {
-        self.sessions.iter().find(|session| Some(session.session) == sharer.session).map(|session| &**session)
+    /// Returns the session of one of the holders in [`Status::shared_holders`].
+    pub fn shared_holder_session(&self, holder: &SharedHolder) -> Option<&SessionInfo> {
+        self.sessions.iter().find(|session| Some(session.id) == holder.session).map(|session| &**session)
     }
 }
 
 /// The locks that some session reports and that are held.
 pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError> {
     let sessions: Vec<_> = sessions(engine).await?.into_iter().map(Arc::new).collect();
-    let said: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
-    let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.session, session)).collect();
+    let reported: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
+    let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.id, session)).collect();
     let inspect = Op::Inspect(Inspect { claim: None, details: false });
-    let mut asked: Vec<_> = said.into_iter().map(|lock| (lock, inspect.clone())).collect();
+    let mut inspections: Vec<_> = reported.into_iter().map(|lock| (lock, inspect.clone())).collect();
     // A name may be reported with several kinds until it is inspected.
-    asked.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+    inspections.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     let mut held = Vec::new();
-    for some in asked.chunks(AT_ONCE) {
-        let outcomes = engine.store.execute_all(some, engine.timings.call).await;
-        for ((lock, op), outcome) in some.iter().zip(outcomes) {
-            let Some(status) = seen(engine, lock, op, outcome).await? else { continue };
+    for batch in inspections.chunks(BATCH_SIZE) {
+        let outcomes = engine.store.execute_all(batch, engine.timings.call).await;
+        for ((lock, op), outcome) in batch.iter().zip(outcomes) {
+            let Some(status) = inspected(engine, lock, op, outcome).await? else { continue };
             if status.held {
                 let known = |id: Option<SessionId>| by_id.get(&id?).map(|&session| session.clone());
-                let behind = known(status.session);
-                let concerned: BTreeSet<_> = status.sharers.iter().map(|sharer| sharer.session).collect();
-                let sessions = concerned.into_iter().filter_map(known).collect();
-                held.push(LockInfo { name: lock.name.clone(), kind: lock.kind, status, behind, sessions });
+                let holder_session = known(status.session);
+                let holder_sessions: BTreeSet<_> =
+                    status.shared_holders.iter().map(|holder| holder.session).collect();
+                let sessions = holder_sessions.into_iter().filter_map(known).collect();
+                held.push(LockInfo {
+                    name: lock.name.clone(),
+                    kind: lock.kind,
+                    status,
+                    holder_session,
+                    sessions,
+                });
             }
         }
     }
@@ -77,7 +84,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
 }
 
 /// The state of a lock; `None` if the key now has another kind. An inspection without a reply is repeated.
-async fn seen(
+async fn inspected(
     engine: &Engine,
     lock: &Lock,
     op: &Op,
@@ -87,12 +94,12 @@ async fn seen(
         Outcome::Done(reply) => Ok(reply),
         Outcome::Failed(_, fault) if !fault.is_transient() => Err(fault),
         Outcome::Failed(..) => {
-            engine.call(lock, op, engine.timings.call).await.map_err(|Uncertain { fault, .. }| fault)
+            engine.call(lock, op, engine.timings.call).await.map_err(|CallFailure { fault, .. }| fault)
         }
     };
     let fault = match reply {
-        Ok(Reply::Inspect(seen)) => return Ok(Some(Status::of(&seen, false))),
-        Ok(odd) => Fault::unexpected_reply(odd),
+        Ok(Reply::Inspect(inspection)) => return Ok(Some(Status::new(&inspection, false))),
+        Ok(other) => Fault::unexpected_reply(other),
         Err(fault) => fault,
     };
     if matches!(fault.kind, FaultKind::Refused(_)) { Ok(None) } else { Err(fault.into()) }

@@ -1,7 +1,7 @@
 //! The monitor: releases the locks of dead sessions, where no waiter would notice the death.
 //!
 //! 1. The store itself verifies that a session is dead, in the same step that releases its lock: a session
-//!    that has returned in time keeps its locks, whatever the list said.
+//!    that has sent a heartbeat in time keeps its locks, even if the list shows it as dead.
 //! 2. A round is bounded, and a lock that was settled for a dead session is not requested again: a lapsed
 //!    session acquires no more locks.
 //! 3. A store that does not reply is retried after growing pauses, up to a cap.
@@ -16,12 +16,12 @@ use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// How many locks one round settles at most.
-const A_ROUND: usize = 1024;
-/// How many locks one batch settles.
-const AT_ONCE: usize = 128;
+/// How many locks one round releases at most.
+const MAX_LOCKS_PER_ROUND: usize = 1024;
+/// How many locks one batch releases.
+const BATCH_SIZE: usize = 128;
 /// The shortest interval between two rounds.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Pauses after a round without a reply from the store: the first, and the longest.
 const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
@@ -37,10 +37,10 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// use std::time::Duration;
 ///
 /// let client = Client::builder("memory:").label("monitor on bastion").connect().await?;
-/// let monitor = client.monitor().every(Duration::from_secs(5));
+/// let monitor = client.monitor().interval(Duration::from_secs(5));
 /// let watching = tokio::spawn(monitor.run(|round| {
 ///     for evicted in &round.evicted {
-///         println!("{} was released from {:?}", evicted.name, evicted.whose);
+///         println!("{} was released from {:?}", evicted.name, evicted.label);
 ///     }
 /// }));
 /// // It runs until it is dropped.
@@ -48,10 +48,10 @@ const FAULT_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "a monitor does nothing until `run`, or `round`"]
+#[must_use = "a monitor does nothing until `run`, or `run_once`"]
 pub struct Monitor {
     client: Client,
-    every: Duration,
+    interval: Duration,
     /// The locks of dead sessions that need no further work (2).
     settled: HashMap<SessionId, HashSet<Lock>>,
 }
@@ -61,8 +61,8 @@ pub struct Monitor {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = leasehold::Client::connect("memory:").await?;
-/// let round = client.monitor().round().await;
-/// match &round.trouble {
+/// let round = client.monitor().run_once().await;
+/// match &round.fault {
 ///     None => println!("{} alive, {} dead, {} locks released", round.alive, round.dead, round.evicted.len()),
 ///     Some(fault) => println!("not finished: {fault}"),
 /// }
@@ -78,10 +78,10 @@ pub struct MonitorReport {
     /// What was released from dead sessions.
     pub evicted: Vec<Eviction>,
     /// How many locks of dead sessions remain for the next round.
-    pub left: usize,
+    pub remaining: usize,
     /// The request without a reply, or the refusal, that ended the round. If the store executed it
     /// nevertheless, `evicted` may lack its effect.
-    pub trouble: Option<Fault>,
+    pub fault: Option<Fault>,
 }
 
 /// One lock that was released from one dead session.
@@ -95,7 +95,7 @@ pub struct Eviction {
     /// The dead session.
     pub session: SessionId,
     /// Its label; `None` if it cannot be read.
-    pub whose: Option<Label>,
+    pub label: Option<Label>,
     /// The fencing token of its hold; `None` if it had only a queue entry.
     pub fence: Option<FencingToken>,
 }
@@ -111,37 +111,37 @@ impl Client {
 
 impl Monitor {
     pub(crate) fn new(client: Client) -> Self {
-        let session = client.engine.timings.session.unwrap_or(Client::SESSION);
-        Self { client, every: session / 4, settled: HashMap::new() }
+        let session = client.engine.timings.session.unwrap_or(Client::DEFAULT_SESSION_TTL);
+        Self { client, interval: session / 4, settled: HashMap::new() }
     }
 
     /// Sets the interval between rounds, with a jitter of a quarter. Default: a quarter of the client's
     /// session time; at least 100 ms.
-    pub fn every(mut self, every: Duration) -> Self {
-        self.every = every.max(SHORTEST);
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval.max(MIN_INTERVAL);
         self
     }
 
-    /// Runs rounds until the future is dropped, and passes the report of each to `told`. Evictions are also
-    /// logged. While the store does not reply, it pauses for only 0.5 to 5 s, since the store removes dead
-    /// sessions soon.
+    /// Runs rounds until the future is dropped, and passes the report of each to `on_report`. Evictions are
+    /// also logged. While the store does not reply, it pauses for only 0.5 to 5 s, since the store removes
+    /// dead sessions soon.
     ///
     /// Cancel safety: dropping the future stops the monitor. A round in progress may take effect without a
     /// report.
-    pub async fn run(mut self, mut told: impl FnMut(&MonitorReport)) -> Infallible {
+    pub async fn run(mut self, mut on_report: impl FnMut(&MonitorReport)) -> Infallible {
         let engine = self.client.engine.clone();
         let (first, most) = FAULT_PAUSE;
         let mut fault_pause = first;
         loop {
-            let round = self.round().await;
-            told(&round);
-            let pause = if round.trouble.is_some() {
+            let round = self.run_once().await;
+            on_report(&round);
+            let pause = if round.fault.is_some() {
                 let pause = fault_pause;
                 fault_pause = (fault_pause * 2).min(most);
                 pause
             } else {
                 fault_pause = first;
-                self.every
+                self.interval
             };
             let again_at = engine.environment.now() + pause * 3 / 4 + jitter(&*engine.environment, pause / 2);
             engine.environment.sleep_until(again_at).await;
@@ -151,14 +151,14 @@ impl Monitor {
     /// Runs one round: lists the sessions, and releases the locks of dead ones, 1024 at most.
     ///
     /// Cancel safety: as for [`run`](Self::run).
-    pub async fn round(&mut self) -> MonitorReport {
+    pub async fn run_once(&mut self) -> MonitorReport {
         let mut report = MonitorReport::default();
         let engine = self.client.engine.clone();
         let sessions = match engine.list_sessions().await {
             Ok(sessions) => sessions,
             Err(failed) => {
                 tracing::warn!(fault = %failed.fault, "the sessions could not be listed");
-                report.trouble = Some(failed.fault);
+                report.fault = Some(failed.fault);
                 return report;
             }
         };
@@ -167,12 +167,12 @@ impl Monitor {
         (report.alive, report.dead) = (alive.len(), dead.len());
         let known: HashSet<_> = dead.iter().map(|session| session.session).collect();
         self.settled.retain(|session, _| known.contains(session));
-        let mut asked = self.unsettled(&dead);
-        report.left = asked.len();
-        asked.truncate(A_ROUND);
-        for some in asked.chunks(AT_ONCE) {
-            self.evict(some, &mut report).await;
-            if report.trouble.is_some() {
+        let mut unsettled = self.unsettled(&dead);
+        report.remaining = unsettled.len();
+        unsettled.truncate(MAX_LOCKS_PER_ROUND);
+        for batch in unsettled.chunks(BATCH_SIZE) {
+            self.evict(batch, &mut report).await;
+            if report.fault.is_some() {
                 break;
             }
         }
@@ -188,18 +188,18 @@ impl Monitor {
         held.filter(|(session, lock)| !is_settled(session, lock)).collect()
     }
 
-    async fn evict(&mut self, some: &[(&SessionEntry, &Lock)], report: &mut MonitorReport) {
+    async fn evict(&mut self, batch: &[(&SessionEntry, &Lock)], report: &mut MonitorReport) {
         let engine = self.client.engine.clone();
         let op = |(session, lock): &(&SessionEntry, &Lock)| {
             let evict = Evict { session: session.session, actor: engine.label.clone() };
             ((*lock).clone(), Op::Evict(evict))
         };
-        let ops: Vec<_> = some.iter().map(op).collect();
+        let ops: Vec<_> = batch.iter().map(op).collect();
         let outcomes = engine.store.execute_all(&ops, engine.timings.call).await;
-        for ((session, lock), outcome) in some.iter().zip(outcomes) {
+        for ((session, lock), outcome) in batch.iter().zip(outcomes) {
             match outcome {
-                // The session has returned (1).
-                Outcome::Done(Reply::Evict(Evicted::Alive)) => report.left -= 1,
+                // The session is alive again (1).
+                Outcome::Done(Reply::Evict(Evicted::Alive)) => report.remaining -= 1,
                 Outcome::Done(Reply::Evict(Evicted::Removed { fence, was_queued })) => {
                     self.settle(session, lock, report);
                     if fence.is_some() || was_queued {
@@ -210,7 +210,7 @@ impl Monitor {
                 Outcome::Done(_) => self.settle(session, lock, report),
                 Outcome::Failed(_, fault) => {
                     tracing::warn!(%lock, session = %session.session, %fault, "not taken from a dead session yet");
-                    report.trouble = Some(fault);
+                    report.fault = Some(fault);
                 }
             }
         }
@@ -218,17 +218,17 @@ impl Monitor {
 
     fn settle(&mut self, session: &SessionEntry, lock: &Lock, report: &mut MonitorReport) {
         self.settled.entry(session.session).or_default().insert(lock.clone());
-        report.left -= 1;
+        report.remaining -= 1;
     }
 }
 
 fn eviction(dead: &SessionEntry, lock: &Lock, fence: Option<FencingToken>) -> Eviction {
-    let whose = SessionMetadata::from_json(&dead.metadata).map(|about| about.label);
-    let (session, label) = (dead.session, whose.as_ref().map(Label::as_str).unwrap_or_default());
+    let label = SessionMetadata::from_json(&dead.metadata).map(|metadata| metadata.label);
+    let (session, text) = (dead.session, label.as_ref().map(Label::as_str).unwrap_or_default());
     if let Some(fence) = fence {
-        tracing::warn!(%lock, %session, label, %fence, "taken from a dead session");
+        tracing::warn!(%lock, %session, label = text, %fence, "taken from a dead session");
     } else {
-        tracing::info!(%lock, %session, label, "removed the queue entry of a dead session");
+        tracing::info!(%lock, %session, label = text, "removed the queue entry of a dead session");
     }
-    Eviction { name: lock.name.clone(), session, whose, fence }
+    Eviction { name: lock.name.clone(), session, label, fence }
 }

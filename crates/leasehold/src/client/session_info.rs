@@ -1,4 +1,4 @@
-//! The sessions of a store, as they have told of themselves.
+//! The sessions of a store, as reported by their clients.
 
 use crate::engine::Engine;
 use crate::error::InspectError;
@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = leasehold::Client::builder("memory:").session_label("zone", "eu-1").connect().await?;
 /// for session in client.sessions().await? {
-///     let Some(about) = &session.about else { continue };
+///     let Some(metadata) = &session.metadata else { continue };
 ///     let state = if session.alive_for.is_some() { "alive" } else { "dead" };
-///     println!("{} on {} (process {}): {state}, {} locks", about.program, about.host, about.pid, session.locks.len());
+///     println!("{} on {} (process {}): {state}, {} locks", metadata.program, metadata.host, metadata.pid, session.locks.len());
 /// }
 /// # Ok(()) }
 /// ```
@@ -22,10 +22,10 @@ use std::time::{Duration, SystemTime};
 pub struct SessionInfo {
     /// The session's id. In a store of several servers, a client's sessions share one id and are listed as
     /// one; those that have lapsed are listed separately.
-    pub session: SessionId,
+    pub id: SessionId,
     /// The client's own description; `None` if another version wrote it in a format that this one cannot
     /// read.
-    pub about: Option<SessionMetadata>,
+    pub metadata: Option<SessionMetadata>,
     /// How long it lives without another heartbeat; `None` if it is dead, and not removed yet.
     /// [`Duration::MAX`] if the store itself knows which processes live, and no heartbeats are sent.
     pub alive_for: Option<Duration>,
@@ -34,10 +34,10 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
-    fn of(entry: SessionEntry) -> Self {
+    fn from_entry(entry: SessionEntry) -> Self {
         Self {
-            session: entry.session,
-            about: SessionMetadata::from_json(&entry.metadata),
+            id: entry.session,
+            metadata: SessionMetadata::from_json(&entry.metadata),
             alive_for: entry.alive_ms.map(|ms| match ms {
                 u64::MAX => Duration::MAX,
                 ms => Duration::from_millis(ms),
@@ -48,12 +48,12 @@ impl SessionInfo {
 
     /// Returns when it started, by the wall clock of its machine.
     pub fn since(&self) -> Option<SystemTime> {
-        SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(self.about.as_ref()?.started_ms))
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(self.metadata.as_ref()?.started_ms))
     }
 }
 
 /// The sessions of a store. A store that keeps none fails: an empty list would be false.
 pub(crate) async fn sessions(engine: &Engine) -> Result<Vec<SessionInfo>, InspectError> {
     let entries = engine.list_sessions().await.map_err(|failed| failed.fault)?;
-    Ok(entries.into_iter().map(SessionInfo::of).collect())
+    Ok(entries.into_iter().map(SessionInfo::from_entry).collect())
 }

@@ -7,11 +7,11 @@
 //! 3. A client never attaches a hold that it was asked to release, and attaches each at most once: two guards of one
 //!    hold would release each other's. It remembers a hold for this as long as a store may keep it.
 
-use super::loss::explain;
+use super::loss::query_loss_reason;
 use super::session::{Mailbox, Session, fresh_id};
 use super::{
-    AcquireFailure, AcquireParams, AcquiredHold, Answer, Engine, FAR, Hold, LockEntry, LockTable, LostReason,
-    NotReleased, Uncertain, acquire, confirm, read_release,
+    AcquireFailure, AcquireParams, AcquiredHold, Answer, CallFailure, Engine, Hold, LockEntry, LockTable,
+    LostReason, NEVER, NotReleased, acquire, confirm, read_release,
 };
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::machine::contender::Grant;
@@ -58,8 +58,13 @@ pub(crate) enum NotExtended {
 }
 
 /// A session for one detached hold. No store tracks it, and its absence means nothing (1).
-pub(crate) fn own_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
-    Arc::new(Session::new(engine.store.partition(lock), fresh_id(&*engine.environment), Liveness::Lease, FAR))
+pub(crate) fn detached_session(engine: &Engine, lock: &Lock) -> Arc<Session> {
+    Arc::new(Session::new(
+        engine.store.partition(lock),
+        fresh_id(&*engine.environment),
+        Liveness::Lease,
+        NEVER,
+    ))
 }
 
 /// Acquires a lock under a session of its own (1).
@@ -67,29 +72,29 @@ pub(crate) async fn acquire_detached(
     engine: &Engine,
     lock: &Lock,
     session: SessionId,
-    mut pursuit: AcquireParams,
+    mut params: AcquireParams,
     lease: Lease,
 ) -> Result<Detached, NotDetached> {
     let locks = Arc::new(LockTable::new(engine.environment.clone()));
-    let place = engine.store.partition(lock);
-    let entry = locks.entry(lock, place, session);
-    engine.locks.receive(&entry);
+    let partition = engine.store.partition(lock);
+    let entry = locks.entry(lock, partition, session);
+    engine.locks.add_detached(&entry);
     // A client that does not queue receives no messages.
-    let mailbox = if pursuit.terms.queue {
-        let mailbox = Mailbox { store: &*engine.store, place, session };
-        open(engine, &mailbox, locks, &mut pursuit).await.map_err(NotDetached::AcquireFailure)?;
+    let mailbox = if params.terms.queue {
+        let mailbox = Mailbox { store: &*engine.store, partition, session };
+        open(engine, &mailbox, locks, &mut params).await.map_err(NotDetached::AcquireFailure)?;
         Some(mailbox)
     } else {
         None
     };
-    let AcquiredHold { hold, grant, inside, kept: _ } =
-        acquire(engine, &entry, &pursuit).await.map_err(NotDetached::AcquireFailure)?;
-    let mut unkept = Unkept { engine, hold, kept: false };
-    drop(inside);
+    let AcquiredHold { hold, grant, permit, keep: _ } =
+        acquire(engine, &entry, &params).await.map_err(NotDetached::AcquireFailure)?;
+    let mut unextended = UnextendedHold { engine, hold, done: false };
+    drop(permit);
     drop(mailbox);
-    let kept = engine.unless_shut(unkept.keep(&grant, lease, pursuit.limit)).await;
+    let detached = engine.unless_shut(unextended.extend(&grant, lease, params.limit)).await;
     // Otherwise a shutdown found the hold in the lock entry and released it.
-    kept.unwrap_or(Err(NotDetached::AcquireFailure(AcquireFailure::Closed)))
+    detached.unwrap_or(Err(NotDetached::AcquireFailure(AcquireFailure::Closed)))
 }
 
 /// Opens the mailbox of an acquisition. If that fails for a transient reason, the waiter polls instead.
@@ -97,32 +102,33 @@ async fn open(
     engine: &Engine,
     mailbox: &Mailbox<'_>,
     locks: Arc<LockTable>,
-    pursuit: &mut AcquireParams,
+    params: &mut AcquireParams,
 ) -> Result<(), AcquireFailure> {
     let now = engine.environment.now();
     let call = engine.timings.call;
-    let within = pursuit.limit.map_or(call, |limit| limit.since(now).min(call));
-    let Err(fault) = engine.store.open_mailbox(mailbox.place, mailbox.session, locks, within).await else {
+    let within = params.limit.map_or(call, |limit| limit.since(now).min(call));
+    let Err(fault) = engine.store.open_mailbox(mailbox.partition, mailbox.session, locks, within).await
+    else {
         return Ok(());
     };
-    let over = pursuit.limit.is_some_and(|limit| limit <= engine.environment.now());
+    let over = params.limit.is_some_and(|limit| limit <= engine.environment.now());
     if over || !fault.is_transient() {
         return Err(AcquireFailure::Fault { fault, executed: Executed::No });
     }
-    Arc::make_mut(&mut pursuit.terms).poll_often = true;
+    Arc::make_mut(&mut params.terms).poll_often = true;
     Ok(())
 }
 
 /// A granted hold that does not have the requested lease yet (2).
-struct Unkept<'a> {
+struct UnextendedHold<'a> {
     engine: &'a Engine,
     hold: Arc<Hold>,
-    /// Set once it belongs to the caller, or is known to be gone.
-    kept: bool,
+    /// Set once it belongs to the caller, or is known to be lost.
+    done: bool,
 }
 
-impl Unkept<'_> {
-    async fn keep(
+impl UnextendedHold<'_> {
+    async fn extend(
         &mut self,
         grant: &Grant,
         lease: Lease,
@@ -139,47 +145,52 @@ impl Unkept<'_> {
                 let limit = limit.map_or(valid_until, |limit| limit.min(valid_until));
                 confirm(engine, hold, Some(limit)).await.map_err(NotDetached::AcquireFailure)?;
                 if valid_until <= engine.environment.now() {
-                    return Err(NotDetached::AcquireFailure(AcquireFailure::TooSlow));
+                    return Err(NotDetached::AcquireFailure(AcquireFailure::LeaseTooShort));
                 }
-                self.kept = true;
+                self.done = true;
                 let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
                 Ok(Detached { claim, fence, lease, valid_until })
             }
-            Ok(_) => Err(NotDetached::AcquireFailure(AcquireFailure::TooSlow)),
-            Err(Unextended::NotHeld) => {
+            Ok(_) => Err(NotDetached::AcquireFailure(AcquireFailure::LeaseTooShort)),
+            Err(ExtendFailure::NotHeld) => {
                 let in_time = engine.environment.now() < grant.valid_until;
-                self.kept = true;
-                let reason = why(self.engine, &self.hold.lock, &self.hold.claim, in_time).await;
+                self.done = true;
+                let reason = loss_reason(self.engine, &self.hold.lock, &self.hold.claim, in_time).await;
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Lost(reason) })
             }
-            Err(Unextended::Fault(fault)) => {
+            Err(ExtendFailure::Fault(fault)) => {
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Fault(fault) })
             }
         }
     }
 }
 
-impl Drop for Unkept<'_> {
+impl Drop for UnextendedHold<'_> {
     fn drop(&mut self) {
-        let _inside = self.engine.gate.inside();
-        if !self.kept {
-            self.engine.keeper.give_back(&self.hold);
+        let _permit = self.engine.gate.permit();
+        if !self.done {
+            self.engine.keeper.release(&self.hold);
         }
     }
 }
 
 /// Sends a request about a hold that no shutdown releases. A client that was shut down sends nothing more.
-async fn ask(engine: &Engine, lock: &Lock, op: &Op, within: Duration) -> Result<Answer<Reply>, Uncertain> {
-    let reply = engine.unless_shut(engine.ask(lock, op, within)).await;
+async fn request(
+    engine: &Engine,
+    lock: &Lock,
+    op: &Op,
+    within: Duration,
+) -> Result<Answer<Reply>, CallFailure> {
+    let reply = engine.unless_shut(engine.request(lock, op, within)).await;
     reply.unwrap_or_else(|| {
         let text = "this client was shut down; use another client to release the hold".to_owned();
         let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "the client");
-        Err(Uncertain { fault, executed: Executed::Unknown })
+        Err(CallFailure { fault, executed: Executed::Unknown })
     })
 }
 
 /// Why an extend did nothing.
-enum Unextended {
+enum ExtendFailure {
     NotHeld,
     Fault(Fault),
 }
@@ -191,7 +202,7 @@ async fn extend(
     claim: &Claim,
     lease: Duration,
     within: Duration,
-) -> Result<Moment, Unextended> {
+) -> Result<Moment, ExtendFailure> {
     let sent_at = engine.environment.now();
     // It is not known when the record was last renewed, and no keeper renews it: each extend does.
     let op = Op::Extend(Extend {
@@ -200,19 +211,19 @@ async fn extend(
         keep_record: true,
         reserve: None,
     });
-    match ask(engine, lock, &op, within).await.map(|answer| answer.reply) {
+    match request(engine, lock, &op, within).await.map(|answer| answer.reply) {
         Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
-        Ok(Reply::Extend(Extended::NotHeld)) => Err(Unextended::NotHeld),
-        Ok(odd) => Err(Unextended::Fault(Fault::unexpected_reply(odd))),
-        Err(failed) => Err(Unextended::Fault(failed.fault)),
+        Ok(Reply::Extend(Extended::NotHeld)) => Err(ExtendFailure::NotHeld),
+        Ok(other) => Err(ExtendFailure::Fault(Fault::unexpected_reply(other))),
+        Err(failed) => Err(ExtendFailure::Fault(failed.fault)),
     }
 }
 
-async fn why(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> LostReason {
-    explain(&*engine.store, &*engine.environment, engine.timings, lock, claim, in_time).await
+async fn loss_reason(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> LostReason {
+    query_loss_reason(&*engine.store, &*engine.environment, engine.timings, lock, claim, in_time).await
 }
 
-/// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder can tell.
+/// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder knows.
 pub(crate) async fn extend_detached(
     engine: &Engine,
     lock: &Lock,
@@ -222,13 +233,15 @@ pub(crate) async fn extend_detached(
 ) -> Result<(), NotExtended> {
     match extend(engine, lock, claim, lease, engine.timings.call).await {
         Ok(_) => Ok(()),
-        Err(Unextended::NotHeld) => Err(NotExtended::Lost(why(engine, lock, claim, in_time).await)),
-        Err(Unextended::Fault(fault)) => Err(NotExtended::Fault(fault)),
+        Err(ExtendFailure::NotHeld) => {
+            Err(NotExtended::Lost(loss_reason(engine, lock, claim, in_time).await))
+        }
+        Err(ExtendFailure::Fault(fault)) => Err(NotExtended::Fault(fault)),
     }
 }
 
-/// Releases a detached hold. From the first poll on this client does not attach it (3). `pass` is the release action,
-/// and `may_last` how long the store may keep the hold.
+/// Releases a detached hold. From the first poll on this client does not attach it (3). `may_last` is how long the
+/// store may keep the hold.
 pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
@@ -240,7 +253,7 @@ pub(crate) async fn release_detached(
     let now = engine.environment.now();
     let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), action, next: None });
-    match ask(engine, lock, &op, engine.timings.call).await {
+    match request(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if !attached {
                 // The store reports the release to later attempts to attach, and none is in flight here.
@@ -248,10 +261,11 @@ pub(crate) async fn release_detached(
             }
             read_release(released, in_time, unanswered).map(drop)
         }
-        Ok(odd) => {
-            Err(NotReleased::Fault { fault: Fault::unexpected_reply(odd.reply), executed: Executed::Unknown })
-        }
-        Err(Uncertain { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
+        Ok(other) => Err(NotReleased::Fault {
+            fault: Fault::unexpected_reply(other.reply),
+            executed: Executed::Unknown,
+        }),
+        Err(CallFailure { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
     }
 }
 
@@ -282,21 +296,22 @@ pub(crate) async fn attach(
         Ok(valid_until) => {
             let entry = if lock.kind.is_shared() { engine.own_entry(lock) } else { engine.entry(lock) };
             // It lives by its lease alone, even if the client that attaches it has a session.
-            let session = Arc::new(Session::new(entry.place, claim.hold.session(), Liveness::Lease, FAR));
+            let session =
+                Arc::new(Session::new(entry.partition, claim.hold.session(), Liveness::Lease, NEVER));
             let weak = Arc::downgrade(&entry);
             let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, weak));
             hold.may_last(may_last_until);
             // Another handle released it while it was extended.
             let released = || NotAttached::NotExtended(NotExtended::Lost(LostReason::Released));
             reserved.fill(&hold).ok_or_else(released)?;
-            entry.occupy(&hold);
+            entry.attach(&hold);
             Ok((entry, hold))
         }
-        Err(Unextended::NotHeld) => {
-            let reason = why(engine, lock, &claim, in_time).await;
+        Err(ExtendFailure::NotHeld) => {
+            let reason = loss_reason(engine, lock, &claim, in_time).await;
             Err(NotAttached::NotExtended(NotExtended::Lost(reason)))
         }
-        Err(Unextended::Fault(fault)) => Err(NotAttached::NotExtended(NotExtended::Fault(fault))),
+        Err(ExtendFailure::Fault(fault)) => Err(NotAttached::NotExtended(NotExtended::Fault(fault))),
     }
 }
 

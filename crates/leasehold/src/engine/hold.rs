@@ -1,6 +1,7 @@
 //! A hold: what this process holds at the store. Shared by its guard and the keeper.
+//!
+//! Also what a hold and its keeper report to the lock entry, and what they learn from it.
 
-use super::local::reservation::{Heard, Rest};
 use super::session::Session;
 use leasehold_core::{Claim, FencingToken, Label, Lock, Moment, TokenBlock};
 use leasehold_store::Environment;
@@ -80,29 +81,9 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// What a hold, and its keeper, report to the entry that the hold occupies.
-pub(super) trait HoldEvents: Send + Sync {
-    /// The hold is over: it does not occupy the entry any more.
-    fn vacate(&self, hold: &Hold);
-
-    /// Handles the store's reply about a reserved token block. With an empty queue the hold may have to be returned.
-    /// Or the store was asked on behalf of a holder that did not want the hold kept, and must be asked again for one
-    /// that does, so that it notifies this process of other waiters.
-    fn handle_reserved(
-        &self,
-        hold: &Hold,
-        reserved: Option<(TokenBlock, bool)>,
-        told: bool,
-        sent_at: Moment,
-    ) -> Heard;
-
-    /// A notification says that another process wants the lock. Returns whether the hold must be returned: the queue
-    /// is empty, and the hold should not be kept.
-    fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
-
-    /// Checks whether a cached hold has been kept for its whole time.
-    fn end_rest(&self, now: Moment) -> Rest;
-}
+/// Identifies a hold in the keeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct KeepId(pub(super) u64);
 
 /// One hold.
 pub(crate) struct Hold {
@@ -110,7 +91,7 @@ pub(crate) struct Hold {
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
     /// The token by which the store knows the hold. Differs from `fence` after a hand-off inside the process.
-    pub(super) known_as: FencingToken,
+    pub(super) store_fence: FencingToken,
     pub(super) session: Arc<Session>,
     entry: Weak<dyn HoldEvents>,
     /// Microseconds of the client's clock; zero once the hold is lost.
@@ -119,7 +100,7 @@ pub(crate) struct Hold {
     /// starts from it.
     kept_until: AtomicU64,
     /// Set once its guard was released and the process keeps it for hand-off: a loss is not reported any more.
-    passed: AtomicBool,
+    idle: AtomicBool,
     /// Microseconds of the same clock: until when the store may keep the hold if every request was executed as late
     /// as its sender waits.
     may_last_until: AtomicU64,
@@ -148,12 +129,12 @@ impl Hold {
             lock,
             claim,
             fence,
-            known_as: fence,
+            store_fence: fence,
             session,
             entry,
             valid_until: AtomicU64::new(valid_until.as_micros()),
             kept_until: AtomicU64::new(valid_until.as_micros()),
-            passed: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
             lease: AtomicU64::new(0),
             capped: OnceLock::new(),
@@ -165,7 +146,7 @@ impl Hold {
 
     /// The same hold at the store for the next local holder, with a fencing token of its own. It counts for that
     /// holder only once the keeper says until when.
-    pub(super) fn handed_on(&self, fence: FencingToken) -> Self {
+    pub(super) fn handed_off(&self, fence: FencingToken) -> Self {
         let next = Self::new(
             self.lock.clone(),
             self.claim.clone(),
@@ -176,17 +157,17 @@ impl Hold {
         );
         next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
         next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
-        Self { known_as: self.known_as, ..next }
+        Self { store_fence: self.store_fence, ..next }
     }
 
-    /// Its guard was released, and the process keeps it for hand-off.
-    pub(super) fn pass(&self) {
-        self.passed.store(true, Ordering::Release);
+    /// Marks it as idle: its guard was released, and the process keeps it for hand-off.
+    pub(super) fn set_idle(&self) {
+        self.idle.store(true, Ordering::Release);
     }
 
-    /// Whether its guard was released.
-    pub(super) fn is_passed(&self) -> bool {
-        self.passed.load(Ordering::Acquire)
+    /// Whether it is idle.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle.load(Ordering::Acquire)
     }
 
     /// Until when the store keeps it, for the next holder of a hand-off.
@@ -238,25 +219,25 @@ impl Hold {
     }
 
     /// From now on only its cap ends it.
-    pub(super) fn reach_cap(&self) {
+    pub(super) fn set_capped(&self) {
         // Has no effect if it was set before.
         let _ = self.capped.set(());
     }
 
     /// Whether it was found to be gone.
-    pub(super) fn is_doubted(&self) -> bool {
+    pub(super) fn is_invalid(&self) -> bool {
         self.leased_until() == Moment::ZERO
     }
 
     /// The store has extended it.
-    pub(super) fn raise(&self, valid_until: Moment) {
+    pub(super) fn extend_validity(&self, valid_until: Moment) {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
         // A refusal means that it is lost or lasts longer already.
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
     /// The store keeps it until then.
-    pub(super) fn keep_until(&self, kept_until: Moment) {
+    pub(super) fn set_kept_until(&self, kept_until: Moment) {
         self.kept_until.fetch_max(kept_until.as_micros(), Ordering::AcqRel);
     }
 
@@ -271,7 +252,7 @@ impl Hold {
     }
 
     /// Sets the lease that it is renewed with.
-    pub(crate) fn plan(&self, lease: Duration) {
+    pub(crate) fn set_lease(&self, lease: Duration) {
         self.lease.store(u64::try_from(lease.as_micros()).unwrap_or(u64::MAX), Ordering::Release);
     }
 
@@ -281,22 +262,22 @@ impl Hold {
     }
 
     /// Limits its validity, unless it is extended.
-    pub(crate) fn cap(&self, until: Moment) {
+    pub(crate) fn limit_validity(&self, until: Moment) {
         self.valid_until.fetch_min(until.as_micros(), Ordering::AcqRel);
     }
 
     /// Invalidates it now. The reason may follow.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn invalidate(&self) {
         self.valid_until.store(0, Ordering::Release);
     }
 
     /// Marks it as lost and signals the loss.
     pub(crate) fn lose(&self, reason: LostReason) {
-        self.doubt();
-        if self.is_passed() {
+        self.invalidate();
+        if self.is_idle() {
             // Its last guard was released, so there is no holder to inform. Queued tasks send their own requests.
             if let Some(entry) = self.entry.upgrade() {
-                entry.vacate(self);
+                entry.remove_hold(self);
             }
             return;
         }
@@ -317,7 +298,7 @@ impl Hold {
             signal.cancel();
         }
         if let Some(entry) = self.entry.upgrade() {
-            entry.vacate(self);
+            entry.remove_hold(self);
         }
     }
 
@@ -347,9 +328,62 @@ impl fmt::Debug for Hold {
     }
 }
 
+/// A request for a hold that is handed off: it reserves fencing tokens and reports whether other clients wait.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ReserveRequest {
+    /// The lease that the next holder needs at least, if the hold must be extended as well.
+    pub(super) lease: Option<Duration>,
+    /// Set to be notified when another process wants the lock.
+    pub(super) notify_wanted: bool,
+}
+
+/// What the keeper does after the reply to a [`ReserveRequest`].
+pub(super) enum AfterReserve {
+    /// Nothing: the holder or the queue continues.
+    Nothing,
+    /// Asks the store once more.
+    Request(ReserveRequest),
+    /// Returns the hold to the store.
+    Release,
+}
+
+/// The result of checking the lock entry of an idle hold.
+pub(super) enum IdleCheck {
+    /// It has a holder, or is about to.
+    InUse,
+    /// It is kept until then.
+    Until(Moment),
+    /// It must be returned to the store.
+    Over,
+}
+
+/// What a hold, and its keeper, report to the lock entry that the hold occupies.
+pub(super) trait HoldEvents: Send + Sync {
+    /// The hold is over: it does not occupy the entry any more.
+    fn remove_hold(&self, hold: &Hold);
+
+    /// Handles the store's reply to a reserve request. With an empty queue the hold may have to be returned. Another
+    /// request is due if this one did not subscribe to notifications of other waiters, and the hold is to be kept by
+    /// now.
+    fn handle_reserved(
+        &self,
+        hold: &Hold,
+        reserved: Option<(TokenBlock, bool)>,
+        subscribed: bool,
+        sent_at: Moment,
+    ) -> AfterReserve;
+
+    /// Handles a notification that another process wants the lock. Returns whether the hold must be returned: the
+    /// queue is empty, and the hold is idle.
+    fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool;
+
+    /// Checks whether the idle time of a hold is over.
+    fn check_idle(&self, now: Moment) -> IdleCheck;
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::FAR;
+    use super::super::NEVER;
     use super::*;
     use leasehold_core::{HoldId, Liveness, SessionId};
 
@@ -357,19 +391,20 @@ mod tests {
         let session = SessionId::from_random([1; 12]);
         let claim = Claim { hold: HoldId::from_random(session, [2; 16]), value: None };
         let lock = Lock::mutex("job".parse().expect("a good name"));
-        let session = Arc::new(Session::new(leasehold_core::Partition::ONLY, session, Liveness::Lease, FAR));
-        Hold::new(lock, claim, FencingToken::new(1), FAR, session, Weak::<crate::engine::LockEntry>::new())
+        let session =
+            Arc::new(Session::new(leasehold_core::Partition::ONLY, session, Liveness::Lease, NEVER));
+        Hold::new(lock, claim, FencingToken::new(1), NEVER, session, Weak::<crate::engine::LockEntry>::new())
     }
 
     /// The query for the reason listens to the hold's own signal before the hold joins a set.
     #[test]
     fn a_hold_with_a_listener_fires_the_signal_of_its_set_as_well() {
         let (hold, shared) = (hold(), CancellationToken::new());
-        let heard = hold.signal().clone();
+        let own = hold.signal().clone();
         hold.share_signal(&shared);
         assert!(!shared.is_cancelled());
         hold.lose(LostReason::ForceReleased);
-        assert!(heard.is_cancelled() && shared.is_cancelled());
+        assert!(own.is_cancelled() && shared.is_cancelled());
     }
 
     #[test]

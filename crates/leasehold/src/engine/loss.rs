@@ -10,26 +10,26 @@ use std::time::Duration;
 /// lease had not ended by the holder's own clock.
 ///
 /// Cancel safety: if the future is dropped, the loss is signaled at once, as expired.
-pub(crate) async fn announce(
+pub(crate) async fn report_loss(
     store: &dyn Store,
     environment: &dyn Environment,
     timings: Timings,
     hold: &Hold,
     in_time: bool,
 ) {
-    let untold = Untold(hold);
+    let unreported = UnreportedLoss(hold);
     tokio::select! {
         biased;
-        // Another task has ended it, such as its release; the store is not asked again.
+        // Another task has ended it, for example its release: no need to query the store again.
         () = hold.signal().cancelled() => {}
-        reason = explain(store, environment, timings, &hold.lock, &hold.claim, in_time) => untold.0.lose(reason),
+        reason = query_loss_reason(store, environment, timings, &hold.lock, &hold.claim, in_time) => unreported.0.lose(reason),
     }
 }
 
 /// Signals the loss at the latest when dropped.
-struct Untold<'a>(&'a Hold);
+struct UnreportedLoss<'a>(&'a Hold);
 
-impl Drop for Untold<'_> {
+impl Drop for UnreportedLoss<'_> {
     fn drop(&mut self) {
         // Has no effect if the loss was reported before.
         self.0.lose(LostReason::Expired);
@@ -37,7 +37,7 @@ impl Drop for Untold<'_> {
 }
 
 /// Queries the store for why a hold is gone.
-pub(super) async fn explain(
+pub(super) async fn query_loss_reason(
     store: &dyn Store,
     environment: &dyn Environment,
     timings: Timings,
@@ -49,15 +49,15 @@ pub(super) async fn explain(
     let within = timings.call.min(Duration::from_secs(1));
     match call(store, environment, lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
-            seen.hold_status.map_or(LostReason::Expired, |fate| reason(fate, seen.holder, in_time))
+            seen.hold_status.map_or(LostReason::Expired, |status| reason(status, seen.holder, in_time))
         }
         _ => LostReason::Expired,
     }
 }
 
 /// Maps the state of a hold to the reason of its loss. A key that is missing before its lease ended was removed.
-pub(super) fn reason(fate: HoldStatus, holder: Option<Holder>, in_time: bool) -> LostReason {
-    match fate {
+pub(super) fn reason(status: HoldStatus, holder: Option<Holder>, in_time: bool) -> LostReason {
+    match status {
         HoldStatus::Superseded => LostReason::TakenOver { by: holder.and_then(|holder| holder.label) },
         HoldStatus::Vanished if in_time => LostReason::Removed,
         HoldStatus::Forgotten if in_time => LostReason::StoreLostData,

@@ -1,11 +1,11 @@
 //! The engine: the only code that waits for, renews and releases locks. Every kind of lock uses it.
 //!
 //! A *hold* is what the process holds at the store; a guard is the handle that a task has to it. The tasks of a
-//! process that want the same lock queue at its lock entry ([`entry`]). The task at the front of that queue contends
+//! process that want the same lock queue at its lock entry ([`local::lock_entry`]). The task at the front of that queue contends
 //! at the store for the whole process.
 //!
 //! 1. A process has at most one acquire request in flight per lock, except after a task dropped its request.
-//! 2. A hold is spent once its release has been sent for the first time: it is never handed on after that.
+//! 2. Once the release of a hold has been sent, the hold is never handed off.
 //! 3. A future dropped at any await leaves either nothing behind or a cleanup with the keeper.
 
 mod acquire;
@@ -21,22 +21,20 @@ mod shutdown;
 mod shutdown_gate;
 
 pub(crate) use acquire::confirm::confirm;
-pub(crate) use acquire::params::{AcquireFailure, AcquireParams};
 pub(crate) use acquire::several::{MultiBlocked, acquire_all};
-pub(crate) use acquire::{AcquiredHold, acquire, take_kept};
+pub(crate) use acquire::{AcquireFailure, AcquireParams, AcquiredHold, acquire, take_idle};
 pub(crate) use detached::{
-    Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, extend_detached, own_session,
-    release_detached,
+    Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, detached_session,
+    extend_detached, release_detached,
 };
-pub(crate) use hold::Hold;
 pub use hold::LostReason;
-pub(crate) use keeper::keep_id::KeepId;
+pub(crate) use hold::{Hold, KeepId};
 pub(crate) use local::lock_entry::LockEntry;
 pub(crate) use local::lock_entry::handoff::ReleasePolicy;
-pub(crate) use loss::announce;
-pub(crate) use observe::Watching;
+pub(crate) use loss::report_loss;
+pub(crate) use observe::LeaderWatch;
 use release::read_release;
-pub(crate) use release::{NotReleased, abandon, carry_on, release};
+pub(crate) use release::{NotReleased, abandon, continue_release, release};
 pub(crate) use session::Session;
 pub use shutdown::{ShutdownError, Unreturned};
 
@@ -73,7 +71,7 @@ pub(crate) struct Timings {
 }
 
 /// A moment that never comes.
-const FAR: Moment = Moment::from_micros(u64::MAX);
+const NEVER: Moment = Moment::from_micros(u64::MAX);
 
 /// The engine of one client.
 pub(crate) struct Engine {
@@ -88,9 +86,9 @@ pub(crate) struct Engine {
     attached: Attached,
 }
 
-/// Waits for the store's background work. Stops when a first lease would have ended: by then no lost request can
-/// matter.
-async fn settled(store: &dyn Store, environment: &dyn Environment, timings: Timings) {
+/// Waits for the store's background work. Stops when a first lease would have ended: after that, a lost request has no
+/// effect.
+async fn flush_store(store: &dyn Store, environment: &dyn Environment, timings: Timings) {
     let longest = environment.now() + leasehold_core::FIRST_LEASE + timings.call;
     tokio::select! {
         biased;
@@ -104,97 +102,99 @@ impl Engine {
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         environment: Arc<dyn Environment>,
-        about: SessionMetadata,
+        metadata: SessionMetadata,
         timings: Timings,
     ) -> Result<Arc<Self>, StartError> {
-        let label = about.label.clone();
+        let label = metadata.label.clone();
         let locks = Arc::new(LockTable::new(environment.clone()));
-        let birth = SessionFactory {
+        let session_factory = SessionFactory {
             store: store.clone(),
             environment: environment.clone(),
-            post: locks.clone(),
-            about: about.to_json(),
+            sink: locks.clone(),
+            metadata: metadata.to_json(),
             timings,
         };
         let id = fresh_id(&*environment);
-        let (sessions, pulse) = if store.capabilities().partitioned {
-            (Sessions::where_wanted(id, birth.life()), None)
+        let (sessions, schedule) = if store.capabilities().partitioned {
+            (Sessions::on_demand(id, session_factory.liveness()), None)
         } else {
-            let (only, pulse) = birth.begin(Partition::ONLY, id).await.map_err(StartError::Session)?;
-            (Sessions::only(only), pulse)
+            let (only, schedule) =
+                session_factory.begin(Partition::ONLY, id).await.map_err(StartError::Session)?;
+            (Sessions::single(only), schedule)
         };
         let sessions = Arc::new(sessions);
-        let keeper = Keeper::start(store.fork(), birth, sessions.clone(), pulse).map_err(|error| {
-            store.close_mailbox(Partition::ONLY, id);
-            StartError::Keeper(error)
-        })?;
-        locks.set_keeper(keeper.ear());
+        let keeper =
+            Keeper::start(store.fork(), session_factory, sessions.clone(), schedule).map_err(|error| {
+                store.close_mailbox(Partition::ONLY, id);
+                StartError::Keeper(error)
+            })?;
+        locks.set_keeper(keeper.handle());
         let (attached, gate) = (Attached::default(), Arc::default());
         Ok(Arc::new(Self { store, environment, sessions, label, timings, keeper, gate, locks, attached }))
     }
 
     /// Waits until no cleanup and no background work of the store is in flight.
     pub(crate) async fn flush(&self) {
-        self.keeper.errands_done().await;
-        settled(&*self.store, &*self.environment, self.timings).await;
+        self.keeper.cleanups_done().await;
+        flush_store(&*self.store, &*self.environment, self.timings).await;
     }
 
     /// The process's shared entry for a lock.
     pub(crate) fn entry(&self, lock: &Lock) -> Arc<LockEntry> {
-        let place = self.store.partition(lock);
-        self.locks.entry(lock, place, self.sessions.id_at(place))
+        let partition = self.store.partition(lock);
+        self.locks.entry(lock, partition, self.sessions.id_at(partition))
     }
 
     /// An entry for a single acquisition of a lock with several simultaneous holders: tasks of one process do not
     /// wait for each other, and each has its own entry in the store's queue.
     pub(crate) fn own_entry(&self, lock: &Lock) -> Arc<LockEntry> {
-        let place = self.store.partition(lock);
-        self.locks.own_entry(lock, place, self.sessions.id_at(place))
+        let partition = self.store.partition(lock);
+        self.locks.own_entry(lock, partition, self.sessions.id_at(partition))
     }
 
     /// Closes the mailboxes of all sessions.
     fn close_mailboxes(&self) {
         for session in self.sessions.all() {
-            self.store.close_mailbox(session.place, session.id);
+            self.store.close_mailbox(session.partition, session.id);
         }
     }
 
     /// Runs a request about a hold. Returns `None` if a shutdown has begun or begins meanwhile.
     pub(crate) async fn unless_shut<F: Future>(&self, sending: F) -> Option<F::Output> {
-        self.gate.pass(pin!(sending)).await
+        self.gate.run(pin!(sending)).await
     }
 
     /// Sends one operation and retries it after transient faults, for up to `within`.
-    pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, Uncertain> {
-        Ok(self.ask(lock, op, within).await?.reply)
+    pub(crate) async fn call(&self, lock: &Lock, op: &Op, within: Duration) -> Result<Reply, CallFailure> {
+        Ok(self.request(lock, op, within).await?.reply)
     }
 
     /// Like [`Self::call`], but also reports whether an earlier, unanswered attempt may have been executed.
-    pub(crate) async fn ask(
+    pub(crate) async fn request(
         &self,
         lock: &Lock,
         op: &Op,
         within: Duration,
-    ) -> Result<Answer<Reply>, Uncertain> {
-        insist(&*self.environment, within, |left| self.store.execute(lock, op, left)).await
+    ) -> Result<Answer<Reply>, CallFailure> {
+        retry(&*self.environment, within, |left| self.store.execute(lock, op, left)).await
     }
 
     /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
     /// faults for as long as one call may take.
-    pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, Uncertain> {
-        let ask = |left| self.store.execute_session(Partition::ONLY, &SessionOp::List, left);
-        if let SessionReply::List(sessions) = insist(&*self.environment, self.timings.call, ask).await?.reply
+    pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, CallFailure> {
+        let send = |left| self.store.execute_session(Partition::ONLY, &SessionOp::List, left);
+        if let SessionReply::List(sessions) = retry(&*self.environment, self.timings.call, send).await?.reply
         {
-            return Ok(together(sessions));
+            return Ok(merge_by_client(sessions));
         }
         let text = "its reply does not match the request".to_owned();
         let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
-        Err(Uncertain { fault, executed: Executed::No })
+        Err(CallFailure { fault, executed: Executed::No })
     }
 }
 
 /// Merges entries of one client: it has one session per partition, normally all with the same id.
-fn together(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
+fn merge_by_client(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
     let mut known: BTreeMap<(SessionId, bool), SessionEntry> = BTreeMap::new();
     for entry in entries {
         match known.entry((entry.session, entry.alive_ms.is_some())) {
@@ -211,8 +211,8 @@ fn together(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for kept in self.locks.part() {
-            self.keeper.part_with(kept);
+        for kept in self.locks.remove_idle() {
+            self.keeper.release_idle(kept);
         }
         // Close the keeper first: it may be about to begin another session.
         self.keeper.close();
@@ -250,7 +250,7 @@ pub(crate) struct Answer<T> {
 
 /// A call that was not answered.
 #[derive(Debug)]
-pub(crate) struct Uncertain {
+pub(crate) struct CallFailure {
     /// The last fault.
     pub(crate) fault: Fault,
     /// Whether any of its sendings was executed.
@@ -266,23 +266,23 @@ pub(crate) async fn call(
     op: &Op,
     within: Duration,
     each: Duration,
-) -> Result<Reply, Uncertain> {
-    Ok(insist(environment, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
+) -> Result<Reply, CallFailure> {
+    Ok(retry(environment, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
 }
 
 /// Repeats a request until it is answered, fails permanently, or no time is left.
-async fn insist<'a, T>(
+async fn retry<'a, T>(
     environment: &dyn Environment,
     within: Duration,
-    mut ask: impl FnMut(Duration) -> BoxFuture<'a, Outcome<T>>,
-) -> Result<Answer<T>, Uncertain> {
+    mut send: impl FnMut(Duration) -> BoxFuture<'a, Outcome<T>>,
+) -> Result<Answer<T>, CallFailure> {
     let deadline = environment.now() + within;
     let mut unanswered = None;
     let mut earlier: Option<Fault> = None;
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(environment.now());
-        let fault = match ask(left).await {
+        let fault = match send(left).await {
             Outcome::Done(reply) => return Ok(Answer { reply, unanswered }),
             Outcome::Failed(Executed::No, fault) => fault,
             Outcome::Failed(Executed::Unknown, fault) => unanswered.insert(fault).clone(),
@@ -291,7 +291,7 @@ async fn insist<'a, T>(
         let again_at = environment.now() + pause / 2 + jitter(environment, pause / 2);
         if !fault.is_transient() || again_at >= deadline {
             let executed = if unanswered.is_some() { Executed::Unknown } else { Executed::No };
-            return Err(Uncertain { fault, executed });
+            return Err(CallFailure { fault, executed });
         }
         earlier = Some(fault);
         environment.sleep_until(again_at).await;
@@ -300,7 +300,7 @@ async fn insist<'a, T>(
 }
 
 /// Classifies a reply of the wrong kind: a refusal, or a store that breaks its contract.
-fn odd_reply(reply: Reply) -> (Fault, Executed) {
+fn unexpected_reply(reply: Reply) -> (Fault, Executed) {
     let executed = if matches!(reply, Reply::Refused(_)) { Executed::No } else { Executed::Unknown };
     (Fault::unexpected_reply(reply), executed)
 }

@@ -1,6 +1,6 @@
 //! Observing an election's leader: the only loop that does.
 //!
-//! It only reads, so dropping its future leaves nothing behind. What it has learnt stays for the next call.
+//! It only reads, so dropping its future leaves nothing behind. The observed state stays for the next call.
 
 use super::Engine;
 use crate::store::{Fault, Subscription};
@@ -11,59 +11,59 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest pause between a failed subscription and the next attempt.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// An observer of one lock.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct LeaderWatch {
     engine: Arc<Engine>,
     lock: Lock,
-    onlooker: LeaderObserver,
-    hearing: ReleaseSubscription,
+    observer: LeaderObserver,
+    subscription: ChangeSubscription,
 }
 
 /// Whether it is subscribed to changes.
 #[derive(Debug)]
-enum ReleaseSubscription {
+enum ChangeSubscription {
     /// Not subscribed; the next attempt is due at this moment.
-    From(Moment),
+    DueAt(Moment),
     /// Subscribed.
-    Since(Subscription),
+    Subscribed(Subscription),
     /// This store publishes no changes.
-    Never,
+    Unavailable,
 }
 
-impl Watching {
+impl LeaderWatch {
     pub(crate) fn new(engine: Arc<Engine>, lock: Lock) -> Self {
         Self {
             engine,
             lock,
-            onlooker: LeaderObserver::new(),
-            hearing: ReleaseSubscription::From(Moment::ZERO),
+            observer: LeaderObserver::new(),
+            subscription: ChangeSubscription::DueAt(Moment::ZERO),
         }
     }
 
     /// Waits for a change. Fails if a read is not answered; the next call reads again after a pause.
-    pub(crate) async fn news(&mut self) -> Result<LeaderChange, Fault> {
+    pub(crate) async fn next_change(&mut self) -> Result<LeaderChange, Fault> {
         loop {
-            self.rest().await;
-            self.listen().await;
+            self.sleep().await;
+            self.subscribe_if_due().await;
             let engine = &*self.engine;
             let op = Op::Inspect(Inspect { claim: None, details: false });
             let reply = engine.call(&self.lock, &op, engine.timings.call).await;
             let (now, random) = (engine.environment.now(), engine.environment.random());
             match reply {
                 Ok(Reply::Inspect(seen)) => {
-                    if let Some(news) = self.onlooker.handle_holder(seen.holder.as_ref(), now, random) {
-                        return Ok(news);
+                    if let Some(change) = self.observer.handle_holder(seen.holder.as_ref(), now, random) {
+                        return Ok(change);
                     }
                 }
-                Ok(odd) => {
-                    self.onlooker.handle_fault(now, random);
-                    return Err(Fault::unexpected_reply(odd));
+                Ok(other) => {
+                    self.observer.handle_fault(now, random);
+                    return Err(Fault::unexpected_reply(other));
                 }
                 Err(failed) => {
-                    self.onlooker.handle_fault(now, random);
+                    self.observer.handle_fault(now, random);
                     return Err(failed.fault);
                 }
             }
@@ -71,36 +71,38 @@ impl Watching {
     }
 
     /// Sleeps until the next read is due.
-    async fn rest(&mut self) {
+    async fn sleep(&mut self) {
         let environment = &self.engine.environment;
-        while self.onlooker.poll_at() > environment.now() {
-            let until = environment.sleep_until(self.onlooker.poll_at());
-            let ReleaseSubscription::Since(listening) = &mut self.hearing else { return until.await };
+        while self.observer.poll_at() > environment.now() {
+            let until = environment.sleep_until(self.observer.poll_at());
+            let ChangeSubscription::Subscribed(subscription) = &mut self.subscription else {
+                return until.await;
+            };
             tokio::select! {
                 biased;
-                () = listening.notified() => self.onlooker.handle_hint(environment.now()),
+                () = subscription.notified() => self.observer.handle_hint(environment.now()),
                 () = until => {}
             }
         }
     }
 
     /// Subscribes before the read that follows, which covers everything published earlier.
-    async fn listen(&mut self) {
+    async fn subscribe_if_due(&mut self) {
         let engine = &*self.engine;
-        let ReleaseSubscription::From(at) = self.hearing else { return };
+        let ChangeSubscription::DueAt(at) = self.subscription else { return };
         if at > engine.environment.now() {
             return;
         }
-        self.hearing = match engine.store.subscribe(&self.lock, engine.timings.call).await {
-            Ok(Some(listening)) => ReleaseSubscription::Since(listening),
-            Ok(None) => ReleaseSubscription::Never,
+        self.subscription = match engine.store.subscribe(&self.lock, engine.timings.call).await {
+            Ok(Some(subscription)) => ChangeSubscription::Subscribed(subscription),
+            Ok(None) => ChangeSubscription::Unavailable,
             Err(fault) => {
                 tracing::debug!(lock = %self.lock, %fault, "cannot subscribe to leader changes; polling often");
-                ReleaseSubscription::From(
-                    engine.environment.now() + AGAIN + jitter(&*engine.environment, AGAIN),
+                ChangeSubscription::DueAt(
+                    engine.environment.now() + RETRY_INTERVAL + jitter(&*engine.environment, RETRY_INTERVAL),
                 )
             }
         };
-        self.onlooker.set_subscribed(matches!(self.hearing, ReleaseSubscription::Since(_)));
+        self.observer.set_subscribed(matches!(self.subscription, ChangeSubscription::Subscribed(_)));
     }
 }

@@ -8,19 +8,18 @@
 //! 4. The same holds for every hold once a shutdown has begun. A shutdown takes over a release in flight.
 //! 5. If an earlier attempt was not answered and may have been executed, it may have released the hold that this one
 //!    does not find. Then the result is *unknown*, not *lost*, unless the store knows how the hold ended.
-//! 6. A hold that the next local waiter can take over without the store is [handed on](super::passing) instead.
+//! 6. A hold that the next local waiter can take over without the store is [handed off][handoff] instead.
+//!
+//! [handoff]: super::local::lock_entry::handoff
 
 use super::keeper::Retired;
-use super::keeper::keep_id::KeepId;
-use super::local::lock_entry::Asker;
-use super::local::lock_entry::handoff::{Passed, ReleasePolicy};
+use super::local::lock_entry::PendingRequest;
+use super::local::lock_entry::handoff::{KeptLocally, ReleasePolicy};
 use super::loss::reason;
-use super::{Answer, Engine, Hold, LockEntry, LostReason, Uncertain, odd_reply};
+use super::{Answer, CallFailure, Engine, Hold, KeepId, LockEntry, LostReason, unexpected_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
-use leasehold_core::{
-    Acquire, Acquired, Ended, HoldId, HoldStatus, Nonce, Op, Release, ReleaseAction, Released, Reply,
-};
+use leasehold_core::{Acquired, Ended, HoldId, HoldStatus, Op, Release, ReleaseAction, Released, Reply};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -49,45 +48,45 @@ pub(crate) async fn release(
     entry: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
-    parting: ReleasePolicy,
+    policy: ReleasePolicy,
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
         return Err(NotReleased::Lost(hold.reason(engine.environment.now())));
     }
-    if pass_on(engine, entry, hold, keep, parting) {
+    if keep_locally(engine, entry, hold, keep, policy) {
         return Ok(0);
     }
-    release_at_store(engine, entry, hold, keep, (parting.free_every, ReleaseObserver::Caller)).await
+    release_at_store(engine, entry, hold, keep, (policy.free_every, ReleaseObserver::Caller)).await
 }
 
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
-fn pass_on(
+fn keep_locally(
     engine: &Engine,
     entry: &LockEntry,
     hold: &Arc<Hold>,
     keep: KeepId,
-    parting: ReleasePolicy,
+    policy: ReleasePolicy,
 ) -> bool {
-    let _inside = engine.gate.inside();
-    let Some(Passed { call, watch }) = entry.pass_on(hold, keep, parting, engine.environment.now()) else {
+    let _permit = engine.gate.permit();
+    let now = engine.environment.now();
+    let Some(KeptLocally { reserve, check_at }) = entry.keep_locally(hold, keep, policy, now) else {
         return false;
     };
-    if let Some(call) = call {
-        engine.keeper.call_for(keep, call);
+    if let Some(reserve) = reserve {
+        engine.keeper.reserve(keep, reserve);
     }
-    if let Some(until) = watch {
-        engine.keeper.watch_rest(keep, until);
+    if let Some(at) = check_at {
+        engine.keeper.check_idle_at(keep, at);
     }
     true
 }
 
-/// Releases a hold that was kept in the process and does not suit the front of the queue, whose request for the lock
-/// goes with it.
+/// Releases an idle hold that does not suit the front of the queue, whose request for the lock goes with it.
 ///
 /// Cancel safety: if the future is dropped, the keeper continues the release.
-pub(super) async fn give_back(engine: &Engine, entry: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
-    // The hold has no guard that the result would concern.
+pub(super) async fn release_idle(engine: &Engine, entry: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
+    // The hold has no guard that needs the result.
     let _ = release_at_store(engine, entry, hold, keep, (None, ReleaseObserver::None)).await;
 }
 
@@ -96,31 +95,39 @@ async fn release_at_store(
     entry: &Arc<LockEntry>,
     hold: &Arc<Hold>,
     keep: KeepId,
-    (free_every, hearer): (Option<u32>, ReleaseObserver),
+    (free_every, observer): (Option<u32>, ReleaseObserver),
 ) -> Result<u64, NotReleased> {
-    let Retired { in_flight, giving_back } = engine.keeper.retire(keep);
-    if let (Some(in_flight), Some(stop)) = (&in_flight, giving_back) {
+    let Retired { in_flight, background_release } = engine.keeper.retire(keep);
+    if let (Some(in_flight), Some(stop)) = (&in_flight, background_release) {
         engine.keeper.forget(keep);
-        return Err(given_up(engine, hold, in_flight, &stop).await);
+        return Err(wait_for_background_release(engine, hold, in_flight, &stop).await);
     }
     let begun_in_time = engine.environment.now() < hold.valid_until();
-    let mut departure =
-        PendingRelease { engine, entry, hold, keep, done: false, cut: false, next: None, asked: None };
-    let result = departure.run(free_every).await;
-    if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::None) = (&result, hearer) {
-        carry_on(engine, hold);
+    let mut pending = PendingRelease {
+        engine,
+        entry,
+        hold,
+        keep,
+        done: false,
+        taken_over: false,
+        next: None,
+        requested: None,
+    };
+    let result = pending.run(free_every).await;
+    if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::None) = (&result, observer) {
+        continue_release(engine, hold);
     }
-    drop(departure);
+    drop(pending);
     let result = match result {
         Some(result) => result,
-        None => match engine.keeper.verdict(hold).await {
+        None => match engine.keeper.release_result(hold).await {
             Ok(released) => read_release(released, begun_in_time, Some(ended_early())),
             Err(reason) => Err(NotReleased::Lost(reason)),
         },
     };
     let lost = match &result {
         Err(NotReleased::Lost(reason)) => Some(reason.clone()),
-        _ => hold.is_doubted().then_some(LostReason::Expired),
+        _ => hold.is_invalid().then_some(LostReason::Expired),
     };
     if let Some(reason) = lost {
         // Work spread over tasks may still run and watch the signal. This also ends the keeper's query for the
@@ -140,7 +147,7 @@ async fn release_at_store(
 /// Waits until the keeper has released a hold that reached its cap, for at most one call's time (3).
 ///
 /// Cancel safety: if the future is dropped, the keeper continues the release.
-async fn given_up(
+async fn wait_for_background_release(
     engine: &Engine,
     hold: &Hold,
     in_flight: &CancellationToken,
@@ -166,25 +173,25 @@ pub(crate) fn abandon(
     entry: &LockEntry,
     hold: &Arc<Hold>,
     keep: KeepId,
-    parting: ReleasePolicy,
+    policy: ReleasePolicy,
 ) {
-    let _inside = engine.gate.inside();
+    let _permit = engine.gate.permit();
     // Otherwise the shutdown releases it (4).
-    if !engine.gate.is_closed() && !pass_on(engine, entry, hold, keep, parting) {
-        if engine.keeper.retire(keep).giving_back.is_none() {
-            engine.keeper.give_back(hold);
+    if !engine.gate.is_closed() && !keep_locally(engine, entry, hold, keep, policy) {
+        if engine.keeper.retire(keep).background_release.is_none() {
+            engine.keeper.release(hold);
         }
-        entry.vacate(hold);
+        entry.remove_hold(hold);
         engine.keeper.forget(keep);
     }
 }
 
-/// A release failed and its caller is gone: the keeper continues it.
-pub(crate) fn carry_on(engine: &Engine, hold: &Hold) {
-    let _inside = engine.gate.inside();
+/// A release failed and its caller was dropped: the keeper continues it.
+pub(crate) fn continue_release(engine: &Engine, hold: &Hold) {
+    let _permit = engine.gate.permit();
     // Otherwise a shutdown has cut it off, and takes care of it (4).
     if !engine.gate.is_closed() {
-        engine.keeper.give_back(hold);
+        engine.keeper.release(hold);
     }
 }
 
@@ -196,11 +203,11 @@ struct PendingRelease<'a> {
     keep: KeepId,
     done: bool,
     /// Set if a shutdown has taken it over (4).
-    cut: bool,
-    /// The nonce of the request that went with it.
-    next: Option<Nonce>,
-    /// The hold requested for the next waiter.
-    asked: Option<HoldId>,
+    taken_over: bool,
+    /// The request for the next waiter that went with it, until it is answered.
+    next: Option<PendingRequest>,
+    /// The hold that was requested.
+    requested: Option<HoldId>,
 }
 
 impl PendingRelease<'_> {
@@ -208,18 +215,19 @@ impl PendingRelease<'_> {
     async fn run(&mut self, free_every: Option<u32>) -> Option<Result<u64, NotReleased>> {
         let environment = &self.engine.environment;
         let (begun, valid_until) = (environment.now(), self.hold.valid_until());
-        let session = self.engine.sessions.present(self.entry.place);
+        let session = self.engine.sessions.current(self.entry.partition);
         let random = &mut || environment.random();
-        let (free, next) = self.entry.depart(self.hold, free_every, &session, environment.now(), random);
-        let (nonce, next): (Option<Nonce>, Option<Acquire>) = next.unzip();
-        self.next = nonce;
-        self.asked = next.as_ref().map(|next| next.claim.hold);
+        let (free, next) =
+            self.entry.begin_release(self.hold, free_every, &session, environment.now(), random);
+        let (request, next) = next.unzip();
+        self.next = request;
+        self.requested = next.as_ref().map(|next| next.claim.hold);
         let action = if free { ReleaseAction::Free } else { ReleaseAction::Grant };
         let op = Op::Release(Release { claim: self.hold.claim.clone(), action, next });
-        let reply = pin!(self.engine.ask(&self.hold.lock, &op, self.engine.timings.call));
-        let reply = self.engine.gate.pass(reply).await;
+        let reply = pin!(self.engine.request(&self.hold.lock, &op, self.engine.timings.call));
+        let reply = self.engine.gate.run(reply).await;
         self.done = true;
-        self.cut = reply.is_none();
+        self.taken_over = reply.is_none();
         Some(match reply? {
             Ok(Answer { reply: Reply::Release(released), unanswered }) => {
                 self.take_next(&released);
@@ -227,25 +235,25 @@ impl PendingRelease<'_> {
                 read_release(released, sent_by < valid_until, unanswered)
             }
             Ok(Answer { reply, .. }) => {
-                let (fault, executed) = odd_reply(reply);
+                let (fault, executed) = unexpected_reply(reply);
                 Err(NotReleased::Fault { fault, executed })
             }
-            Err(Uncertain { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
+            Err(CallFailure { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
         })
     }
 
     /// Handles the reply to the request that went with it.
     fn take_next(&mut self, released: &Released) {
-        if let (Some(nonce), Some(Ok(reply))) = (self.next, &released.next) {
+        if let (Some(request), Some(Ok(reply))) = (self.next, &released.next) {
             self.next = None;
-            self.answered(nonce, Ok(reply));
+            self.handle_answer(request, Ok(reply));
         }
     }
 
-    fn answered(&self, nonce: Nonce, answer: Result<&Acquired, Executed>) {
+    fn handle_answer(&self, request: PendingRequest, answer: Result<&Acquired, Executed>) {
         let environment = &self.engine.environment;
         let random = &mut || environment.random();
-        for claim in self.entry.handle_answer(Asker::RELEASE, nonce, answer, environment.now(), random) {
+        for claim in self.entry.handle_answer(request, answer, environment.now(), random) {
             self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
         }
     }
@@ -253,29 +261,29 @@ impl PendingRelease<'_> {
 
 impl Drop for PendingRelease<'_> {
     fn drop(&mut self) {
-        let _inside = self.engine.gate.inside();
-        if self.cut {
+        let _permit = self.engine.gate.permit();
+        if self.taken_over {
             // The shutdown finds the hold with the keeper and the request in the lock entry, now or in a moment.
             return;
         }
         let environment = &self.engine.environment;
-        if let Some(nonce) = self.next.take() {
+        if let Some(request) = self.next.take() {
             if self.done {
-                self.answered(nonce, Err(Executed::Unknown));
+                self.handle_answer(request, Err(Executed::Unknown));
             } else {
                 // No store has failed, but the lock may arrive with a reply that no task awaits: the front re-checks,
                 // even if it has sent its own request in the meantime.
-                self.entry.handle_news(environment.now());
+                self.entry.handle_missed_messages(environment.now());
             }
         }
-        if let Some(claim) = self.asked.and_then(|asked| self.entry.arrived(asked)) {
+        if let Some(claim) = self.requested.and_then(|requested| self.entry.end_release(requested)) {
             self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
         }
         if !self.done {
-            self.engine.keeper.give_back(self.hold);
+            self.engine.keeper.release(self.hold);
         }
-        // Vacate first: a hold in a lock entry that the keeper does not know counts as newly acquired.
-        self.entry.vacate(self.hold);
+        // Remove it first: a hold in a lock entry that the keeper does not know counts as newly acquired.
+        self.entry.remove_hold(self.hold);
         self.engine.keeper.forget(self.keep);
     }
 }

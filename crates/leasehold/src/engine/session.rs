@@ -25,17 +25,17 @@ use std::sync::{Arc, PoisonError};
 /// One session, as its holds see it.
 pub(crate) struct Session {
     /// Its partition.
-    pub(crate) place: Partition,
+    pub(crate) partition: Partition,
     pub(crate) id: SessionId,
     /// What ends the holds that it acquires.
-    pub(crate) life: Liveness,
+    pub(crate) liveness: Liveness,
     /// Microseconds of the client's clock; zero before it has begun and once it has lapsed.
     alive_until: AtomicU64,
 }
 
 impl Session {
-    pub(crate) fn new(place: Partition, id: SessionId, life: Liveness, alive_until: Moment) -> Self {
-        Self { place, id, life, alive_until: AtomicU64::new(alive_until.as_micros()) }
+    pub(crate) fn new(partition: Partition, id: SessionId, liveness: Liveness, alive_until: Moment) -> Self {
+        Self { partition, id, liveness, alive_until: AtomicU64::new(alive_until.as_micros()) }
     }
 
     /// Until when it is known alive; [`Moment::ZERO`] once it has lapsed.
@@ -45,13 +45,13 @@ impl Session {
 
     /// This session for holds with this liveness: holds that end by their lease alone are allowed in a session with
     /// heartbeats.
-    pub(super) fn of_life(self: &Arc<Self>, life: Liveness) -> Arc<Self> {
-        let alone = || Arc::new(Self::new(self.place, self.id, life, super::FAR));
-        if life == self.life { self.clone() } else { alone() }
+    pub(super) fn with_liveness(self: &Arc<Self>, liveness: Liveness) -> Arc<Self> {
+        let alone = || Arc::new(Self::new(self.partition, self.id, liveness, super::NEVER));
+        if liveness == self.liveness { self.clone() } else { alone() }
     }
 
     /// A heartbeat has reached the store.
-    pub(super) fn raise(&self, alive_until: Moment) {
+    pub(super) fn extend(&self, alive_until: Moment) {
         let raised = |old| (old != 0 && old < alive_until.as_micros()).then_some(alive_until.as_micros());
         // A refusal means that it has lapsed, or is alive for longer already.
         let _ = self.alive_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
@@ -66,7 +66,7 @@ impl Session {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("Session");
-        text.field("place", &self.place).field("id", &self.id).field("life", &self.life);
+        text.field("partition", &self.partition).field("id", &self.id).field("liveness", &self.liveness);
         text.finish_non_exhaustive()
     }
 }
@@ -76,140 +76,144 @@ pub(crate) struct Sessions {
     /// The session id where none has lapsed.
     id: SessionId,
     /// What ends the holds of all of them.
-    pub(crate) life: Liveness,
+    pub(crate) liveness: Liveness,
     /// Set if sessions begin and end on demand: in a store with several partitions.
-    come_and_go: bool,
-    places: Mutex<BTreeMap<Partition, Local>>,
+    on_demand: bool,
+    partitions: Mutex<BTreeMap<Partition, PartitionSession>>,
     changed: Notify,
 }
 
 /// The state of one partition.
-struct Local {
-    present: Arc<Session>,
+struct PartitionSession {
+    current: Arc<Session>,
     /// Why the next session has not begun yet.
-    trouble: Option<Fault>,
+    last_fault: Option<Fault>,
     /// The number of tasks that wait for the next session.
-    awaited: usize,
+    waiters: usize,
 }
 
-impl Local {
-    fn new(present: Arc<Session>) -> Self {
-        Self { present, trouble: None, awaited: 0 }
+impl PartitionSession {
+    fn new(current: Arc<Session>) -> Self {
+        Self { current, last_fault: None, waiters: 0 }
     }
 }
 
 /// A task that waits for a session to begin.
-struct Awaiting<'a> {
+struct WaitingTask<'a> {
     sessions: &'a Sessions,
-    place: Partition,
+    partition: Partition,
 }
 
-impl Drop for Awaiting<'_> {
+impl Drop for WaitingTask<'_> {
     fn drop(&mut self) {
-        self.sessions.local(self.place, |local| local.awaited = local.awaited.saturating_sub(1));
+        self.sessions.with_partition(self.partition, |state| state.waiters = state.waiters.saturating_sub(1));
     }
 }
 
 impl Sessions {
     /// Sessions with this id that begin on demand.
-    pub(super) fn where_wanted(id: SessionId, life: Liveness) -> Self {
-        Self { id, life, come_and_go: true, places: Mutex::default(), changed: Notify::new() }
+    pub(super) fn on_demand(id: SessionId, liveness: Liveness) -> Self {
+        Self { id, liveness, on_demand: true, partitions: Mutex::default(), changed: Notify::new() }
     }
 
     /// A single session that has begun already.
-    pub(super) fn only(first: Arc<Session>) -> Self {
-        let (id, life) = (first.id, first.life);
-        let places = Mutex::new(BTreeMap::from([(first.place, Local::new(first))]));
-        Self { id, life, come_and_go: false, places, changed: Notify::new() }
+    pub(super) fn single(first: Arc<Session>) -> Self {
+        let (id, liveness) = (first.id, first.liveness);
+        let partitions = Mutex::new(BTreeMap::from([(first.partition, PartitionSession::new(first))]));
+        Self { id, liveness, on_demand: false, partitions, changed: Notify::new() }
     }
 
-    fn places(&self) -> MutexGuard<'_, BTreeMap<Partition, Local>> {
+    fn partitions(&self) -> MutexGuard<'_, BTreeMap<Partition, PartitionSession>> {
         // No code panics while it holds this mutex.
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn local<T>(&self, place: Partition, look: impl FnOnce(&mut Local) -> T) -> T {
-        look(self.places().entry(place).or_insert_with(|| Local::new(self.unborn(place, self.id))))
+    fn with_partition<T>(&self, partition: Partition, access: impl FnOnce(&mut PartitionSession) -> T) -> T {
+        access(
+            self.partitions()
+                .entry(partition)
+                .or_insert_with(|| PartitionSession::new(self.not_begun(partition, self.id))),
+        )
     }
 
     /// A session that has not begun: it is never valid.
-    fn unborn(&self, place: Partition, id: SessionId) -> Arc<Session> {
-        Arc::new(Session::new(place, id, self.life, Moment::ZERO))
+    fn not_begun(&self, partition: Partition, id: SessionId) -> Arc<Session> {
+        Arc::new(Session::new(partition, id, self.liveness, Moment::ZERO))
     }
 
     /// The id of the sessions where none has lapsed.
     pub(crate) fn id(&self) -> SessionId {
-        self.places().get(&Partition::ONLY).map_or(self.id, |local| local.present.id)
+        self.partitions().get(&Partition::ONLY).map_or(self.id, |state| state.current.id)
     }
 
     /// The id of the current session of a partition.
-    pub(crate) fn id_at(&self, place: Partition) -> SessionId {
-        self.places().get(&place).map_or(self.id, |local| local.present.id)
+    pub(crate) fn id_at(&self, partition: Partition) -> SessionId {
+        self.partitions().get(&partition).map_or(self.id, |state| state.current.id)
     }
 
     /// The current session of a partition, which may have lapsed, or not have begun.
-    pub(crate) fn present(&self, place: Partition) -> Arc<Session> {
-        self.local(place, |local| local.present.clone())
+    pub(crate) fn current(&self, partition: Partition) -> Arc<Session> {
+        self.with_partition(partition, |state| state.current.clone())
     }
 
     /// All sessions, whether or not they have begun.
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
-        self.places().values().map(|local| local.present.clone()).collect()
+        self.partitions().values().map(|state| state.current.clone()).collect()
     }
 
     /// Another session has begun.
     pub(super) fn replace(&self, next: Arc<Session>) {
-        self.local(next.place, |local| (local.present, local.trouble) = (next, None));
+        self.with_partition(next.partition, |state| (state.current, state.last_fault) = (next, None));
         self.changed.notify_waiters();
     }
 
     /// Another session could not begin.
-    pub(super) fn note(&self, place: Partition, fault: Fault) {
-        self.local(place, |local| local.trouble = Some(fault));
+    pub(super) fn set_fault(&self, partition: Partition, fault: Fault) {
+        self.with_partition(partition, |state| state.last_fault = Some(fault));
     }
 
     /// Why there is no live session.
-    pub(super) fn trouble(&self, place: Partition) -> Fault {
-        let trouble = self.local(place, |local| local.trouble.clone());
-        trouble.unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
+    pub(super) fn last_fault(&self, partition: Partition) -> Fault {
+        let last_fault = self.with_partition(partition, |state| state.last_fault.clone());
+        last_fault.unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
     }
 
     /// Whether a task waits for the next session.
-    pub(super) fn is_awaited(&self, place: Partition) -> bool {
-        self.places().get(&place).is_some_and(|local| local.awaited > 0)
+    pub(super) fn is_awaited(&self, partition: Partition) -> bool {
+        self.partitions().get(&partition).is_some_and(|state| state.waiters > 0)
     }
 
-    /// Waits until another session than `old` is current in its partition. Calls `ask` first, to request one.
-    pub(super) async fn after(&self, old: &Arc<Session>, ask: impl FnOnce()) {
-        let place = old.place;
-        self.local(place, |local| local.awaited += 1);
-        let _awaiting = Awaiting { sessions: self, place };
-        ask();
+    /// Waits until another session than `old` is current in its partition. Calls `request` first, to request one.
+    pub(super) async fn wait_for_next(&self, old: &Arc<Session>, request: impl FnOnce()) {
+        let partition = old.partition;
+        self.with_partition(partition, |state| state.waiters += 1);
+        let _waiting = WaitingTask { sessions: self, partition };
+        request();
         loop {
             let changed = self.changed.notified();
-            if !Arc::ptr_eq(&self.present(place), old) {
+            if !Arc::ptr_eq(&self.current(partition), old) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Removes a session that only the keeper still refers to (4). Returns whether it did.
-    pub(super) fn put_away(&self, session: &Arc<Session>) -> bool {
-        let mut places = self.places();
-        let Some(local) = places.get_mut(&session.place) else { return false };
+    /// Removes a session that only the keeper still refers to (4). Returns whether it removed it.
+    pub(super) fn remove_idle(&self, session: &Arc<Session>) -> bool {
+        let mut partitions = self.partitions();
+        let Some(state) = partitions.get_mut(&session.partition) else { return false };
         // No task can clone it while this mutex is held.
-        let is_idle = local.awaited == 0 && Arc::strong_count(session) == 2;
-        if self.come_and_go && is_idle && Arc::ptr_eq(&local.present, session) {
-            local.present = self.unborn(session.place, session.id);
+        let is_idle = state.waiters == 0 && Arc::strong_count(session) == 2;
+        if self.on_demand && is_idle && Arc::ptr_eq(&state.current, session) {
+            state.current = self.not_begun(session.partition, session.id);
             return true;
         }
         false
     }
 
     /// A removed session may still be known to the store: the next one gets another id.
-    pub(super) fn rename(&self, place: Partition, id: SessionId) {
-        self.local(place, |local| local.present = self.unborn(place, id));
+    pub(super) fn set_next_id(&self, partition: Partition, id: SessionId) {
+        self.with_partition(partition, |state| state.current = self.not_begun(partition, id));
         // Waiters re-check.
         self.changed.notify_waiters();
     }
@@ -220,15 +224,15 @@ pub(super) struct SessionFactory {
     /// The connection for requests and messages.
     pub(super) store: Arc<dyn Store>,
     pub(super) environment: Arc<dyn Environment>,
-    pub(super) post: Arc<dyn NotificationSink>,
+    pub(super) sink: Arc<dyn NotificationSink>,
     /// The session metadata that stores keep for operators.
-    pub(super) about: String,
+    pub(super) metadata: String,
     pub(super) timings: Timings,
 }
 
 impl SessionFactory {
     /// What ends the holds of such a session.
-    pub(super) fn life(&self) -> Liveness {
+    pub(super) fn liveness(&self) -> Liveness {
         match (self.store.capabilities().sessions, self.timings.session) {
             (SessionTracking::Never, _) | (_, None) => Liveness::Lease,
             (_, Some(alive)) => Liveness::Session { alive_ms: whole_millis(alive) },
@@ -241,37 +245,37 @@ impl SessionFactory {
     /// Cancel safety: if the future is dropped, the mailbox is closed, and nothing was requested under the session.
     pub(super) async fn begin(
         &self,
-        place: Partition,
+        partition: Partition,
         id: SessionId,
     ) -> Result<(Arc<Session>, Option<HeartbeatSchedule>), Fault> {
-        let mailbox = Mailbox { store: &*self.store, place, session: id };
-        self.store.open_mailbox(place, id, self.post.clone(), self.timings.call).await?;
-        let life = self.life();
+        let mailbox = Mailbox { store: &*self.store, partition, session: id };
+        self.store.open_mailbox(partition, id, self.sink.clone(), self.timings.call).await?;
+        let liveness = self.liveness();
         let begun = match (self.store.capabilities().sessions, self.timings.session) {
             (SessionTracking::ByHeartbeat, Some(alive)) => {
                 let sent_at = self.environment.now();
-                self.execute_session(place, id, whole_millis(alive)).await?;
-                let pulse = HeartbeatSchedule::new(alive, sent_at);
-                let session = Session::new(place, id, life, pulse.valid_until());
-                (Arc::new(session), Some(pulse))
+                self.send_first_heartbeat(partition, id, whole_millis(alive)).await?;
+                let schedule = HeartbeatSchedule::new(alive, sent_at);
+                let session = Session::new(partition, id, liveness, schedule.valid_until());
+                (Arc::new(session), Some(schedule))
             }
             (SessionTracking::ByStore, Some(alive)) => {
-                self.execute_session(place, id, whole_millis(alive)).await?;
-                (Arc::new(Session::new(place, id, life, super::FAR)), None)
+                self.send_first_heartbeat(partition, id, whole_millis(alive)).await?;
+                (Arc::new(Session::new(partition, id, liveness, super::NEVER)), None)
             }
-            _ => (Arc::new(Session::new(place, id, life, super::FAR)), None),
+            _ => (Arc::new(Session::new(partition, id, liveness, super::NEVER)), None),
         };
         std::mem::forget(mailbox);
         Ok(begun)
     }
 
-    async fn execute_session(
+    async fn send_first_heartbeat(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
         alive_ms: u64,
     ) -> Result<(), Fault> {
-        let begin = Some(self.about.clone());
+        let begin = Some(self.metadata.clone());
         let op = SessionOp::Heartbeat(Heartbeat {
             session,
             alive_ms,
@@ -279,7 +283,7 @@ impl SessionFactory {
             acquired: Vec::new(),
             released: Vec::new(),
         });
-        match self.store.execute_session(place, &op, self.timings.call).await {
+        match self.store.execute_session(partition, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),
             Outcome::Done(_) => {
                 let text = "it treated a new session as an existing one".to_owned();
@@ -301,12 +305,12 @@ pub(super) fn fresh_id(environment: &dyn Environment) -> SessionId {
 /// A mailbox that closes on drop, unless a session takes it over.
 pub(super) struct Mailbox<'a> {
     pub(super) store: &'a dyn Store,
-    pub(super) place: Partition,
+    pub(super) partition: Partition,
     pub(super) session: SessionId,
 }
 
 impl Drop for Mailbox<'_> {
     fn drop(&mut self) {
-        self.store.close_mailbox(self.place, self.session);
+        self.store.close_mailbox(self.partition, self.session);
     }
 }

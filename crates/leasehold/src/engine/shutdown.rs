@@ -10,7 +10,7 @@
 //!    is used only if this is not answered.
 
 use super::keeper::shutdown_report::ShutdownReport;
-use super::keeper::{Handed, Owed};
+use super::keeper::{Outstanding, TakenHold};
 use super::{Engine, LostReason};
 use leasehold_core::{FIRST_LEASE, LockName, Moment, drift};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,10 +82,10 @@ impl Engine {
         if self.gate.close() {
             self.begin_shutdown(by);
         } else {
-            self.keeper.hurry(by);
+            self.keeper.end_by(by);
         }
-        let (at, owed) = self.keeper.unreturned().await;
-        match unreturned(at, owed) {
+        let (at, outstanding) = self.keeper.unreturned().await;
+        match unreturned(at, outstanding) {
             unreturned if unreturned.is_empty() => Ok(()),
             unreturned => Err(ShutdownError { unreturned, at }),
         }
@@ -93,42 +93,47 @@ impl Engine {
 
     /// Closes everything and signals all losses (1, 2). The keeper does the rest.
     fn begin_shutdown(&self, by: Moment) {
-        let mut handed = self.keeper.hand_over();
-        let mut known: BTreeSet<_> = handed.iter().map(|handed| handed.hold.claim.hold).collect();
+        let mut taken = self.keeper.begin_shutdown();
+        let mut known: BTreeSet<_> = taken.iter().map(|taken| taken.hold.claim.hold).collect();
         let mut claims = Vec::new();
-        for (entry, cleared) in self.locks.close() {
-            claims.extend(cleared.claims.into_iter().map(|claim| (entry.lock.clone(), claim)));
+        for (entry, closed) in self.locks.close() {
+            claims.extend(closed.claims.into_iter().map(|claim| (entry.lock.clone(), claim)));
             // A hold that its task has just acquired, before the keeper received it. The task may be extending it in
             // order to detach it.
-            let occupants = cleared.occupants.into_iter();
-            let fresh = occupants.filter(|hold| known.insert(hold.claim.hold));
-            let fresh =
-                fresh.map(|hold| Handed { hold, leaving: false, sent_by_user: true, given_back: false });
-            handed.extend(fresh);
+            let holds = closed.holds.into_iter();
+            let fresh = holds.filter(|hold| known.insert(hold.claim.hold));
+            let fresh = fresh.map(|hold| TakenHold {
+                hold,
+                releasing: false,
+                sent_by_user: true,
+                in_background: false,
+            });
+            taken.extend(fresh);
         }
         // A hold that is being released already has its own cleanup and its own reason.
-        handed.retain(|handed| !handed.given_back);
-        for Handed { hold, .. } in handed.iter().filter(|handed| !handed.leaving) {
+        taken.retain(|taken| !taken.in_background);
+        for TakenHold { hold, .. } in taken.iter().filter(|taken| !taken.releasing) {
             let lapsed = hold.check(&*self.environment).err();
             hold.lose(lapsed.unwrap_or(LostReason::ShutDown));
         }
-        let (leaving, staying): (Vec<_>, Vec<_>) = handed.into_iter().partition(|handed| handed.leaving);
-        let behind = staying.iter().filter(|handed| handed.sent_by_user);
-        let behind = behind.map(|handed| handed.hold.clone()).collect();
-        let owe = |Handed { hold, .. }: Handed| (self.keeper.owe(&hold), hold);
-        let holds = staying.into_iter().map(owe).collect();
-        let leaving = leaving.into_iter().map(owe).collect();
+        let (releasing, staying): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.releasing);
+        let sent_by_user = staying.iter().filter(|taken| taken.sent_by_user);
+        let sent_by_user = sent_by_user.map(|taken| taken.hold.clone()).collect();
+        let register = |TakenHold { hold, .. }: TakenHold| (self.keeper.add_outstanding(&hold), hold);
+        let holds = staying.into_iter().map(register).collect();
+        let releasing = releasing.into_iter().map(register).collect();
         let (gate, main) = (self.gate.clone(), self.store.clone());
-        self.keeper.part(ShutdownReport { holds, leaving, behind, claims, gate, main, by }, by);
+        self.keeper
+            .finish_shutdown(ShutdownReport { holds, releasing, sent_by_user, claims, gate, main, by }, by);
         // Close the mailboxes last: the keeper may be about to begin another session.
         self.close_mailboxes();
     }
 }
 
-/// The locks still owed at the end, each once.
-fn unreturned(at: Moment, owed: Vec<Owed>) -> Vec<Unreturned> {
+/// The locks not released at the end, each once.
+fn unreturned(at: Moment, outstanding: Vec<Outstanding>) -> Vec<Unreturned> {
     let mut last: BTreeMap<LockName, Moment> = BTreeMap::new();
-    for Owed { lock, until, .. } in owed {
+    for Outstanding { lock, until, .. } in outstanding {
         // The store's clock may be slower than this one.
         let until = until + drift(until.since(at).max(FIRST_LEASE));
         last.entry(lock.name).and_modify(|last| *last = until.max(*last)).or_insert(until);

@@ -4,8 +4,8 @@
 //! So a shutdown does not await the futures that run through the gate; it cuts them off:
 //!
 //! 1. Once the gate is closed, no future is polled in it any more.
-//! 2. [`ShutdownGate::still`] waits until no future *is being* polled in it, on any thread. From then on everything that was
-//!    sent has reached the connection, and nothing more is sent.
+//! 2. [`ShutdownGate::drained`] waits until no future *is being* polled in it, on any thread. From then on everything
+//!    that was sent has reached the connection, and nothing more is sent.
 
 use leasehold_store::sync::{AtomicU64, Notify};
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 /// Set in the count once the gate is closed.
 const CLOSED: u64 = 1;
 /// One future that is being polled.
-const ONE: u64 = 2;
+const POLLED: u64 = 2;
 
 #[derive(Default)]
 pub(super) struct ShutdownGate {
@@ -26,7 +26,7 @@ pub(super) struct ShutdownGate {
     /// Wakes pending futures when the gate closes.
     closed: CancellationToken,
     /// Notified when the last future that was being polled at closing has returned.
-    left: Notify,
+    drained: Notify,
 }
 
 impl ShutdownGate {
@@ -44,11 +44,14 @@ impl ShutdownGate {
     /// Runs a future while the gate is open (1); `None` if it was cut off.
     ///
     /// Cancel safety: that of the future.
-    pub(super) async fn pass<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
+    pub(super) async fn run<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         let mut closed = pin!(self.closed.cancelled());
         poll_fn(|cx| {
             {
-                let Some(_step) = self.step() else { return Poll::Ready(None) };
+                let _permit = self.permit();
+                if self.is_closed() {
+                    return Poll::Ready(None);
+                }
                 if let Poll::Ready(output) = future.as_mut().poll(cx) {
                     return Poll::Ready(Some(output));
                 }
@@ -61,37 +64,32 @@ impl ShutdownGate {
 
     /// Counts as a future being polled until dropped, whether or not the gate is open: for what the keeper must learn
     /// before it ends.
-    pub(super) fn inside(&self) -> Step<'_> {
-        self.count.fetch_add(ONE, Ordering::SeqCst);
-        Step(self)
+    pub(super) fn permit(&self) -> GatePermit<'_> {
+        self.count.fetch_add(POLLED, Ordering::SeqCst);
+        GatePermit(self)
     }
 
     /// Waits until no future is being polled (2). The gate must be closed.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub(super) async fn still(&self) {
+    pub(super) async fn drained(&self) {
         loop {
-            let left = self.left.notified();
+            let drained = self.drained.notified();
             if self.count.load(Ordering::SeqCst) == CLOSED {
                 return;
             }
-            left.await;
+            drained.await;
         }
-    }
-
-    fn step(&self) -> Option<Step<'_>> {
-        let step = self.inside();
-        (!self.is_closed()).then_some(step)
     }
 }
 
 /// A future that is being polled.
-pub(super) struct Step<'a>(&'a ShutdownGate);
+pub(super) struct GatePermit<'a>(&'a ShutdownGate);
 
-impl Drop for Step<'_> {
+impl Drop for GatePermit<'_> {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(ONE, Ordering::SeqCst) == ONE | CLOSED {
-            self.0.left.notify_waiters();
+        if self.0.count.fetch_sub(POLLED, Ordering::SeqCst) == POLLED | CLOSED {
+            self.0.drained.notify_waiters();
         }
     }
 }
@@ -104,23 +102,23 @@ mod tests {
     #[test]
     fn closing_wakes_pending_futures_and_admits_no_more() {
         let gate = ShutdownGate::default();
-        let mut waits = Box::pin(async { gate.pass(pin!(std::future::pending::<()>())).await });
+        let mut waits = Box::pin(async { gate.run(pin!(std::future::pending::<()>())).await });
         assert!(waits.as_mut().now_or_never().is_none());
-        assert_eq!(gate.pass(pin!(async { 7 })).now_or_never(), Some(Some(7)));
+        assert_eq!(gate.run(pin!(async { 7 })).now_or_never(), Some(Some(7)));
         assert!(gate.close() && !gate.close());
-        assert_eq!(gate.pass(pin!(async { panic!("the gate is closed") })).now_or_never(), Some(None::<()>));
+        assert_eq!(gate.run(pin!(async { panic!("the gate is closed") })).now_or_never(), Some(None::<()>));
         assert_eq!(waits.now_or_never(), Some(None));
-        assert!(gate.still().now_or_never().is_some());
+        assert!(gate.drained().now_or_never().is_some());
     }
 
     #[test]
-    fn it_is_not_still_while_a_future_is_polled() {
+    fn it_is_not_drained_while_a_future_is_polled() {
         let gate = ShutdownGate::default();
         let polls = pin!(async {
             gate.close();
-            assert!(gate.still().now_or_never().is_none(), "this future is being polled");
+            assert!(gate.drained().now_or_never().is_none(), "this future is being polled");
         });
-        assert_eq!(gate.pass(polls).now_or_never(), Some(Some(())));
-        assert!(gate.still().now_or_never().is_some());
+        assert_eq!(gate.run(polls).now_or_never(), Some(Some(())));
+        assert!(gate.drained().now_or_never().is_some());
     }
 }

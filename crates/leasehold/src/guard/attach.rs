@@ -1,6 +1,6 @@
 //! What a client does with a detached hold: extends it, releases it, or makes it a guard.
 //!
-//! It says what is asked of the engine. It does not keep anything: a [`DetachedHold`] that is dropped changes nothing.
+//! It calls the engine, and renews nothing: dropping a [`DetachedHold`] changes nothing.
 
 use crate::client::Client;
 use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotReleased, ReleasePolicy};
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// let hold = client.mutex("index")?.lease(Duration::from_secs(60)).acquire_detached().await?;
 /// match hold.attach(&client).await {
 ///     Ok(guard) => guard.release().await?,
-///     Err(AttachError::Already { lock }) => println!("this process already attached or released {lock}"),
+///     Err(AttachError::AlreadyAttached { lock }) => println!("this process already attached or released {lock}"),
 ///     // The hold is returned, and can be attached later unless it is lost.
 ///     Err(AttachError::NotExtended { hold, error }) => println!("{hold:?}: {error}"),
 ///     Err(error) => return Err(error.into()),
@@ -33,11 +33,11 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// This client has a guard of that hold, had one, or was asked to release the hold.
+    /// This client has or had a guard of that hold, or has sent a release of it.
     #[error(
         "this client has attached or released this hold of `{lock}` before: there is one guard of a hold"
     )]
-    Already {
+    AlreadyAttached {
         /// The lock.
         lock: LockName,
     },
@@ -67,11 +67,11 @@ impl DetachedHold {
         let in_time = self.is_in_time(engine);
         // Whatever the result, the hold may last until then from here on.
         let latest = engine.environment.system_time() + engine.timings.call + lease;
-        let before = self.ends_by;
-        self.ends_by = before.max(latest);
+        let before = self.expires_at;
+        self.expires_at = before.max(latest);
         match engine::extend_detached(engine, &self.lock, &self.claim, lease, in_time).await {
             Ok(()) => {
-                self.ends_by = before.max(engine.environment.system_time() + lease);
+                self.expires_at = before.max(engine.environment.system_time() + lease);
                 Ok(())
             }
             Err(why) => Err(ExtendError::of(why, self.name(), self.fencing_token())),
@@ -92,15 +92,16 @@ impl DetachedHold {
     /// Cancel safety: if the future is dropped, the hold may have been released; this client can no longer
     /// attach it.
     pub async fn release(&self, client: &Client) -> Result<(), ReleaseError> {
-        self.give_up(client, ReleaseAction::Grant).await
+        self.release_with(client, ReleaseAction::Grant).await
     }
 
-    /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it was
-    /// acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter is notified,
-    /// and its status is [resting](crate::Status::rests). Repeating the call is no error.
+    /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it
+    /// was acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter
+    /// is notified, and the lock is [in cooldown](crate::Status::in_cooldown). Repeating the call is no
+    /// error.
     ///
-    /// The rest cannot be lengthened or ended by anything that is sent about this hold. Only
-    /// [force](crate::Mutex::force_release) ends it earlier.
+    /// No request about this hold lengthens or ends the cooldown. Only
+    /// [a forced release](crate::Mutex::force_release) ends it earlier.
     ///
     /// Fails as [`release`](Self::release) does.
     ///
@@ -116,17 +117,18 @@ impl DetachedHold {
     /// let hold = digest.acquire_detached().await?;
     /// hold.release_not_before(&client, Duration::from_secs(60)).await?;
     /// assert!(digest.try_acquire().await?.granted().is_none(), "a minute is not over yet");
-    /// assert!(digest.inspect().await?.rests);
+    /// assert!(digest.inspect().await?.in_cooldown);
     /// # Ok(()) }
     /// ```
     pub async fn release_not_before(&self, client: &Client, at_least: Duration) -> Result<(), ReleaseError> {
-        self.give_up(client, ReleaseAction::Cooldown { for_ms: whole_millis(at_least) }).await
+        self.release_with(client, ReleaseAction::Cooldown { for_ms: whole_millis(at_least) }).await
     }
 
-    async fn give_up(&self, client: &Client, pass: ReleaseAction) -> Result<(), ReleaseError> {
+    async fn release_with(&self, client: &Client, action: ReleaseAction) -> Result<(), ReleaseError> {
         let engine = &*client.engine;
-        let (in_time, may_last) = (self.is_in_time(engine), self.may_last(engine));
-        let released = engine::release_detached(engine, &self.lock, &self.claim, pass, in_time, may_last);
+        let (in_time, max_remaining) = (self.is_in_time(engine), self.max_remaining(engine));
+        let released =
+            engine::release_detached(engine, &self.lock, &self.claim, action, in_time, max_remaining);
         released.await.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
             NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
@@ -149,23 +151,23 @@ impl DetachedHold {
     pub async fn attach(self, client: &Client) -> Result<Guard, AttachError> {
         let engine = &client.engine;
         let lease = engine.timings.watchdog;
-        let (in_time, may_last) = (self.is_in_time(engine), self.may_last(engine));
-        let ours = (self.claim.clone(), self.fencing_token());
-        match engine::attach(engine, &self.lock, ours, lease, in_time, may_last).await {
+        let (in_time, max_remaining) = (self.is_in_time(engine), self.max_remaining(engine));
+        let hold_id = (self.claim.clone(), self.fencing_token());
+        match engine::attach(engine, &self.lock, hold_id, lease, in_time, max_remaining).await {
             Ok((entry, hold)) => {
-                let tenure = RenewalSchedule::new(
+                let schedule = RenewalSchedule::new(
                     RenewalPlan::Renew { lease },
                     hold.valid_until(),
                     engine.environment.now(),
                 );
-                let Some(keep) = engine.keeper.keep(hold.clone(), tenure) else {
+                let Some(keep) = engine.keeper.keep(hold.clone(), schedule) else {
                     let why = NotExtended::Lost(LostReason::ShutDown);
                     let error = ExtendError::of(why, self.name(), self.fencing_token());
                     return Err(AttachError::NotExtended { hold: Box::new(self), error });
                 };
                 Ok(Guard::new(engine.clone(), entry, hold, keep, None, ReleasePolicy::default()))
             }
-            Err(NotAttached::Already) => Err(AttachError::Already { lock: self.lock.name }),
+            Err(NotAttached::Already) => Err(AttachError::AlreadyAttached { lock: self.lock.name }),
             Err(NotAttached::NotExtended(why)) => {
                 let error = ExtendError::of(why, self.name(), self.fencing_token());
                 Err(AttachError::NotExtended { hold: Box::new(self), error })
@@ -175,12 +177,12 @@ impl DetachedHold {
 
     /// Whether the lease still runs, according to the hint. The hint is late by one call at most.
     fn is_in_time(&self, engine: &Engine) -> bool {
-        engine.environment.system_time() + engine.timings.call < self.ends_by
+        engine.environment.system_time() + engine.timings.call < self.expires_at
     }
 
     /// How much longer the store may keep the hold.
-    fn may_last(&self, engine: &Engine) -> Duration {
+    fn max_remaining(&self, engine: &Engine) -> Duration {
         // At least its lease: the hint comes from another clock.
-        self.ends_by.duration_since(engine.environment.system_time()).unwrap_or_default().max(self.lease())
+        self.expires_at.duration_since(engine.environment.system_time()).unwrap_or_default().max(self.lease())
     }
 }

@@ -51,13 +51,13 @@ pub struct DetachedHold {
     /// The lease requested.
     lease: Duration,
     /// By the wall clock of the client that acquired or last extended it; a hint.
-    pub(crate) ends_by: SystemTime,
+    pub(crate) expires_at: SystemTime,
 }
 
 impl DetachedHold {
-    pub(crate) fn new(lock: Lock, detached: Detached, ends_by: SystemTime) -> Self {
+    pub(crate) fn new(lock: Lock, detached: Detached, expires_at: SystemTime) -> Self {
         let Detached { claim, fence, lease, .. } = detached;
-        Self { lock, claim, fence, lease, ends_by }
+        Self { lock, claim, fence, lease, expires_at }
     }
 
     /// Returns the lock's name.
@@ -78,14 +78,14 @@ impl DetachedHold {
     /// Returns when it ends at the latest unless it is extended, by the wall clock of the client that
     /// acquired or last extended it. Use it only as a hint, to show it or to decide whether to inspect the
     /// lock: a wall clock can be set, and clocks of different machines differ.
-    pub fn ends_by(&self) -> SystemTime {
-        self.ends_by
+    pub fn expires_at(&self) -> SystemTime {
+        self.expires_at
     }
 
     /// Returns the hold as one line of JSON, which [`FromStr`] parses. **This is a secret**: a process that
-    /// knows it can end the hold. `docs/json.md` describes its fields.
+    /// knows it can end the hold. `docs/reference/json.md` describes its fields.
     pub fn to_secret_text(&self) -> String {
-        let since_1970 = self.ends_by.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_1970 = self.expires_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = Text {
             kind: KIND.into(),
             name: self.name().as_str().into(),
@@ -106,7 +106,7 @@ impl fmt::Debug for DetachedHold {
         f.debug_struct("DetachedHold")
             .field("lock", self.name())
             .field("fence", &self.fence)
-            .field("ends_by", &self.ends_by)
+            .field("expires_at", &self.expires_at)
             .finish_non_exhaustive()
     }
 }
@@ -116,23 +116,23 @@ impl FromStr for DetachedHold {
 
     fn from_str(text: &str) -> Result<Self, DetachedTextError> {
         // An error of serde could quote the text.
-        let garbled = |_| DetachedTextError::Garbled;
-        let Format { format } = serde_json::from_str(text).map_err(garbled)?;
+        let malformed = |_| DetachedTextError::Malformed;
+        let Format { format } = serde_json::from_str(text).map_err(malformed)?;
         if format != FORMAT {
             return Err(DetachedTextError::Format { found: format });
         }
-        let text: Text = serde_json::from_str(text).map_err(garbled)?;
+        let text: Text = serde_json::from_str(text).map_err(malformed)?;
         let lock = match text.kind.as_str() {
-            KIND => Lock::mutex(LockName::new(text.name).map_err(|_| DetachedTextError::Garbled)?),
+            KIND => Lock::mutex(LockName::new(text.name).map_err(|_| DetachedTextError::Malformed)?),
             _ => return Err(DetachedTextError::Kind),
         };
-        let ends_by = UNIX_EPOCH.checked_add(Duration::from_millis(text.ends_by_ms));
+        let expires_at = UNIX_EPOCH.checked_add(Duration::from_millis(text.ends_by_ms));
         let lease = Lease::For(Duration::from_millis(text.lease_ms)).check();
-        let (Some(ends_by), Ok(Lease::For(lease))) = (ends_by, lease) else {
-            return Err(DetachedTextError::Garbled);
+        let (Some(expires_at), Ok(Lease::For(lease))) = (expires_at, lease) else {
+            return Err(DetachedTextError::Malformed);
         };
         let claim = Claim { hold: text.hold, value: text.value };
-        Ok(Self { lock, claim, fence: FencingToken::new(text.fence), lease, ends_by })
+        Ok(Self { lock, claim, fence: FencingToken::new(text.fence), lease, expires_at })
     }
 }
 
@@ -141,14 +141,14 @@ impl FromStr for DetachedHold {
 /// ```
 /// use leasehold::{DetachedHold, DetachedTextError};
 ///
-/// assert_eq!("hunter2".parse::<DetachedHold>().err(), Some(DetachedTextError::Garbled));
+/// assert_eq!("hunter2".parse::<DetachedHold>().err(), Some(DetachedTextError::Malformed));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetachedTextError {
     /// It is not JSON, or a field is missing or invalid.
     #[error("it is not the text of a detached hold")]
-    Garbled,
+    Malformed,
     /// It was written in another format.
     #[error(
         "it has format {found}, but this version supports format {FORMAT}: use the version of Leasehold that wrote it"

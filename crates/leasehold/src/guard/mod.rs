@@ -2,13 +2,13 @@
 
 pub(crate) mod attach;
 pub(crate) mod detached;
-pub(crate) mod earlier;
+pub(crate) mod existing_leases;
 pub(crate) mod owner;
 pub(crate) mod status;
 
 use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, ReleasePolicy};
 use crate::error::{ExtendError, Lost, ReleaseError};
-use crate::guard::earlier::Earlier;
+use crate::guard::existing_leases::ExistingLeases;
 use crate::store::Fault;
 use leasehold_core::machine::renewal::ExtendRequest;
 use leasehold_core::{
@@ -50,10 +50,10 @@ pub struct Guard {
     keep: KeepId,
     lease: Option<Lease>,
     /// The leases that an extend takes into account beside its own.
-    earlier: Earlier,
-    parting: ReleasePolicy,
-    /// Set once the guard is no longer responsible for releasing the hold.
-    spent: bool,
+    existing_leases: ExistingLeases,
+    release_policy: ReleasePolicy,
+    /// Set once the engine, and no longer the guard, releases the hold.
+    released: bool,
 }
 
 impl Guard {
@@ -63,20 +63,29 @@ impl Guard {
         hold: Arc<Hold>,
         keep: KeepId,
         lease: Option<Lease>,
-        parting: ReleasePolicy,
+        release_policy: ReleasePolicy,
     ) -> Self {
-        Self { engine, entry, hold, keep, lease, earlier: Earlier::default(), parting, spent: false }
+        Self {
+            engine,
+            entry,
+            hold,
+            keep,
+            lease,
+            existing_leases: ExistingLeases::default(),
+            release_policy,
+            released: false,
+        }
     }
 
     /// Records the leases under which the owner already held the lock.
-    pub(crate) fn after(mut self, earlier: Earlier) -> Self {
-        self.earlier = earlier;
+    pub(crate) fn with_existing_leases(mut self, existing: ExistingLeases) -> Self {
+        self.existing_leases = existing;
         self
     }
 
     /// Sets what happens to the hold when the guard is released or dropped.
-    pub(crate) fn parting(mut self, parting: ReleasePolicy) -> Self {
-        self.parting = parting;
+    pub(crate) fn release_policy(mut self, release_policy: ReleasePolicy) -> Self {
+        self.release_policy = release_policy;
         self
     }
 
@@ -84,7 +93,7 @@ impl Guard {
     /// the hold ended meanwhile: the wait took longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), AcquireFailure> {
         engine::confirm(&self.engine, &self.hold, limit).await?;
-        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::TooSlow)
+        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::LeaseTooShort)
     }
 
     /// Returns the lock's name.
@@ -98,7 +107,7 @@ impl Guard {
     }
 
     /// Returns until when the hold is valid, on the clock of [`Moment`]: as far as its lease and its client's
-    /// [session](crate::ClientBuilder::session) both reach. Every renewal and every heartbeat moves it
+    /// [session](crate::ClientBuilder::session_ttl) both reach. Every renewal and every heartbeat moves it
     /// forward. [`Moment::ZERO`] once the hold is known to be lost.
     pub fn valid_until(&self) -> Moment {
         self.hold.valid_until()
@@ -154,7 +163,7 @@ impl Guard {
     /// with the earlier end.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
-            Some(lease) => self.earlier.with(lease.remaining(self.engine.environment.system_time())?),
+            Some(lease) => self.existing_leases.with(lease.remaining(self.engine.environment.system_time())?),
             None => self.engine.timings.watchdog,
         };
         self.extend_by(ExtendRequest::UpTo(lease)).await
@@ -176,14 +185,15 @@ impl Guard {
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
-        self.give_back().await.map(drop)
+        self.release_hold().await.map(drop)
     }
 
     /// Releases this hold, and returns how many holds of the lock its owner still has.
-    pub(crate) async fn give_back(mut self) -> Result<u64, ReleaseError> {
-        // From here on the departure releases the hold, even if this future is dropped.
-        self.spent = true;
-        let released = engine::release(&self.engine, &self.entry, &self.hold, self.keep, self.parting).await;
+    pub(crate) async fn release_hold(mut self) -> Result<u64, ReleaseError> {
+        // From here on the engine releases the hold, even if this future is dropped.
+        self.released = true;
+        let released =
+            engine::release(&self.engine, &self.entry, &self.hold, self.keep, self.release_policy).await;
         released.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
             NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
@@ -192,11 +202,11 @@ impl Guard {
     }
 
     /// Releases the lock; if the store does not reply, in the background, with no result for the user.
-    pub(crate) async fn hand_on(self) -> Result<(), ReleaseError> {
+    pub(crate) async fn release_or_defer(self) -> Result<(), ReleaseError> {
         let (engine, hold) = (self.engine.clone(), self.hold.clone());
         let released = self.release().await;
         if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = &released {
-            engine::carry_on(&engine, &hold);
+            engine::continue_release(&engine, &hold);
         }
         released
     }
@@ -219,7 +229,7 @@ impl Guard {
     }
 
     /// The loss, once its reason has been published to all guards.
-    pub(crate) fn told(&self) -> Option<Lost> {
+    pub(crate) fn announced_loss(&self) -> Option<Lost> {
         self.hold.loss().map(|_| self.loss())
     }
 
@@ -231,13 +241,13 @@ impl Guard {
         }
     }
 
-    async fn extend_by(&self, wish: ExtendRequest) -> Result<(), ExtendError> {
+    async fn extend_by(&self, request: ExtendRequest) -> Result<(), ExtendError> {
         self.check()?;
         let engine = &self.engine;
         let claim = self.hold.claim.clone();
         let sent_at = engine.environment.now();
-        let allowed = engine.keeper.allow(self.keep, sent_at, wish);
-        let (lease, keep_record) = allowed.map_err(|left| ExtendError::Capped { left })?;
+        let allowed = engine.keeper.allowed_lease(self.keep, sent_at, request);
+        let (lease, keep_record) = allowed.map_err(|remaining| ExtendError::Capped { remaining })?;
         let lease_ms = whole_millis(lease);
         let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None });
         let within = engine.timings.call.min(self.remaining());
@@ -250,23 +260,23 @@ impl Guard {
         };
         match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
-                engine.keeper.prolonged(self.keep, sent_at, lease);
+                engine.keeper.handle_extended(self.keep, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
             }
-            Ok(Reply::Extend(Extended::NotHeld)) => Err(self.found_gone().await.into()),
-            Ok(odd) => Err(ExtendError::Store(Fault::unexpected_reply(odd))),
+            Ok(Reply::Extend(Extended::NotHeld)) => Err(self.report_gone().await.into()),
+            Ok(other) => Err(ExtendError::Store(Fault::unexpected_reply(other))),
             Err(failed) => Err(ExtendError::Store(failed.fault)),
         }
     }
 
-    /// Marks the hold as lost after the store reported that it is gone.
-    async fn found_gone(&self) -> Lost {
+    /// Marks the hold as lost after the store reported that it no longer exists.
+    async fn report_gone(&self) -> Lost {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.environment).is_ok();
-        self.hold.doubt();
+        self.hold.invalidate();
         engine.keeper.found_lost(self.keep);
         let announced =
-            engine::announce(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
+            engine::report_loss(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
         // If a shutdown cuts this off, the loss is reported without its specific reason.
         engine.unless_shut(announced).await;
         self.loss()
@@ -275,8 +285,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.spent {
-            engine::abandon(&self.engine, &self.entry, &self.hold, self.keep, self.parting);
+        if !self.released {
+            engine::abandon(&self.engine, &self.entry, &self.hold, self.keep, self.release_policy);
         }
     }
 }

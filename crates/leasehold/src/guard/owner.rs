@@ -1,8 +1,8 @@
 //! The owner of re-entrant locks: its text, the scope that carries it through tasks, and the header that
 //! carries it between processes.
 //!
-//! A store knows only an owner's text. Whether it came from another process is known here, and is not part of
-//! its identity.
+//! A store knows only an owner's text. This module also records whether an owner came from another process,
+//! which is not part of its identity.
 
 use leasehold_core::OwnValue;
 use leasehold_store::Environment;
@@ -34,14 +34,14 @@ tokio::task_local! {
 /// may be spread over tasks and processes: a request, a job, a transaction. Its parts do not wait for one
 /// another; where they must exclude each other, use a [`Mutex`](crate::Mutex) between them.
 ///
-/// An owner is a text: `<uuid>:<number>` if a client [creates](crate::Client::owner) it, or [any
+/// An owner is a text: `<uuid>:<number>` if a client [creates](crate::Client::new_owner) it, or [any
 /// text](Self::new) of your own. Cloning is cheap.
 ///
 /// # The owner of a task
 ///
 /// [`scope`](Self::scope) makes it the owner of every lock that a future acquires. Scopes do not cross
-/// `tokio::spawn`; [`spawn`](Self::spawn) and [`carry`](Self::carry) do. Without a scope, each acquire gets a
-/// new owner, and excludes all others, including those of the same task.
+/// `tokio::spawn`; [`spawn`](Self::spawn) and [`in_current_scope`](Self::in_current_scope) do. Without a
+/// scope, each acquire gets a new owner, and excludes all others, including those of the same task.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,7 +49,7 @@ tokio::task_local! {
 ///
 /// let client = Client::connect("memory:").await?;
 /// let account = client.reentrant_mutex("account/7")?;
-/// let booked = client.owner().scope(async {
+/// let booked = client.new_owner().scope(async {
 ///     let outer = account.acquire().await?;
 ///     // A spawned task, and what it calls, need no owner passed to them.
 ///     let inner = Owner::spawn({
@@ -72,7 +72,7 @@ tokio::task_local! {
 /// [`from_header`](Self::from_header): two lines in a middleware, invisible to the handlers. The module
 /// `tower` provides both as layers, for axum, tonic, hyper and everything else that is a `tower::Service`
 /// (with the feature of that name). What such an owner holds in the callee ends with its lease, even if the
-/// callee's client has a [session](crate::ClientBuilder::session).
+/// callee's client has a [session](crate::ClientBuilder::session_ttl).
 ///
 /// A client that can send the header can enter the locks that its owner holds. Accept it only from your own
 /// services, like an identity header, and strip it from requests of untrusted clients.
@@ -99,7 +99,7 @@ tokio::task_local! {
 ///     })
 /// }
 /// # let client = Client::connect("memory:").await?;
-/// # let request = client.owner().sync_scope(|| send(Request { headers: HashMap::new() }));
+/// # let request = client.new_owner().sync_scope(|| send(Request { headers: HashMap::new() }));
 /// # assert!(request.headers.contains_key("leasehold-owner"));
 /// # receive(request).await?;
 /// # Ok(()) }
@@ -108,7 +108,7 @@ tokio::task_local! {
 pub struct Owner {
     text: OwnValue,
     /// Set if it came from another process.
-    travelled: bool,
+    remote: bool,
 }
 
 /// A text that is not a valid owner.
@@ -161,7 +161,7 @@ impl Owner {
     /// # Ok(()) }
     /// ```
     pub fn new(text: impl AsRef<str>) -> Result<Self, OwnerError> {
-        Self::of(text.as_ref(), false)
+        Self::parse(text.as_ref(), false)
     }
 
     /// Returns the owner of the innermost [`scope`](Self::scope) around this task's code, if there is one.
@@ -195,11 +195,11 @@ impl Owner {
     /// use leasehold::Owner;
     ///
     /// let mut tasks = tokio::task::JoinSet::new();
-    /// Owner::new("trace-4711")?.sync_scope(|| tasks.spawn(Owner::carry(async { Owner::current() })));
+    /// Owner::new("trace-4711")?.sync_scope(|| tasks.spawn(Owner::in_current_scope(async { Owner::current() })));
     /// assert_eq!(tasks.join_next().await.expect("one was spawned")?, Some(Owner::new("trace-4711")?));
     /// # Ok(()) }
     /// ```
-    pub fn carry<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    pub fn in_current_scope<F: Future>(future: F) -> impl Future<Output = F::Output> {
         let owner = Self::current();
         async move {
             match owner {
@@ -218,7 +218,7 @@ impl Owner {
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        tokio::spawn(Self::carry(future))
+        tokio::spawn(Self::in_current_scope(future))
     }
 
     /// Like `tokio::task::spawn_blocking`, and keeps the current task's owner.
@@ -251,7 +251,7 @@ impl Owner {
             return Err(OwnerError::Header);
         }
         let text = percent_decode(value).decode_utf8().map_err(|_| OwnerError::Header)?;
-        Self::of(&text, true)
+        Self::parse(&text, true)
     }
 
     /// Returns the owner's text, as stored at the lock's key.
@@ -260,8 +260,8 @@ impl Owner {
     }
 
     /// Creates the owner that a store reports, which may be any text.
-    pub(crate) fn told(text: OwnValue) -> Self {
-        Self { text, travelled: true }
+    pub(crate) fn from_store(text: OwnValue) -> Self {
+        Self { text, remote: true }
     }
 
     pub(crate) fn text(&self) -> &OwnValue {
@@ -269,16 +269,16 @@ impl Owner {
     }
 
     /// Whether it came from another process.
-    pub(crate) fn has_travelled(&self) -> bool {
-        self.travelled
+    pub(crate) fn is_remote(&self) -> bool {
+        self.remote
     }
 
-    fn of(text: &str, travelled: bool) -> Result<Self, OwnerError> {
+    fn parse(text: &str, remote: bool) -> Result<Self, OwnerError> {
         if text == RESERVED {
             return Err(OwnerError::Reserved);
         }
         let text = OwnValue::new(text).map_err(|error| OwnerError::Text { len: error.len })?;
-        Ok(Self { text, travelled })
+        Ok(Self { text, remote })
     }
 }
 
@@ -309,7 +309,7 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// Whether nothing is left to encode, and every escape is complete.
+/// Whether every byte that needs encoding is encoded, and every escape is complete.
 fn is_encoded(value: &[u8]) -> bool {
     let escape = |after: &[u8]| after.get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',')
@@ -317,34 +317,34 @@ fn is_encoded(value: &[u8]) -> bool {
 }
 
 /// Creates a client's owners.
-pub(crate) struct Owners {
+pub(crate) struct OwnerFactory {
     /// Set if the user named the instance.
     name: Option<String>,
     environment: Arc<dyn Environment>,
-    /// The instance and the next number; chosen for the first owner.
-    begun: OnceLock<(String, AtomicU64)>,
+    /// The instance and the next number; chosen when the first owner is created.
+    sequence: OnceLock<(String, AtomicU64)>,
 }
 
-impl Owners {
+impl OwnerFactory {
     /// The longest instance id: an owner's text also needs room for a colon and a number.
     pub(crate) const MAX_INSTANCE: usize = OwnValue::MAX_LEN - 21;
 
     /// Uses the instance name set by the user, or a random one; `None` if the name is invalid.
     pub(crate) fn new(name: Option<String>, environment: Arc<dyn Environment>) -> Option<Self> {
         let fits = |name: &String| name.len() <= Self::MAX_INSTANCE && OwnValue::new(name).is_ok();
-        name.as_ref().is_none_or(fits).then(|| Self { name, environment, begun: OnceLock::new() })
+        name.as_ref().is_none_or(fits).then(|| Self { name, environment, sequence: OnceLock::new() })
     }
 
     /// Creates a unique owner.
-    pub(crate) fn make(&self) -> Owner {
-        let (instance, next) = self.begun.get_or_init(|| self.begin());
+    pub(crate) fn create(&self) -> Owner {
+        let (instance, next) = self.sequence.get_or_init(|| self.start_sequence());
         let text = OwnValue::new(format!("{instance}:{}", next.fetch_add(1, Ordering::Relaxed)));
-        Owner { text: text.expect("an instance id leaves room for a number"), travelled: false }
+        Owner { text: text.expect("an instance id leaves room for a number"), remote: false }
     }
 
     /// With an instance name set by the user, the numbers start at a random one, so that a process restarted
-    /// under the same name does not enter the locks that its predecessor left behind.
-    fn begin(&self) -> (String, AtomicU64) {
+    /// under the same name does not re-enter locks that its predecessor still holds.
+    fn start_sequence(&self) -> (String, AtomicU64) {
         match &self.name {
             Some(name) => (name.clone(), AtomicU64::new(self.environment.random() >> 16)),
             None => (uuid(|| self.environment.random()), AtomicU64::new(1)),
@@ -352,9 +352,9 @@ impl Owners {
     }
 }
 
-impl fmt::Debug for Owners {
+impl fmt::Debug for OwnerFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owners").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("OwnerFactory").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -379,7 +379,7 @@ mod tests {
             assert!(header.bytes().all(|byte| byte.is_ascii_graphic() && byte != b','), "{header}");
             let other = Owner::from_header(&header).expect("our own header");
             assert_eq!((other.as_str(), &other), (text, &owner));
-            assert!(other.has_travelled() && !owner.has_travelled());
+            assert!(other.is_remote() && !owner.is_remote());
         }
         for (none, error) in [
             ("", OwnerError::Text { len: 0 }),
@@ -402,15 +402,15 @@ mod tests {
 
     #[test]
     fn owners_of_a_client_are_its_own() {
-        let make = |name: Option<&str>| Owners::new(name.map(str::to_owned), Arc::new(System));
+        let make = |name: Option<&str>| OwnerFactory::new(name.map(str::to_owned), Arc::new(System));
         let owners = make(None).expect("without a name");
-        let (first, second) = (owners.make(), owners.make());
+        let (first, second) = (owners.create(), owners.create());
         let (instance, number) = first.as_str().split_once(':').expect("an instance and a number");
         assert_eq!((number, second.as_str()), ("1", &*format!("{instance}:2")));
-        let longest = "x".repeat(Owners::MAX_INSTANCE);
+        let longest = "x".repeat(OwnerFactory::MAX_INSTANCE);
         let (before, after) =
             (make(Some(&longest)).expect("it leaves room"), make(Some(&longest)).expect("too"));
-        assert_ne!(before.make(), after.make(), "the second one after a restart");
+        assert_ne!(before.create(), after.create(), "the second one after a restart");
         for none in [&*format!("{longest}x"), "", "a\nb"] {
             assert!(make(Some(none)).is_none(), "{none}");
         }

@@ -1,8 +1,9 @@
 //! The state of a lock of any kind, and the operations of an operator on it.
 
 use crate::client::session_info::{self, SessionInfo};
-use crate::error::{Contention, ForceReleaseError, InspectError, ResizeError};
+use crate::error::{ForceReleaseError, InspectError, ResizeError};
 use crate::guard::owner::Owner;
+use crate::lock::contention::Contention;
 use crate::lock::request::Request;
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
@@ -14,7 +15,7 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 /// How often a resize is retried while other clients change the number too.
-const RESIZES: u32 = 16;
+const MAX_RESIZE_ATTEMPTS: u32 = 16;
 
 /// The state of a lock.
 ///
@@ -36,11 +37,11 @@ pub struct Status {
     pub holder: Option<String>,
     /// Whether the lock is held.
     pub held: bool,
-    /// Whether the last holder is done but left the lock taken until a later time:
+    /// Whether the last holder is done, and the lock stays taken until a later time:
     /// [`OncePer`](crate::OncePer),
     /// [`DetachedHold::release_not_before`](crate::DetachedHold::release_not_before). The lock counts as
     /// [held](Self::held) then, though no client works under it.
-    pub rests: bool,
+    pub in_cooldown: bool,
     /// When it was acquired, by the store's clock.
     pub since: Option<SystemTime>,
     /// How much longer it is held, unless it is extended; `None` if it is free, or held without an expiry.
@@ -56,7 +57,7 @@ pub struct Status {
     /// The number of waiters: sessions, or single holds where each has its own queue entry.
     pub waiting: u64,
     /// All holders of a lock that can be shared, oldest first; at most 4096. The holder above is the first.
-    pub sharers: Vec<SharedHolder>,
+    pub shared_holders: Vec<SharedHolder>,
     /// The total number of permits, arrivals or parties, if known.
     pub limit: Option<u32>,
     /// Whether a task of this client holds the lock, as far as the client itself knows.
@@ -72,8 +73,8 @@ pub struct Status {
 /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
 /// let guard = index.read().await?;
 /// let status = index.inspect().await?;
-/// assert_eq!((status.sharers.len(), status.sharers[0].mode), (1, LockMode::Read));
-/// index.force_release(status.sharers[0].seen().expect("it has a fencing token")).await?;
+/// assert_eq!((status.shared_holders.len(), status.shared_holders[0].mode), (1, LockMode::Read));
+/// index.force_release(status.shared_holders[0].observed().expect("it has a fencing token")).await?;
 /// # drop(guard);
 /// # Ok(()) }
 /// ```
@@ -81,7 +82,7 @@ pub struct Status {
 #[non_exhaustive]
 pub struct SharedHolder {
     /// The holder's label.
-    pub holder: Option<String>,
+    pub label: Option<String>,
     /// The mode in which it holds the lock.
     pub mode: LockMode,
     /// The owner, for an RwLock.
@@ -98,16 +99,16 @@ pub struct SharedHolder {
 
 impl SharedHolder {
     /// Returns this hold as an argument of `force_release`.
-    pub fn seen(&self) -> Option<ObservedHolder> {
+    pub fn observed(&self) -> Option<ObservedHolder> {
         self.fence.map(ObservedHolder::Hold)
     }
 
-    fn of(holder: &Holder) -> Self {
+    fn new(holder: &Holder) -> Self {
         Self {
-            holder: holder.label.as_ref().map(ToString::to_string),
+            label: holder.label.as_ref().map(ToString::to_string),
             mode: holder.mode,
-            owner: holder.owner.clone().map(Owner::told),
-            since: holder.since_ms.map(instant),
+            owner: holder.owner.clone().map(Owner::from_store),
+            since: holder.since_ms.map(system_time),
             remaining: holder.remaining_ms.map(Duration::from_millis),
             fence: holder.fence,
             session: holder.session,
@@ -115,32 +116,32 @@ impl SharedHolder {
     }
 }
 
-fn instant(ms: u64) -> SystemTime {
+fn system_time(ms: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
 }
 
 impl Status {
     /// Returns how many permits are held, or how many arrivals have been counted, as far as their
-    /// [holders](Self::sharers) are listed.
+    /// [holders](Self::shared_holders) are listed.
     pub fn taken(&self) -> u64 {
-        self.sharers.iter().map(|sharer| u64::from(sharer.mode.count())).sum()
+        self.shared_holders.iter().map(|holder| u64::from(holder.mode.count())).sum()
     }
 
-    pub(crate) fn of(seen: &Inspection, ours: bool) -> Self {
-        let holder = seen.holder.as_ref();
+    pub(crate) fn new(inspection: &Inspection, ours: bool) -> Self {
+        let holder = inspection.holder.as_ref();
         Self {
             held: holder.is_some(),
-            rests: holder.is_some_and(|h| h.in_cooldown),
+            in_cooldown: holder.is_some_and(|h| h.in_cooldown),
             holder: holder.and_then(|h| h.label.as_ref()).map(ToString::to_string),
-            since: holder.and_then(|h| h.since_ms).map(instant),
+            since: holder.and_then(|h| h.since_ms).map(system_time),
             remaining: holder.and_then(|h| h.remaining_ms).map(Duration::from_millis),
-            owner: holder.and_then(|h| h.owner.clone()).map(Owner::told),
+            owner: holder.and_then(|h| h.owner.clone()).map(Owner::from_store),
             count: holder.map_or(0, |h| h.count),
             fence: holder.and_then(|h| h.fence),
             session: holder.and_then(|h| h.session),
-            waiting: seen.waiters,
-            sharers: seen.shared_holders.iter().map(SharedHolder::of).collect(),
-            limit: seen.limit,
+            waiting: inspection.waiters,
+            shared_holders: inspection.shared_holders.iter().map(SharedHolder::new).collect(),
+            limit: inspection.limit,
             ours,
         }
     }
@@ -154,13 +155,13 @@ impl Status {
 /// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?;
 /// let guard = nightly.acquire().await?;
 /// let details = nightly.inspect_full().await?;
-/// if let Some(about) = details.behind.as_ref().and_then(|session| session.about.as_ref()) {
-///     println!("held by {} on {}, process {}", about.program, about.host, about.pid);
+/// if let Some(metadata) = details.holder_session.as_ref().and_then(|session| session.metadata.as_ref()) {
+///     println!("held by {} on {}, process {}", metadata.program, metadata.host, metadata.pid);
 /// }
 /// for entry in &details.audit {
 ///     println!("{:?} by {}", entry.ended, entry.actor);
 /// }
-/// assert_eq!(details.seen, Some(leasehold::ObservedHolder::Hold(guard.fencing_token())));
+/// assert_eq!(details.observed, Some(leasehold::ObservedHolder::Hold(guard.fencing_token())));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,10 +170,10 @@ pub struct FullStatus {
     /// The state of the lock.
     pub status: Status,
     /// The holder's session; `None` if the holder has none, or the store has forgotten it.
-    pub behind: Option<SessionInfo>,
+    pub holder_session: Option<SessionInfo>,
     /// The holder as observed now, for a [forced release](crate::Mutex::force_release); `None` if the lock is
     /// not held.
-    pub seen: Option<ObservedHolder>,
+    pub observed: Option<ObservedHolder>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
     /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
@@ -181,53 +182,55 @@ pub struct FullStatus {
 }
 
 impl FullStatus {
-    /// Returns the session of one of the holders in [`Status::sharers`].
-    pub fn shared_holder_session(&self, sharer: &SharedHolder) -> Option<&SessionInfo> {
-        self.sessions.iter().find(|session| Some(session.session) == sharer.session)
+    /// Returns the session of one of the holders in [`Status::shared_holders`].
+    pub fn shared_holder_session(&self, holder: &SharedHolder) -> Option<&SessionInfo> {
+        self.sessions.iter().find(|session| Some(session.id) == holder.session)
     }
 }
 
 impl Request {
     /// Returns the state of the lock.
     pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
-        let seen = self.look(false).await?;
-        Ok(Status::of(&seen, self.is_ours(&seen)))
+        let inspection = self.inspect_store(false).await?;
+        Ok(Status::new(&inspection, self.is_ours(&inspection)))
     }
 
     /// Returns the state of the lock with the details an operator needs.
     pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        let seen = self.look(true).await?;
-        let status = Status::of(&seen, self.is_ours(&seen));
-        let of_sharers = status.sharers.iter().filter_map(|sharer| sharer.session);
-        let concerned: HashSet<_> = status.session.into_iter().chain(of_sharers).collect();
+        let inspection = self.inspect_store(true).await?;
+        let status = Status::new(&inspection, self.is_ours(&inspection));
+        let shared_sessions = status.shared_holders.iter().filter_map(|holder| holder.session);
+        let holder_sessions: HashSet<_> = status.session.into_iter().chain(shared_sessions).collect();
         let mut sessions = Vec::new();
-        if !concerned.is_empty() {
+        if !holder_sessions.is_empty() {
             sessions = session_info::sessions(&self.engine).await?;
-            sessions.retain(|session| concerned.contains(&session.session));
+            sessions.retain(|session| holder_sessions.contains(&session.id));
         }
-        let behind = sessions.iter().find(|session| Some(session.session) == status.session).cloned();
-        if status.sharers.is_empty() {
+        let holder_session = sessions.iter().find(|session| Some(session.id) == status.session).cloned();
+        if status.shared_holders.is_empty() {
             sessions.clear();
         }
-        let holder =
-            status.fence.map(ObservedHolder::Hold).or(seen.foreign_fingerprint.map(ObservedHolder::Foreign));
-        Ok(FullStatus { seen: holder, status, behind, sessions, audit: seen.audit })
+        let observed = status
+            .fence
+            .map(ObservedHolder::Hold)
+            .or(inspection.foreign_fingerprint.map(ObservedHolder::Foreign));
+        Ok(FullStatus { observed, status, holder_session, sessions, audit: inspection.audit })
     }
 
     /// Whether a task of this client holds the lock.
-    fn is_ours(&self, seen: &Inspection) -> bool {
-        let own = Some(self.engine.sessions.id_at(self.entry.place));
+    fn is_ours(&self, inspection: &Inspection) -> bool {
+        let own = Some(self.engine.sessions.id_at(self.entry.partition));
         if self.entry.lock.kind.is_shared() {
-            seen.shared_holders.iter().any(|sharer| sharer.session == own)
+            inspection.shared_holders.iter().any(|holder| holder.session == own)
         } else {
-            self.entry.is_occupied(self.engine.environment.now())
+            self.entry.is_held(self.engine.environment.now())
         }
     }
 
     /// Changes the number of permits.
     pub(crate) async fn resize(&self, limit: u32) -> Result<(), ResizeError> {
         let mut observed = None;
-        for _ in 0..RESIZES {
+        for _ in 0..MAX_RESIZE_ATTEMPTS {
             let op = Op::Resize(Resize { observed, limit });
             let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
             let reply = reply.map_err(|failed| match failed.executed {
@@ -236,11 +239,11 @@ impl Request {
             })?;
             match reply {
                 Reply::Resize(Resized::Done) => return Ok(()),
-                Reply::Resize(Resized::Changed { limit: known }) => observed = known,
+                Reply::Resize(Resized::Changed { limit }) => observed = limit,
                 Reply::Refused(refused) if refused.is_permanent() => {
                     return Err(ResizeError::Impossible(refused));
                 }
-                odd => return Err(ResizeError::Store(Fault::unexpected_reply(odd))),
+                other => return Err(ResizeError::Store(Fault::unexpected_reply(other))),
             }
         }
         Err(ResizeError::Contended { limit: observed })
@@ -249,21 +252,25 @@ impl Request {
     /// Releases by force the hold that was observed.
     pub(crate) async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
         let op = Op::ForceRelease(ForceRelease { observed, actor: self.engine.label.clone() });
-        match self.send_free(observed, &op).await? {
+        match self.send_force_release(observed, &op).await? {
             Reply::ForceRelease(ForceReleased::Released) => Ok(()),
             Reply::ForceRelease(ForceReleased::Changed { holder }) => {
-                if self.was_freed_by_us(observed).await? {
+                if self.was_force_released_by_us(observed).await? {
                     return Ok(());
                 }
-                Err(ForceReleaseError::Changed { now: Box::new(Contention { holder, ahead: None }) })
+                Err(ForceReleaseError::Changed { contention: Box::new(Contention { holder, ahead: None }) })
             }
-            odd => Err(ForceReleaseError::Store(Fault::unexpected_reply(odd))),
+            other => Err(ForceReleaseError::Store(Fault::unexpected_reply(other))),
         }
     }
 
-    async fn send_free(&self, seen: ObservedHolder, op: &Op) -> Result<Reply, ForceReleaseError> {
+    async fn send_force_release(
+        &self,
+        observed: ObservedHolder,
+        op: &Op,
+    ) -> Result<Reply, ForceReleaseError> {
         let (lock, within) = (&self.entry.lock, self.engine.timings.call);
-        match seen {
+        match observed {
             ObservedHolder::Hold(_) => {
                 self.engine.call(lock, op, within).await.map_err(|failed| match failed.executed {
                     Executed::No => ForceReleaseError::Store(failed.fault),
@@ -279,26 +286,28 @@ impl Request {
         }
     }
 
-    /// Whether our own request released a hold that is gone: the reply to the first attempt may have been
-    /// lost.
-    async fn was_freed_by_us(&self, seen: ObservedHolder) -> Result<bool, ForceReleaseError> {
-        let ObservedHolder::Hold(fence) = seen else { return Ok(false) };
-        let looked =
-            self.look(true).await.map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
+    /// Whether this client's own request released a hold that no longer exists: the reply to the first
+    /// attempt may have been lost.
+    async fn was_force_released_by_us(&self, observed: ObservedHolder) -> Result<bool, ForceReleaseError> {
+        let ObservedHolder::Hold(fence) = observed else { return Ok(false) };
+        let inspection = self
+            .inspect_store(true)
+            .await
+            .map_err(|InspectError(fault)| ForceReleaseError::Unknown(fault))?;
         let ours = |entry: &AuditEntry| {
             entry.ended == Ended::ForceReleased
                 && entry.fence == Some(fence)
                 && entry.actor == self.engine.label
         };
-        Ok(looked.audit.iter().any(ours))
+        Ok(inspection.audit.iter().any(ours))
     }
 
-    pub(crate) async fn look(&self, details: bool) -> Result<Inspection, InspectError> {
+    pub(crate) async fn inspect_store(&self, details: bool) -> Result<Inspection, InspectError> {
         let op = Op::Inspect(Inspect { claim: None, details });
         let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
         match reply.map_err(|failed| failed.fault)? {
-            Reply::Inspect(seen) => Ok(seen),
-            odd => Err(Fault::unexpected_reply(odd).into()),
+            Reply::Inspect(inspection) => Ok(inspection),
+            other => Err(Fault::unexpected_reply(other).into()),
         }
     }
 }

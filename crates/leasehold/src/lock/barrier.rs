@@ -3,14 +3,14 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Request};
+use crate::lock::request::{AcquireOptions, Request};
 use leasehold_core::{FencingToken, Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the store remembers an admitted party, so that a process that was suspended finds out when it
 /// resumes, unless its session has lapsed by then.
-const MET: Duration = Duration::from_secs(60);
+const PASS_TTL: Duration = Duration::from_secs(60);
 
 /// A barrier: a point at which a fixed number of tasks, in any processes, wait for one another.
 ///
@@ -33,7 +33,7 @@ const MET: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct Barrier {
     request: Request,
-    of: u32,
+    total: u32,
 }
 
 /// The result of waiting at a [`Barrier`] until all parties have arrived.
@@ -49,12 +49,12 @@ pub struct BarrierWaitResult {
 
 impl Barrier {
     /// The largest number of parties: the store admits them in one step, which must stay short.
-    pub const MOST: u32 = 64;
+    pub const MAX_PARTIES: u32 = 64;
 
-    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
         let mut request = Request::new(engine, lock);
-        request.lease(Lease::For(MET));
-        Self { request, of }
+        request.lease(Lease::For(PASS_TTL));
+        Self { request, total }
     }
 
     /// Returns the barrier's name.
@@ -95,19 +95,20 @@ impl Barrier {
         self.request.inspect_full().await
     }
 
-    /// Removes one admitted party that was [seen](crate::SharedHolder::seen): like
+    /// Removes one admitted party that was [observed](crate::SharedHolder::observed): like
     /// [`Mutex::force_release`](crate::Mutex::force_release). Parties that have already passed are not
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
-        let asker = Asker { mode: LockMode::BarrierWait { total: self.of }, ..Asker::default() };
-        let kept = self.request.acquire(&asker, limit).await?;
+        let options =
+            AcquireOptions { mode: LockMode::BarrierWait { total: self.total }, ..AcquireOptions::default() };
+        let acquired = self.request.acquire(&options, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
-        Ok(BarrierWaitResult { fence: kept.guard.fencing_token() })
+        Ok(BarrierWaitResult { fence: acquired.guard.fencing_token() })
     }
 }

@@ -1,12 +1,12 @@
 //! Leader election: one leader at a time, which other clients can observe.
 
-use crate::engine::{Engine, Watching};
+use crate::engine::{Engine, LeaderWatch};
 use crate::error::{
     AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
 };
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
 use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
@@ -54,7 +54,7 @@ impl Election {
 
     settings! {
         /// Sets a term: a leadership ends with this lease and is not renewed. Without this setting, a
-        /// watchdog renews it for as long as it is kept: see [`Mutex::lease`](crate::Mutex::lease).
+        /// watchdog renews it for as long as it is acquired: see [`Mutex::lease`](crate::Mutex::lease).
         pub fn lease(self, lease: impl Into<Lease>) -> Self;
 
         /// Caps how long one leadership lasts, however it is renewed, so that another candidate can lead: see
@@ -65,7 +65,7 @@ impl Election {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
     }
 
     /// Returns the election's name.
@@ -73,7 +73,7 @@ impl Election {
         self.request.name()
     }
 
-    /// Campaigns until it leads, for as long as [`wait`](Self::wait) allows, or without a limit.
+    /// Campaigns until it leads, for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
     /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
@@ -81,7 +81,7 @@ impl Election {
     /// Cancel safety: if the future is dropped, the campaign ends: its queue entry is given up, and a
     /// leadership that may have begun is ended in the background.
     pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
-        self.campaign_within(self.request.wait).await
+        self.campaign_within(self.request.max_wait).await
     }
 
     /// Campaigns for at most `limit`. Otherwise like [`campaign`](Self::campaign), including cancel safety.
@@ -96,8 +96,8 @@ impl Election {
     ///
     /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
-        let tried = self.request.try_acquire(&Asker::default()).await?;
-        Ok(tried.map(|kept| Leadership { guard: kept.guard }))
+        let tried = self.request.try_acquire(&AcquireOptions::default()).await?;
+        Ok(tried.map(|acquired| Leadership { guard: acquired.guard }))
     }
 
     /// Campaigns, runs a future while it leads, and drops the future if it no longer leads. The closure
@@ -132,8 +132,8 @@ impl Election {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn leader(&self) -> Result<Option<Leader>, InspectError> {
-        let seen = self.request.look(false).await?;
-        Ok(seen.holder.filter(|holder| !holder.in_cooldown).and_then(Leader::of))
+        let inspection = self.request.inspect_store(false).await?;
+        Ok(inspection.holder.filter(|holder| !holder.in_cooldown).and_then(Leader::from_holder))
     }
 
     /// Observes the leaders: starts with the current leader, and continues with each new one.
@@ -141,7 +141,7 @@ impl Election {
     /// Nothing is sent before the first call of [`next`](Leaders::next).
     pub fn observe(&self) -> Leaders {
         let Request { engine, entry, .. } = &self.request;
-        Leaders { watching: Watching::new(engine.clone(), entry.lock.clone()) }
+        Leaders { watching: LeaderWatch::new(engine.clone(), entry.lock.clone()) }
     }
 
     /// Returns the current state of the election. Changes nothing.
@@ -160,10 +160,11 @@ impl Election {
         self.request.inspect_full().await
     }
 
-    /// Deposes the leader that was [seen](FullStatus::seen), dead or alive; the next candidate in the queue
-    /// leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel safety.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    /// Deposes the leader that was [observed](FullStatus::observed), dead or alive; the next candidate in the
+    /// queue leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel
+    /// safety.
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -172,8 +173,8 @@ impl Election {
     }
 
     async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
-        let kept = self.request.acquire(&Asker::default(), limit).await?;
-        Ok(Leadership { guard: kept.guard })
+        let acquired = self.request.acquire(&AcquireOptions::default(), limit).await?;
+        Ok(Leadership { guard: acquired.guard })
     }
 }
 
@@ -300,7 +301,7 @@ pub struct Leader {
 
 impl Leader {
     /// The leader that this holder is, if it is a client of this library.
-    fn of(holder: Holder) -> Option<Self> {
+    fn from_holder(holder: Holder) -> Option<Self> {
         let Holder { label, fence, since_ms, session, .. } = holder;
         Some(Self {
             label: label?.to_string(),
@@ -336,7 +337,7 @@ impl Leader {
 /// ```
 #[must_use = "nothing is observed until `next` is called"]
 pub struct Leaders {
-    watching: Watching,
+    watching: LeaderWatch,
 }
 
 impl Leaders {
@@ -349,8 +350,8 @@ impl Leaders {
     /// Cancel safety: if the future is dropped nothing is lost: the next call returns what this one would
     /// have.
     pub async fn next(&mut self) -> Result<Option<Leader>, InspectError> {
-        Ok(match self.watching.news().await? {
-            LeaderChange::Leader(holder) => Leader::of(holder),
+        Ok(match self.watching.next_change().await? {
+            LeaderChange::Leader(holder) => Leader::from_holder(holder),
             LeaderChange::NoLeader => None,
         })
     }

@@ -4,19 +4,19 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request};
+use crate::lock::request::{AcquireOptions, Attempt, Request};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the store remembers an admitted waiter, so that a process that was suspended finds out when it
 /// resumes.
-const KNOWN: Duration = Duration::from_secs(60);
+const WAITER_TTL: Duration = Duration::from_secs(60);
 
 /// A countdown latch across processes: opens after a number of arrivals.
 ///
 /// [Waiting](Self::wait) on an open latch returns at once. An arrival outlives its process: the store
-/// remembers it for an hour, or for the time set with [`remember`](Self::remember), and the latch closes
+/// remembers it for an hour, or for the time set with [`arrival_ttl`](Self::arrival_ttl), and the latch closes
 /// again once it has been forgotten. So use a latch for one occasion, and name it after that:
 /// `import/2026-11-22`.
 ///
@@ -39,23 +39,23 @@ const KNOWN: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct Latch {
     request: Request,
-    of: u32,
+    total: u32,
 }
 
 impl Latch {
     /// How long an arrival is remembered by default.
-    pub const REMEMBERED: Duration = Duration::from_secs(3600);
+    pub const ARRIVAL_TTL: Duration = Duration::from_secs(3600);
 
-    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
         let mut request = Request::new(engine, lock);
-        request.lease(Lease::For(Self::REMEMBERED));
-        Self { request, of }
+        request.lease(Lease::For(Self::ARRIVAL_TTL));
+        Self { request, total }
     }
 
     /// Sets how long arrivals of this handle are remembered. Default: one hour.
     #[must_use]
-    pub fn remember(mut self, span: Duration) -> Self {
-        self.request.lease(Lease::For(span));
+    pub fn arrival_ttl(mut self, ttl: Duration) -> Self {
+        self.request.lease(Lease::For(ttl));
         self
     }
 
@@ -72,20 +72,24 @@ impl Latch {
     /// Counts `count` arrivals in one step. If that opens the latch, all waiters are notified.
     ///
     /// Fails with [`AcquireError::Impossible`] if `count` is zero, or if other clients use a different
-    /// number; with [`AcquireError::Unknown`] or [`AcquireError::NotKept`] if the store did not reply: such
+    /// number; with [`AcquireError::Unknown`] or [`AcquireError::NotExtended`] if the store did not reply: such
     /// an arrival is undone in the background, and may have opened the latch by then.
     ///
     /// Cancel safety: if the future is dropped, an arrival that may have been counted is undone in the
     /// background. It may have opened the latch by then.
     pub async fn arrive_many(&self, count: u32) -> Result<(), AcquireError> {
-        let asker = Asker { mode: LockMode::CountDown { count, total: self.of }, ..Asker::default() };
-        let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&asker).await?;
+        let options = AcquireOptions {
+            mode: LockMode::CountDown { count, total: self.total },
+            ..AcquireOptions::default()
+        };
+        let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&options).await?;
         match tried {
             // From here on the store keeps the arrival, and no process releases it.
             Attempt::Granted(_) => Ok(()),
-            Attempt::Taken(contention) => {
-                Err(AcquireError::OutOfTries { lock: self.name().clone(), contention: Box::new(contention) })
-            }
+            Attempt::Taken(contention) => Err(AcquireError::RetriesExhausted {
+                lock: self.name().clone(),
+                contention: Box::new(contention),
+            }),
         }
     }
 
@@ -123,8 +127,8 @@ impl Latch {
     ///
     /// Cancel safety: dropping the future changes nothing for other clients.
     pub async fn is_open(&self) -> Result<bool, AcquireError> {
-        let (request, asker) = self.waiting();
-        Ok(request.try_acquire(&asker).await?.granted().is_some())
+        let (request, options) = self.waiting();
+        Ok(request.try_acquire(&options).await?.granted().is_some())
     }
 
     /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
@@ -143,28 +147,29 @@ impl Latch {
         self.request.inspect_full().await
     }
 
-    /// Takes back one arrival that was [seen](crate::SharedHolder::seen): like
+    /// Takes back one arrival that was [observed](crate::SharedHolder::observed): like
     /// [`Mutex::force_release`](crate::Mutex::force_release). Waiters that have already passed are not
     /// affected.
     ///
     /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
-        let (request, asker) = self.waiting();
-        let kept = request.acquire(&asker, limit).await?;
+        let (request, options) = self.waiting();
+        let acquired = request.acquire(&options, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
-        drop(kept.guard);
+        drop(acquired.guard);
         Ok(())
     }
 
     /// The request of a waiter.
-    fn waiting(&self) -> (Request, Asker) {
-        let asker = Asker { mode: LockMode::LatchWait { total: self.of }, ..Asker::default() };
+    fn waiting(&self) -> (Request, AcquireOptions) {
+        let options =
+            AcquireOptions { mode: LockMode::LatchWait { total: self.total }, ..AcquireOptions::default() };
         let mut request = self.request.clone();
-        request.lease(Lease::For(KNOWN));
-        (request, asker)
+        request.lease(Lease::For(WAITER_TTL));
+        (request, options)
     }
 }

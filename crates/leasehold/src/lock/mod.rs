@@ -1,6 +1,7 @@
 //! The kinds of locks: each takes settings and gives a guard. None has a loop of its own.
 
 pub(crate) mod barrier;
+pub(crate) mod contention;
 pub(crate) mod election;
 pub(crate) mod latch;
 pub(crate) mod multi;

@@ -1,9 +1,10 @@
 //! Several locks, acquired together: [`MultiMutex`].
 
 use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
-use crate::error::{AcquireError, Contention, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
-use crate::lock::request::{Asker, Request, settings};
+use crate::lock::contention::Contention;
+use crate::lock::request::{AcquireOptions, Request, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
 use std::fmt;
@@ -13,10 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How many rounds try to acquire all locks without holding any while waiting. After that the locks are
 /// acquired in order of their names, which succeeds however many other clients want some of them.
-const ROUNDS: u32 = 2;
+const MAX_ROUNDS: u32 = 2;
 
 /// How many times to start over in order if one hold ends before the last lock is acquired.
-const LAPS: u32 = 3;
+const MAX_ORDERED_ATTEMPTS: u32 = 3;
 
 /// Several [mutexes](crate::Mutex) that are acquired together: all of them, or none.
 ///
@@ -71,7 +72,7 @@ pub enum MultiAttempt<G = MultiGuard> {
     Taken {
         /// The first lock found taken. There may be others.
         lock: LockName,
-        /// What stands in the way.
+        /// What prevents the acquisition.
         contention: Contention,
     },
 }
@@ -96,20 +97,21 @@ impl<G> MultiAttempt<G> {
 
 /// The lock that prevented acquiring all.
 struct Blocked {
-    at: usize,
-    missed: AcquireFailure,
+    /// Its index in the requests.
+    index: usize,
+    failure: AcquireFailure,
 }
 
 impl MultiMutex {
     /// How many locks can be acquired together: other requests wait while a store acquires them in one step.
-    pub const MOST: usize = 64;
+    pub const MAX_LOCKS: usize = 64;
 
-    pub(crate) fn of(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
+    pub(crate) fn new(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
         requests.sort_by(|a, b| a.name().cmp(b.name()));
         requests.dedup_by(|a, b| a.name() == b.name());
         match requests.len() {
             0 => Err(LockError::NoName),
-            named if named > Self::MOST => Err(LockError::TooManyNames { named, most: Self::MOST }),
+            given if given > Self::MAX_LOCKS => Err(LockError::TooManyNames { given, max: Self::MAX_LOCKS }),
             _ => Ok(Self { engine, requests }),
         }
     }
@@ -126,7 +128,7 @@ impl MultiMutex {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
     }
 
     /// Returns the names of the locks, in order.
@@ -143,17 +145,18 @@ impl MultiMutex {
     pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
         let call = self.engine.timings.call;
         let limit = self.engine.environment.now() + call;
-        match self.take(None, Some(limit)).await? {
-            Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::of(&self.engine, guards))),
-            Err(Blocked { at, missed: AcquireFailure::Taken(standing) }) => Ok(MultiAttempt::Taken {
-                lock: self.requests[at].name().clone(),
-                contention: (*standing).into(),
+        match self.try_acquire_except(None, Some(limit)).await? {
+            Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::new(&self.engine, guards))),
+            Err(Blocked { index, failure: AcquireFailure::Taken(status) }) => Ok(MultiAttempt::Taken {
+                lock: self.requests[index].name().clone(),
+                contention: (*status).into(),
             }),
-            Err(Blocked { at, missed }) => Err(self.requests[at].error(missed, call)),
+            Err(Blocked { index, failure }) => Err(self.requests[index].error(failure, call)),
         }
     }
 
-    /// Acquires all of the locks, and waits for as long as [`wait`](Self::wait) allows, or without a limit.
+    /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a
+    /// limit.
     ///
     /// Fails like [`Mutex::acquire`](crate::Mutex::acquire), naming the lock that was taken; and with
     /// [`AcquireError::Lost`] if a lease or a cap is too short to hold the first locks while waiting for the
@@ -162,7 +165,7 @@ impl MultiMutex {
     /// Cancel safety: if the future is dropped, nothing is held: queue entries are given up, and locks
     /// acquired so far are released in the background.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
-        let wait = self.requests.first().and_then(|request| request.wait);
+        let wait = self.requests.first().and_then(|request| request.max_wait);
         self.acquire_within(wait).await
     }
 
@@ -181,43 +184,47 @@ impl MultiMutex {
         let start = self.engine.environment.now();
         // A zero limit still allows one attempt.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
-        let failed =
-            |at: usize, missed| self.requests[at].error(missed, self.engine.environment.now().since(start));
+        let error = |index: usize, failure| {
+            self.requests[index].error(failure, self.engine.environment.now().since(start))
+        };
         let mut first: Option<usize> = None;
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let held = match first {
                 None => None,
-                Some(at) => match self.requests[at].pursue(&Asker::default(), limit, false).await? {
-                    Ok(kept) => Some((at, kept.guard)),
-                    Err(missed) => return Err(failed(at, missed)),
-                },
+                Some(index) => {
+                    match self.requests[index].acquire_until(&AcquireOptions::default(), limit, false).await?
+                    {
+                        Ok(acquired) => Some((index, acquired.guard)),
+                        Err(failure) => return Err(error(index, failure)),
+                    }
+                }
             };
-            let rest = self.take(held.as_ref().map(|(at, _)| *at), limit).await?;
+            let rest = self.try_acquire_except(held.as_ref().map(|(index, _)| *index), limit).await?;
             match (rest, held) {
-                (Ok(guards), None) => return Ok(MultiGuard::of(&self.engine, guards)),
-                (Ok(mut guards), Some((at, guard))) => {
-                    guards.insert(at, guard);
+                (Ok(guards), None) => return Ok(MultiGuard::new(&self.engine, guards)),
+                (Ok(mut guards), Some((index, guard))) => {
+                    guards.insert(index, guard);
                     // If the first lock was lost meanwhile, the round failed, as if another lock had been
                     // taken.
-                    if let Ok(all) = self.together(guards, limit).await {
+                    if let Ok(all) = self.join(guards, limit).await {
                         return Ok(all);
                     }
                 }
-                (Err(Blocked { at, missed: AcquireFailure::Taken(standing) }), held) => {
+                (Err(Blocked { index, failure: AcquireFailure::Taken(status) }), held) => {
                     if wait.is_some_and(|wait| wait.is_zero()) {
-                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
+                        return Err(error(index, AcquireFailure::TimedOut(status)));
                     }
                     if let Some((_, guard)) = held {
-                        // Hand the lock on before waiting for anything. A failure here is no reason to give
+                        // Release the lock before waiting for anything. A failure here is no reason to give
                         // up.
-                        self.until(limit, guard.hand_on()).await;
+                        self.run_until(limit, guard.release_or_defer()).await;
                     }
                     if limit.is_some_and(|limit| limit <= self.engine.environment.now()) {
-                        return Err(failed(at, AcquireFailure::TimedOut(standing)));
+                        return Err(error(index, AcquireFailure::TimedOut(status)));
                     }
-                    first = Some(at);
+                    first = Some(index);
                 }
-                (Err(Blocked { at, missed }), _) => return Err(failed(at, missed)),
+                (Err(Blocked { index, failure }), _) => return Err(error(index, failure)),
             }
         }
         self.in_order(limit, start).await
@@ -226,37 +233,37 @@ impl MultiMutex {
     /// Acquires one lock after the other, in order of their names. Locks held so far are renewed; if a lease
     /// or a cap ends one of them too early, it starts over, and gives up after a few times.
     async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
-        let mut laps = 1;
+        let mut attempts = 1;
         loop {
             let mut guards = Vec::with_capacity(self.requests.len());
             for request in &self.requests {
-                match request.pursue(&Asker::default(), limit, false).await? {
-                    Ok(kept) => guards.push(kept.guard),
-                    Err(missed) => {
-                        return Err(request.error(missed, self.engine.environment.now().since(start)));
+                match request.acquire_until(&AcquireOptions::default(), limit, false).await? {
+                    Ok(acquired) => guards.push(acquired.guard),
+                    Err(failure) => {
+                        return Err(request.error(failure, self.engine.environment.now().since(start)));
                     }
                 }
             }
-            match self.together(guards, limit).await {
+            match self.join(guards, limit).await {
                 Ok(all) => return Ok(all),
-                Err(lost) if laps == LAPS => return Err(AcquireError::Lost(lost)),
-                Err(_) => laps += 1,
+                Err(lost) if attempts == MAX_ORDERED_ATTEMPTS => return Err(AcquireError::Lost(lost)),
+                Err(_) => attempts += 1,
             }
         }
     }
 
     /// Joins locks that were acquired one after the other: the lease of all counts from now. If one was lost
     /// meanwhile, fails and releases the others.
-    async fn together(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
-        let all = MultiGuard::of(&self.engine, guards);
+    async fn join(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
+        let all = MultiGuard::new(&self.engine, guards);
         if self.requests.iter().any(Request::ends_with_its_lease) {
             // The locks are held even if this extension fails. A watchdog extends without help.
-            self.until(limit, all.extend()).await;
+            self.run_until(limit, all.extend()).await;
         }
         match all.check() {
             Ok(()) => Ok(all),
             Err(lost) => {
-                self.until(limit, join_all(all.guards.into_iter().map(Guard::hand_on))).await;
+                self.run_until(limit, join_all(all.guards.into_iter().map(Guard::release_or_defer))).await;
                 Err(lost)
             }
         }
@@ -264,8 +271,8 @@ impl MultiMutex {
 
     /// Runs `work` until the time limit. Work dropped at the limit either continues in the background or is
     /// not needed.
-    async fn until<T>(&self, limit: Option<Moment>, work: impl Future<Output = T>) {
-        let time_is_up = async {
+    async fn run_until<T>(&self, limit: Option<Moment>, work: impl Future<Output = T>) {
+        let limit_reached = async {
             match limit {
                 Some(limit) => self.engine.environment.sleep_until(limit).await,
                 None => std::future::pending().await,
@@ -274,45 +281,51 @@ impl MultiMutex {
         tokio::select! {
             biased;
             _ = work => {}
-            () = time_is_up => {}
+            () = limit_reached => {}
         }
     }
 
     /// Acquires all locks but one that is already held, in one step, without waiting.
-    async fn take(
+    async fn try_acquire_except(
         &self,
         held: Option<usize>,
         limit: Option<Moment>,
     ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
-        let wanted: Vec<_> = (0..self.requests.len()).filter(|at| Some(*at) != held).collect();
-        let Some(first) = wanted.first().map(|at| &self.requests[*at]) else { return Ok(Ok(Vec::new())) };
-        let (asker, span) = (Asker::default(), first.span()?);
-        let pursuit = first.pursuit(&asker, span.wanted(), limit, true, None);
-        let entries: Vec<_> = wanted.iter().map(|at| &self.requests[*at].entry).collect();
-        let won = match engine::acquire_all(&self.engine, &entries, &pursuit).await {
-            Ok(won) => won,
-            Err(MultiBlocked { at, missed }) => return Ok(Err(Blocked { at: wanted[at], missed })),
+        let wanted: Vec<_> = (0..self.requests.len()).filter(|index| Some(*index) != held).collect();
+        let Some(first) = wanted.first().map(|index| &self.requests[*index]) else {
+            return Ok(Ok(Vec::new()));
+        };
+        let (options, duration) = (AcquireOptions::default(), first.duration()?);
+        let params = first.params(&options, duration.lease(), limit, true, None);
+        let entries: Vec<_> = wanted.iter().map(|index| &self.requests[*index].entry).collect();
+        let holds = match engine::acquire_all(&self.engine, &entries, &params).await {
+            Ok(holds) => holds,
+            Err(MultiBlocked { at: index, failure }) => {
+                return Ok(Err(Blocked { index: wanted[index], failure }));
+            }
         };
         // Every hold is passed to the keeper before anything fails: then dropping their guards releases them.
-        let kept: Vec<_> = wanted
+        let acquired: Vec<_> = wanted
             .iter()
-            .zip(won)
-            .map(|(at, won)| (*at, self.requests[*at].keep(&asker, won, span, &self.requests[*at].entry)))
+            .zip(holds)
+            .map(|(index, hold)| {
+                (*index, self.requests[*index].keep(&options, hold, duration, &self.requests[*index].entry))
+            })
             .collect();
-        let mut held = Vec::with_capacity(kept.len());
+        let mut held = Vec::with_capacity(acquired.len());
         let mut blocked = None;
-        for (at, kept) in kept {
-            match kept? {
-                Ok(kept) => held.push((at, kept)),
-                Err(missed) => blocked = Some(Blocked { at, missed }),
+        for (index, acquired) in acquired {
+            match acquired? {
+                Ok(acquired) => held.push((index, acquired)),
+                Err(failure) => blocked = Some(Blocked { index, failure }),
             }
         }
         if let Some(blocked) = blocked {
             return Ok(Err(blocked));
         }
-        let confirmed = held.into_iter().map(async |(at, kept)| {
-            let confirmed = self.requests[at].confirmed(kept, limit).await;
-            confirmed.map(|kept| kept.guard).map_err(|missed| Blocked { at, missed })
+        let confirmed = held.into_iter().map(async |(index, acquired)| {
+            let confirmed = self.requests[index].confirmed(acquired, limit).await;
+            confirmed.map(|acquired| acquired.guard).map_err(|failure| Blocked { index, failure })
         });
         Ok(join_all(confirmed).await.into_iter().collect())
     }
@@ -346,7 +359,7 @@ pub struct MultiGuard {
 }
 
 impl MultiGuard {
-    fn of(engine: &Arc<Engine>, guards: Vec<Guard>) -> Self {
+    fn new(engine: &Arc<Engine>, guards: Vec<Guard>) -> Self {
         let signal = CancellationToken::new();
         for guard in &guards {
             guard.share_signal(&signal);
@@ -394,7 +407,7 @@ impl MultiGuard {
         loop {
             self.signal.cancelled().await;
             // Another hold may be known to be lost while its reason is not known yet.
-            if let Some(lost) = self.guards.iter().find_map(Guard::told) {
+            if let Some(lost) = self.guards.iter().find_map(Guard::announced_loss) {
                 return lost;
             }
             tokio::task::yield_now().await;

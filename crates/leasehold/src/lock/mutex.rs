@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, Run
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Mutex {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
 
         /// Polls for the lock by this policy instead of queueing for it. Polling is not fair and costs one
         /// request per attempt. During the pause between two attempts, queued tasks of the same client go
@@ -97,7 +97,7 @@ impl Mutex {
         pub fn retry(self, policy: RetryPolicy) -> Self;
 
         /// Sets an expiry on the lock's key if a client of another library locked it without one.
-        pub fn adopt(self, expiry: Duration) -> Self;
+        pub fn expire_foreign(self, expiry: Duration) -> Self;
 
         /// Keeps a released lock in this process for up to `idle` if no task of this client waits for it. A
         /// task of this client that acquires the lock within that time gets it without a request to the
@@ -153,10 +153,11 @@ impl Mutex {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt, AcquireError> {
-        Ok(self.request.try_acquire(&self.asker()).await?.map(|kept| kept.guard))
+        Ok(self.request.try_acquire(&self.options()).await?.map(|acquired| acquired.guard))
     }
 
-    /// Acquires the lock, and waits for it for as long as [`wait`](Self::wait) allows, or without a limit.
+    /// Acquires the lock, and waits for it for as long as [`max_wait`](Self::max_wait) allows, or without a
+    /// limit.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
     /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
@@ -165,7 +166,7 @@ impl Mutex {
     /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
     /// place in the queue.
     pub async fn acquire(&self) -> Result<Guard, AcquireError> {
-        self.acquire_within(self.request.wait).await
+        self.acquire_within(self.request.max_wait).await
     }
 
     /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
@@ -179,18 +180,19 @@ impl Mutex {
     ///
     /// Cancel safety: as for [`acquire_detached`](Self::acquire_detached).
     pub async fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, AcquireError> {
-        self.request.try_acquire_detached(&self.asker()).await
+        self.request.try_acquire_detached(&self.options()).await
     }
 
     /// Acquires the lock as a detached hold, which no process renews. Waits for as long as
-    /// [`wait`](Self::wait) allows, or without a limit. The hold ends with its [`lease`](Self::lease), which
-    /// must be set, or when a process that has its text calls [`DetachedHold::release`].
+    /// [`max_wait`](Self::max_wait) allows, or without a limit. The hold ends with its
+    /// [`lease`](Self::lease), which must be set, or when a process that has its text calls
+    /// [`DetachedHold::release`].
     ///
     /// When this returns, the hold has already been extended from the short initial lease to the requested
     /// one, which counts from that moment. The hold belongs to no session of this client and queues
     /// separately: tasks of this client that want the lock compete with it like any other client.
     ///
-    /// Fails with [`AcquireError::NoLease`] if no lease is set, with [`AcquireError::NotKept`] if the lock
+    /// Fails with [`AcquireError::NoLease`] if no lease is set, with [`AcquireError::NotExtended`] if the lock
     /// was granted but the hold could not be extended, and otherwise like [`acquire`](Self::acquire).
     ///
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
@@ -212,7 +214,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_detached(&self) -> Result<DetachedHold, AcquireError> {
-        self.request.acquire_detached(&self.asker()).await
+        self.request.acquire_detached(&self.options()).await
     }
 
     /// Runs a future under the lock, and drops the future if the lock is lost. The closure receives the
@@ -260,19 +262,20 @@ impl Mutex {
         self.request.inspect_full().await
     }
 
-    /// Releases the lock by force from the holder that was [seen](FullStatus::seen), dead or alive, and hands it
-    /// to the next waiter. The holder is notified at once and loses its hold with
-    /// [`LostReason::ForceReleased`](crate::LostReason::ForceReleased). Until that message, its next renewal or the end of
-    /// its lease, it still considers the lock held, so stop it first if you can. The forced release is
-    /// recorded in the lock's audit, with this client's label.
+    /// Releases the lock by force from the holder that was [observed](FullStatus::observed), dead or alive,
+    /// and hands it to the next waiter. The holder is notified at once and loses its hold with
+    /// [`LostReason::ForceReleased`](crate::LostReason::ForceReleased). Until that message, its next renewal
+    /// or the end of its lease, it still considers the lock held, so stop it first if you can. The forced
+    /// release is recorded in the lock's audit, with this client's label.
     ///
-    /// Fails with [`ForceReleaseError::Changed`] if the lock has a different hold by then: no other holder loses it.
-    /// If this client, or another client with its label, already released the same hold by force, the call
-    /// succeeds. Fails as well if the store does not reply within the call timeout, or refuses the request.
+    /// Fails with [`ForceReleaseError::Changed`] if the lock has a different hold by then: no other holder
+    /// loses it. If this client, or another client with its label, already released the same hold by force,
+    /// the call succeeds. Fails as well if the store does not reply within the call timeout, or refuses the
+    /// request.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -281,10 +284,10 @@ impl Mutex {
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
-        Ok(self.request.acquire(&self.asker(), limit).await?.guard)
+        Ok(self.request.acquire(&self.options(), limit).await?.guard)
     }
 
-    fn asker(&self) -> Asker {
-        Asker { value: self.value.clone(), ..Asker::default() }
+    fn options(&self) -> AcquireOptions {
+        AcquireOptions { value: self.value.clone(), ..AcquireOptions::default() }
     }
 }

@@ -4,29 +4,30 @@
 //! It is built on a detached hold. That the lock stays taken after a release is one atomic step of the store
 //! (`ReleaseAction::Cooldown`).
 
-use crate::client::{Client, named};
+use crate::client::{Client, parse_name};
 use crate::engine::LostReason;
 use crate::error::{AcquireError, InspectError, LockError, Lost, ReleaseError, RunError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::Status;
-use crate::lock::request::{Asker, Attempt, Request};
+use crate::lock::request::{AcquireOptions, Attempt, Request};
 use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError};
 use std::fmt;
 use std::time::Duration;
 
 /// A job that runs at most once per period, on the first instance that starts it.
 ///
-/// Every instance [tries](Self::try_start); one gets a [`PeriodGuard`], and the others continue at once, also one
-/// that starts when the winner has long finished. The period counts from the grant, by the store's clock: no
-/// other instance gets a grant before it is over, however short the work was, and even if the winner crashes.
+/// Every instance [tries](Self::try_start); one gets a [`PeriodGuard`], and the others continue at once, also
+/// one that starts when the winner has long finished. The period counts from the grant, by the store's clock:
+/// no other instance gets a grant before it is over, however short the work was, and even if the winner
+/// crashes.
 ///
 /// A grant belongs to no session and is not renewed: it ends with its lease, which is the period, or longer
-/// with [`at_most`](Self::at_most). Choose the period slightly shorter than the interval between tries, for
-/// example 55 minutes for a job that starts every hour: otherwise the next try may come a moment too early
-/// and be refused.
+/// with [`max_duration`](Self::max_duration). Choose the period slightly shorter than the interval between
+/// tries, for example 55 minutes for a job that starts every hour: otherwise the next try may come a moment
+/// too early and be refused.
 ///
 /// It acquires the [`Mutex`](crate::Mutex) of that name. Any other use of that mutex conflicts with it, and
-/// sees that it [rests](Status::rests).
+/// sees that it is [in cooldown](Status::in_cooldown).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,11 +36,11 @@ use std::time::Duration;
 /// let client = leasehold::Client::connect("memory:").await?;
 /// # async fn send_the_digest() -> u32 { 7 }
 /// let hourly = client.once_per("digest", Duration::from_secs(55 * 60))?;
-/// match hourly.run(async |_turn| send_the_digest().await).await? {
+/// match hourly.run(async |_period| send_the_digest().await).await? {
 ///     Some(sent) => println!("{sent} sent"),
 ///     None => println!("another instance runs it, or already has"),
 /// }
-/// assert_eq!(hourly.run(async |_turn| send_the_digest().await).await?, None);
+/// assert_eq!(hourly.run(async |_period| send_the_digest().await).await?, None);
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
@@ -48,7 +49,7 @@ pub struct OncePer {
     request: Request,
     period: Duration,
     /// How long a grant lasts, if that is longer than the period.
-    at_most: Duration,
+    max_duration: Duration,
 }
 
 impl Client {
@@ -62,7 +63,7 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        let lock = self.checked(Lock::mutex(named(name)?))?;
+        let lock = self.checked(Lock::mutex(parse_name(name)?))?;
         if let Some(most) = self.engine.store.capabilities().max_lease.filter(|most| period > *most) {
             return Err(LockError::Period(LeaseError::TooLongForStore { lease: period, max: most }));
         }
@@ -73,15 +74,15 @@ impl Client {
 impl OncePer {
     pub(crate) fn new(client: Client, lock: &Lock, period: Duration) -> Self {
         let request = Request::new(client.engine.clone(), lock);
-        Self { client, request, period, at_most: Duration::ZERO }
+        Self { client, request, period, max_duration: Duration::ZERO }
     }
 
     /// Sets how long the work may take, if that is longer than the period. No other instance starts the job
-    /// meanwhile; but if the instance crashes, none starts it for that long either. At least the period,
+    /// during that time; but if the instance crashes, none starts it for that long either. At least the period,
     /// which is the default.
     #[must_use]
-    pub fn at_most(self, at_most: Duration) -> Self {
-        Self { at_most, ..self }
+    pub fn max_duration(self, max_duration: Duration) -> Self {
+        Self { max_duration, ..self }
     }
 
     /// Returns the name of the lock.
@@ -91,23 +92,24 @@ impl OncePer {
 
     /// Tries once to start the job. There is no way to wait for a grant.
     ///
-    /// When this returns a grant, the lock is held for the full period, or for [`at_most`](Self::at_most).
-    /// That another instance runs the job, or ran it in this period, is not an error: it is
-    /// [`Attempt::Taken`].
+    /// When this returns a grant, the lock is held for the full period, or for
+    /// [`max_duration`](Self::max_duration). That another instance runs the job, or ran it in this period, is
+    /// not an error: it is [`Attempt::Taken`].
     ///
     /// Fails with [`AcquireError::Lease`] if the period is shorter than 1 ms or longer than the longest
-    /// lease, with [`AcquireError::NotKept`] if the job was granted but the hold could not be extended to its
-    /// time, and if the store does not reply within the call timeout, or refuses the request. After an error
-    /// no instance has the grant: it is released in the background, or ends by itself within 3 s, unless the
-    /// error says that it may last longer.
+    /// lease, with [`AcquireError::NotExtended`] if the job was granted but the hold could not be extended to
+    /// its time, and if the store does not reply within the call timeout, or refuses the request. After an
+    /// error no instance has the grant: it is released in the background, or ends by itself within 3 s,
+    /// unless the error says that it may last longer.
     ///
     /// Cancel safety: if the future is dropped, a grant that may have been given is released in the
     /// background. If the process exits before that, the grant ends within 3 s, or with its full time if that
     /// extension was already sent.
     pub async fn try_start(&self) -> Result<Attempt<PeriodGuard>, AcquireError> {
         let mut request = self.request.clone();
-        request.lease(self.period.max(self.at_most).into());
-        let tried = request.try_detached(&Asker { by_lease: true, ..Asker::default() }).await?;
+        request.lease(self.period.max(self.max_duration).into());
+        let tried =
+            request.try_detached(&AcquireOptions { by_lease: true, ..AcquireOptions::default() }).await?;
         Ok(tried.map(|(hold, valid_until)| PeriodGuard {
             client: self.client.clone(),
             hold,
@@ -126,13 +128,13 @@ impl OncePer {
     /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the grant lasts as
     /// long as if the instance had crashed.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&PeriodGuard) -> T) -> Result<Option<T>, RunError> {
-        let Attempt::Granted(turn) = self.try_start().await? else { return Ok(None) };
+        let Attempt::Granted(period) = self.try_start().await? else { return Ok(None) };
         let result = tokio::select! {
             biased;
-            result = work(&turn) => result,
-            lost = turn.lost() => return Err(lost.into()),
+            result = work(&period) => result,
+            lost = period.lost() => return Err(lost.into()),
         };
-        if let Err(error) = turn.finish().await {
+        if let Err(error) = period.finish().await {
             tracing::warn!(lock = %self.name(), %error, "the run was not finished: its lock stays taken until its time is over");
         }
         Ok(Some(result))
@@ -163,9 +165,9 @@ impl OncePer {
 /// let client = leasehold::Client::connect("memory:").await?;
 /// let hourly = client.once_per("digest", Duration::from_secs(55 * 60))?;
 /// match hourly.try_start().await? {
-///     Attempt::Granted(turn) => match send_the_digest() {
-///         Ok(()) => turn.finish().await?,
-///         Err(_) => turn.give_up().await?, // another instance may try at once
+///     Attempt::Granted(period) => match send_the_digest() {
+///         Ok(()) => period.finish().await?,
+///         Err(_) => period.release().await?, // another instance may try at once
 ///     },
 ///     Attempt::Taken(contention) => println!("not granted: {contention}"),
 /// }
@@ -200,7 +202,7 @@ impl PeriodGuard {
         self.valid_until.since(self.client.now())
     }
 
-    /// Checks that the grant is still valid, as far as time tells: fails once another instance may have a
+    /// Checks that the grant is still valid, by the local clock: fails once another instance may have a
     /// grant. Needs no network, and so does not detect a forced release.
     pub fn check(&self) -> Result<(), Lost> {
         if self.client.now() < self.valid_until { Ok(()) } else { Err(self.loss()) }
@@ -231,7 +233,7 @@ impl PeriodGuard {
     /// Reports that the work failed: another instance may run the job at once, as if it had not been granted.
     ///
     /// Errors and cancel safety: as for [`finish`](Self::finish).
-    pub async fn give_up(self) -> Result<(), ReleaseError> {
+    pub async fn release(self) -> Result<(), ReleaseError> {
         self.hold.release(&self.client).await
     }
 

@@ -5,9 +5,9 @@ use crate::error::{
     AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
 };
 use crate::guard::Guard;
-use crate::guard::owner::{Owner, Owners};
+use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Kept, Request, settings};
+use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -48,21 +48,21 @@ use tokio_util::sync::CancellationToken;
 ///
 /// let client = Client::connect("memory:").await?;
 /// let account = client.reentrant_mutex("account/7")?;
-/// client.owner().scope(transfer(&account)).await?;
+/// client.new_owner().scope(transfer(&account)).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
 pub struct ReentrantMutex {
     request: Request,
-    pub(crate) owners: Arc<Owners>,
+    pub(crate) owners: Arc<OwnerFactory>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
-    sum: bool,
+    sum_leases: bool,
 }
 
 impl ReentrantMutex {
-    pub(crate) fn new(engine: Arc<Engine>, owners: Arc<Owners>, lock: &Lock) -> Self {
-        Self { request: Request::new(engine, lock), owners, owner: None, sum: false }
+    pub(crate) fn new(engine: Arc<Engine>, owners: Arc<OwnerFactory>, lock: &Lock) -> Self {
+        Self { request: Request::new(engine, lock), owners, owner: None, sum_leases: false }
     }
 
     /// Sets the owner that acquires the lock, whatever the task's scope.
@@ -90,14 +90,14 @@ impl ReentrantMutex {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
 
         /// Polls for the lock by this policy instead of queueing for it: like
         /// [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
 
         /// Sets an expiry on the lock's key if a client of another library locked it without one.
-        pub fn adopt(self, expiry: Duration) -> Self;
+        pub fn expire_foreign(self, expiry: Duration) -> Self;
 
         /// Leaves the lock free at every `every`th release of this process that ends its owner's holds here,
         /// instead of handing it to the next waiter: for clients of Redisson, which do not queue. Like
@@ -118,7 +118,7 @@ impl ReentrantMutex {
     /// use std::time::Duration;
     ///
     /// let client = Client::connect("memory:").await?;
-    /// let report = client.reentrant_mutex("report")?.owned_by(&client.owner()).sum_leases(true);
+    /// let report = client.reentrant_mutex("report")?.owned_by(&client.new_owner()).sum_leases(true);
     /// let gather = report.clone().lease(Duration::from_secs(2)).acquire().await?;
     /// let write = report.lease(Duration::from_secs(1)).acquire().await?; // for 3 s
     /// # while write.remaining() <= Duration::from_secs(2) { tokio::task::yield_now().await; }
@@ -128,7 +128,7 @@ impl ReentrantMutex {
     /// ```
     #[must_use]
     pub fn sum_leases(mut self, sum: bool) -> Self {
-        self.sum = sum;
+        self.sum_leases = sum;
         self
     }
 
@@ -146,13 +146,13 @@ impl ReentrantMutex {
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.request.try_acquire(&self.asker(&owner)).await?;
-        Ok(tried.map(|kept| ReentrantGuard::new(kept, owner)))
+        let tried = self.request.try_acquire(&self.options(&owner)).await?;
+        Ok(tried.map(|acquired| ReentrantGuard::new(acquired, owner)))
     }
 
     /// Acquires the lock: at once if its owner holds it, in any process; otherwise waits for as long as
-    /// [`wait`](Self::wait) allows, or without a limit. If the owner acquires the lock in another process
-    /// meanwhile, this call succeeds once it notices that, with its next poll after about a second.
+    /// [`max_wait`](Self::max_wait) allows, or without a limit. If the owner acquires the lock in another
+    /// process meanwhile, this call succeeds once it notices that, with its next poll after about a second.
     ///
     /// Fails with [`AcquireError::TimedOut`] at the limit, and if the store refuses the request or does not
     /// reply for the client's [outage limit](crate::ClientBuilder::outage_limit).
@@ -161,7 +161,7 @@ impl ReentrantMutex {
     /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
     /// place in the queue.
     pub async fn acquire(&self) -> Result<ReentrantGuard, AcquireError> {
-        self.acquire_within(self.request.wait).await
+        self.acquire_within(self.request.max_wait).await
     }
 
     /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
@@ -221,7 +221,7 @@ impl ReentrantMutex {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::Client::connect("memory:").await?;
-    /// let account = client.reentrant_mutex("account/7")?.owned_by(&client.owner());
+    /// let account = client.reentrant_mutex("account/7")?.owned_by(&client.new_owner());
     /// let guard = account.acquire().await?;
     /// assert_eq!(account.hold_count().await?, 1);
     /// guard.release().await?;
@@ -234,12 +234,13 @@ impl ReentrantMutex {
         Ok(if owner.is_some() && status.owner == owner { status.count } else { 0 })
     }
 
-    /// Releases the lock by force, with all its holds, from the owner that was [seen](FullStatus::seen), dead or
-    /// alive: like [`Mutex::force_release`](crate::Mutex::force_release). All guards of that owner are lost.
+    /// Releases the lock by force, with all its holds, from the owner that was
+    /// [observed](FullStatus::observed), dead or alive: like
+    /// [`Mutex::force_release`](crate::Mutex::force_release). All guards of that owner are lost.
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -249,8 +250,8 @@ impl ReentrantMutex {
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<ReentrantGuard, AcquireError> {
         let owner = self.owner();
-        let kept = self.request.acquire(&self.asker(&owner), limit).await?;
-        Ok(ReentrantGuard::new(kept, owner))
+        let acquired = self.request.acquire(&self.options(&owner), limit).await?;
+        Ok(ReentrantGuard::new(acquired, owner))
     }
 
     fn known_owner(&self) -> Option<Owner> {
@@ -258,12 +259,12 @@ impl ReentrantMutex {
     }
 
     fn owner(&self) -> Owner {
-        self.known_owner().unwrap_or_else(|| self.owners.make())
+        self.known_owner().unwrap_or_else(|| self.owners.create())
     }
 
-    fn asker(&self, owner: &Owner) -> Asker {
-        let (value, by_lease) = (Some(owner.text().clone()), owner.has_travelled());
-        Asker { value, by_lease, sum: self.sum, ..Asker::default() }
+    fn options(&self, owner: &Owner) -> AcquireOptions {
+        let (value, by_lease) = (Some(owner.text().clone()), owner.is_remote());
+        AcquireOptions { value, by_lease, sum: self.sum_leases, ..AcquireOptions::default() }
     }
 }
 
@@ -305,7 +306,7 @@ pub enum Released {
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let client = leasehold::Client::connect("memory:").await?;
 /// # async fn book() {}
-/// let account = client.reentrant_mutex("account/7")?.owned_by(&client.owner());
+/// let account = client.reentrant_mutex("account/7")?.owned_by(&client.new_owner());
 /// let (outer, inner) = (account.acquire().await?, account.acquire().await?);
 /// assert_eq!((outer.count(), inner.count()), (1, 2));
 /// assert_eq!(outer.fencing_token(), inner.fencing_token()); // same owner, same token
@@ -326,8 +327,8 @@ pub struct ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    fn new(kept: Kept, owner: Owner) -> Self {
-        Self { guard: kept.guard, owner, count: kept.count }
+    fn new(acquired: AcquiredGuard, owner: Owner) -> Self {
+        Self { guard: acquired.guard, owner, count: acquired.count }
     }
 
     /// Returns the lock's name.
@@ -404,7 +405,7 @@ impl ReentrantGuard {
     ///
     /// Cancel safety: if the future is dropped, the hold is released in the background.
     pub async fn release(self) -> Result<Released, ReleaseError> {
-        Ok(match self.guard.give_back().await? {
+        Ok(match self.guard.release_hold().await? {
             0 => Released::Free,
             count => Released::StillHeld { count },
         })

@@ -1,7 +1,8 @@
 //! A request: the settings of a lock handle, and how they turn into a guard or an error.
 //!
-//! It turns settings into the engine's terms, and the engine's results into guards and errors. It does not
-//! know how one kind of lock differs from another, except through an [`Asker`], and it contains no wait loop.
+//! It turns settings into the parameters of the engine's acquire loop, and the loop's results into guards and
+//! errors. It does not know how one kind of lock differs from another, except through [`AcquireOptions`], and
+//! it does not wait by itself.
 //!
 //! Each setting is defined once, as a method of [`Request`]; each kind of lock lists the settings it supports
 //! with [`settings`].
@@ -10,10 +11,11 @@ use crate::engine::{
     self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, KeepId, LockEntry, NotDetached,
     ReleasePolicy, Session,
 };
-use crate::error::{AcquireError, Contention, ExtendError};
+use crate::error::{AcquireError, ExtendError};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
-use crate::guard::earlier::Earlier;
+use crate::guard::existing_leases::ExistingLeases;
+use crate::lock::contention::Contention;
 use crate::store::{Fault, FaultKind};
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
@@ -88,13 +90,13 @@ pub(crate) struct Request {
     /// The lease of a hold; if not set, a watchdog renews it.
     lease: Option<Lease>,
     /// How long to wait; forever if not set.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) max_wait: Option<Duration>,
     /// Set to poll.
     retry: Option<RetryPolicy>,
     /// The expiry to set on a key that has none.
-    adopt: Option<Duration>,
+    expire_foreign: Option<Duration>,
     /// What happens to the hold when its guard is released or dropped.
-    parting: ReleasePolicy,
+    release_policy: ReleasePolicy,
     /// The cap on the duration of a hold.
     max_hold: Option<Duration>,
     /// The cap on the number of renewals.
@@ -103,7 +105,7 @@ pub(crate) struct Request {
 
 /// What differs between kinds of locks in one acquisition.
 #[derive(Default)]
-pub(crate) struct Asker {
+pub(crate) struct AcquireOptions {
     /// For a Mutex, a value set by the user; for a ReentrantMutex or an RwLock, the owner.
     pub(crate) value: Option<OwnValue>,
     /// Set if the hold ends with its lease alone, even if the client has a session.
@@ -116,32 +118,21 @@ pub(crate) struct Asker {
 
 /// How long a hold is to last.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct HoldDuration {
     lease: Duration,
-    cap: Option<Duration>,
+    max_hold: Option<Duration>,
 }
 
-impl Span {
+impl HoldDuration {
     /// The lease to request.
-    pub(crate) fn wanted(self) -> Duration {
-        self.cap.map_or(self.lease, |cap| cap.min(self.lease))
+    pub(crate) fn lease(self) -> Duration {
+        self.max_hold.map_or(self.lease, |max_hold| max_hold.min(self.lease))
     }
 }
 
-/// How the keeper renews a hold.
-struct Planned {
-    plan: RenewalPlan,
-    caps: HoldLimits,
-    /// How long it lasts without a renewal.
-    lease: Duration,
-    /// Fails if the hold should already have ended.
-    left: Result<(), LeaseError>,
-}
-
-/// A hold that the keeper renews.
-pub(crate) struct Kept {
+/// A guard, and how many holds its owner has, this one included.
+pub(crate) struct AcquiredGuard {
     pub(crate) guard: Guard,
-    /// How many holds the owner has, this one included.
     pub(crate) count: u64,
 }
 
@@ -164,27 +155,28 @@ impl Request {
         self.max_renewals = Some(most);
     }
 
-    pub(crate) fn wait(&mut self, limit: Duration) {
-        self.wait = Some(limit);
+    pub(crate) fn max_wait(&mut self, limit: Duration) {
+        self.max_wait = Some(limit);
     }
 
     pub(crate) fn retry(&mut self, policy: RetryPolicy) {
         self.retry = Some(policy);
     }
 
-    pub(crate) fn adopt(&mut self, expiry: Duration) {
-        self.adopt = Some(expiry);
+    pub(crate) fn expire_foreign(&mut self, expiry: Duration) {
+        self.expire_foreign = Some(expiry);
     }
 
-    pub(crate) fn sticky(&mut self, keep_for: Duration) {
-        self.parting.keep_for = Some(keep_for).filter(|keep_for| !keep_for.is_zero());
+    pub(crate) fn sticky(&mut self, max_idle: Duration) {
+        self.release_policy.max_idle = Some(max_idle).filter(|max_idle| !max_idle.is_zero());
     }
 
     pub(crate) fn yield_every(&mut self, every: u32) {
-        self.parting.free_every = Some(every.max(1));
+        self.release_policy.free_every = Some(every.max(1));
     }
 }
 
+/// Acquiring.
 impl Request {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
         let entry = engine.entry(lock);
@@ -192,10 +184,10 @@ impl Request {
             engine,
             entry,
             lease: None,
-            wait: None,
+            max_wait: None,
             retry: None,
-            adopt: None,
-            parting: ReleasePolicy::default(),
+            expire_foreign: None,
+            release_policy: ReleasePolicy::default(),
             max_hold: None,
             max_renewals: None,
         }
@@ -206,327 +198,350 @@ impl Request {
     }
 
     /// Makes one attempt.
-    pub(crate) async fn try_acquire(&self, asker: &Asker) -> Result<Attempt<Kept>, AcquireError> {
-        let limit = self.engine.environment.now() + self.engine.timings.call;
-        match self.pursue(asker, Some(limit), true).await? {
-            Ok(kept) => Ok(Attempt::Granted(kept)),
-            Err(AcquireFailure::Taken(standing)) => Ok(Attempt::Taken((*standing).into())),
-            Err(missed) => Err(self.error(missed, self.engine.timings.call)),
-        }
-    }
-
-    /// Acquires the lock within `limit`, or without a limit.
-    pub(crate) async fn acquire(&self, asker: &Asker, limit: Option<Duration>) -> Result<Kept, AcquireError> {
-        let start = self.engine.environment.now();
-        if limit == Some(Duration::ZERO) {
-            return self.acquire_now(asker, start).await;
-        }
-        match self.pursue(asker, limit.map(|limit| start + limit), false).await? {
-            Ok(kept) => Ok(kept),
-            Err(missed) => Err(self.error(missed, self.engine.environment.now().since(start))),
-        }
-    }
-
-    /// Makes one attempt for a caller whose time limit is zero.
-    async fn acquire_now(&self, asker: &Asker, start: Moment) -> Result<Kept, AcquireError> {
+    pub(crate) async fn try_acquire(
+        &self,
+        options: &AcquireOptions,
+    ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
         let call = self.engine.timings.call;
-        match self.pursue(asker, Some(start + call), true).await? {
-            Ok(kept) => Ok(kept),
-            Err(AcquireFailure::Taken(standing)) => {
-                Err(self.error(AcquireFailure::TimedOut(standing), Duration::ZERO))
-            }
-            Err(missed) => Err(self.error(missed, call)),
+        let limit = self.engine.environment.now() + call;
+        match self.acquire_until(options, Some(limit), true).await? {
+            Ok(acquired) => Ok(Attempt::Granted(acquired)),
+            Err(AcquireFailure::Taken(status)) => Ok(Attempt::Taken((*status).into())),
+            Err(failure) => Err(self.error(failure, call)),
         }
     }
 
-    /// Waits until this client's pending undos are done, at most for the call timeout.
-    pub(crate) async fn undone(&self) {
-        let until = self.engine.environment.now() + self.engine.timings.call;
-        tokio::select! {
-            () = self.engine.keeper.errands_done() => {}
-            () = self.engine.environment.sleep_until(until) => {}
+    /// Acquires the lock within `wait`, or without a limit.
+    pub(crate) async fn acquire(
+        &self,
+        options: &AcquireOptions,
+        wait: Option<Duration>,
+    ) -> Result<AcquiredGuard, AcquireError> {
+        let start = self.engine.environment.now();
+        let (limit, once) = self.limit(wait, start);
+        match self.acquire_until(options, limit, once).await? {
+            Ok(acquired) => Ok(acquired),
+            Err(failure) => Err(self.error_since(failure, once, start)),
+        }
+    }
+
+    /// Acquires the lock as a detached hold.
+    pub(crate) async fn acquire_detached(
+        &self,
+        options: &AcquireOptions,
+    ) -> Result<DetachedHold, AcquireError> {
+        let start = self.engine.environment.now();
+        let (limit, once) = self.limit(self.max_wait, start);
+        match self.acquire_detached_until(options, limit, once).await {
+            Ok((hold, _)) => Ok(hold),
+            Err(NotDetached::AcquireFailure(failure)) => Err(self.error_since(failure, once, start)),
+            Err(not) => Err(self.not_detached(not, Duration::ZERO)),
         }
     }
 
     /// Makes one attempt at a detached hold.
     pub(crate) async fn try_acquire_detached(
         &self,
-        asker: &Asker,
+        options: &AcquireOptions,
     ) -> Result<Attempt<DetachedHold>, AcquireError> {
-        Ok(self.try_detached(asker).await?.map(|(hold, _)| hold))
+        Ok(self.try_detached(options).await?.map(|(hold, _)| hold))
     }
 
     /// Like [`try_acquire_detached`](Self::try_acquire_detached), with the moment until which the hold is
     /// valid.
     pub(crate) async fn try_detached(
         &self,
-        asker: &Asker,
+        options: &AcquireOptions,
     ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
         let call = self.engine.timings.call;
         let limit = self.engine.environment.now() + call;
-        match self.pursue_detached(asker, Some(limit), true).await {
-            Ok(held) => Ok(Attempt::Granted(held)),
-            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(standing))) => {
-                Ok(Attempt::Taken((*standing).into()))
+        match self.acquire_detached_until(options, Some(limit), true).await {
+            Ok(acquired) => Ok(Attempt::Granted(acquired)),
+            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(status))) => {
+                Ok(Attempt::Taken((*status).into()))
             }
             Err(not) => Err(self.not_detached(not, call)),
         }
     }
 
-    /// Acquires the lock as a detached hold.
-    pub(crate) async fn acquire_detached(&self, asker: &Asker) -> Result<DetachedHold, AcquireError> {
-        let start = self.engine.environment.now();
-        let once = self.wait == Some(Duration::ZERO);
-        let limit = if once { Some(self.engine.timings.call) } else { self.wait };
-        match self.pursue_detached(asker, limit.map(|limit| start + limit), once).await {
-            Ok((hold, _)) => Ok(hold),
-            // A zero limit still allows one attempt.
-            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(standing))) if once => {
-                Err(self.error(AcquireFailure::TimedOut(standing), Duration::ZERO))
-            }
-            Err(not) => Err(self.not_detached(not, self.engine.environment.now().since(start))),
-        }
+    /// When to give up, and whether to make a single attempt: a zero time limit still allows one.
+    fn limit(&self, wait: Option<Duration>, start: Moment) -> (Option<Moment>, bool) {
+        let once = wait == Some(Duration::ZERO);
+        let wait = if once { Some(self.engine.timings.call) } else { wait };
+        (wait.map(|wait| start + wait), once)
     }
 
     /// Acquires the lock, or returns why not. With `once` it does not wait.
-    pub(crate) async fn pursue(
+    pub(crate) async fn acquire_until(
         &self,
-        asker: &Asker,
+        options: &AcquireOptions,
         limit: Option<Moment>,
         once: bool,
-    ) -> Result<Result<Kept, AcquireFailure>, LeaseError> {
-        let span = self.span()?;
-        if let Some(guard) = self.take_kept(asker, span)? {
-            return Ok(Ok(Kept { guard, count: 1 }));
+    ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
+        let duration = self.duration()?;
+        // Without this, the task would receive the idle hold from the local queue, which costs more.
+        if self.release_policy.max_idle.is_some()
+            && let Some(guard) = self.take_idle(options, duration)?
+        {
+            return Ok(Ok(AcquiredGuard { guard, count: 1 }));
         }
-        self.chase(asker, span, limit, once).await
-    }
-
-    /// Takes the hold that this process keeps idle, if the request may use it.
-    fn take_kept(&self, asker: &Asker, span: Span) -> Result<Option<Guard>, LeaseError> {
-        if asker.value.is_some() {
-            return Ok(None);
-        }
-        let life = asker.by_lease.then_some(Liveness::Lease);
-        let Some(won) = engine::take_kept(&self.engine, &self.entry, life, span.wanted()) else {
-            return Ok(None);
-        };
-        let Some(kept) = won.kept else { return Ok(None) };
-        self.take_over(won, kept, span, &self.entry)
-    }
-
-    async fn chase(
-        &self,
-        asker: &Asker,
-        span: Span,
-        limit: Option<Moment>,
-        once: bool,
-    ) -> Result<Result<Kept, AcquireFailure>, LeaseError> {
-        let pursuit = self.pursuit(asker, span.wanted(), limit, once, None);
-        let entry = self.partition();
+        let params = self.params(options, duration.lease(), limit, once, None);
+        let lock = &self.entry.lock;
+        let entry = if lock.kind.is_shared() { self.engine.own_entry(lock) } else { self.entry.clone() };
         loop {
-            let won = match engine::acquire(&self.engine, &entry, &pursuit).await {
-                Ok(won) => won,
-                Err(missed) => return Ok(Err(missed)),
+            let acquired = match engine::acquire(&self.engine, &entry, &params).await {
+                Ok(acquired) => acquired,
+                Err(failure) => return Ok(Err(failure)),
             };
-            let Some(kept) = won.kept else {
-                return match self.keep(asker, won, span, &entry)? {
-                    Ok(kept) => Ok(self.confirmed(kept, limit).await),
-                    Err(missed) => Ok(Err(missed)),
+            let Some(keep) = acquired.keep else {
+                return match self.keep(options, acquired, duration, &entry)? {
+                    Ok(acquired) => Ok(self.confirmed(acquired, limit).await),
+                    Err(failure) => Ok(Err(failure)),
                 };
             };
-            if let Some(guard) = self.take_over(won, kept, span, &entry)? {
-                return Ok(Ok(Kept { guard, count: 1 }));
+            if let Some(guard) = self.take_over(acquired, keep, duration, &entry)? {
+                return Ok(Ok(AcquiredGuard { guard, count: 1 }));
             }
             // It was lost during the hand-off.
         }
     }
 
-    /// The lock entry to request through.
-    fn partition(&self) -> Arc<LockEntry> {
-        let lock = &self.entry.lock;
-        if lock.kind.is_shared() { self.engine.own_entry(lock) } else { self.entry.clone() }
+    /// Takes the hold that this process keeps idle, if the request may use it.
+    fn take_idle(
+        &self,
+        options: &AcquireOptions,
+        duration: HoldDuration,
+    ) -> Result<Option<Guard>, LeaseError> {
+        if options.value.is_some() {
+            return Ok(None);
+        }
+        let liveness = if options.by_lease { Liveness::Lease } else { self.engine.sessions.liveness };
+        let Some(acquired) = engine::take_idle(&self.engine, &self.entry, liveness, duration.lease()) else {
+            return Ok(None);
+        };
+        let Some(keep) = acquired.keep else { return Ok(None) };
+        self.take_over(acquired, keep, duration, &self.entry)
     }
 
     /// How long a hold requested now is to last.
-    pub(crate) fn span(&self) -> Result<Span, LeaseError> {
+    pub(crate) fn duration(&self) -> Result<HoldDuration, LeaseError> {
         let lease = match self.lease {
             Some(lease) => lease.remaining(self.engine.environment.system_time())?,
             None => self.engine.timings.watchdog,
         };
-        if let Some(most) = self.engine.store.capabilities().max_lease.filter(|most| lease > *most) {
-            return Err(LeaseError::TooLongForStore { lease, max: most });
+        if let Some(max) = self.engine.store.capabilities().max_lease.filter(|max| lease > *max) {
+            return Err(LeaseError::TooLongForStore { lease, max });
         }
-        let cap = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
-        Ok(Span { lease, cap })
+        let max_hold = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
+        Ok(HoldDuration { lease, max_hold })
     }
 
+    /// The parameters of an acquisition, under a session of its own or the client's.
+    pub(crate) fn params(
+        &self,
+        options: &AcquireOptions,
+        lease: Duration,
+        limit: Option<Moment>,
+        once: bool,
+        session: Option<Arc<Session>>,
+    ) -> AcquireParams {
+        let liveness = session.as_ref().map_or(self.engine.sessions.liveness, |session| session.liveness);
+        let queues = self.engine.store.capabilities().queue;
+        let terms = Arc::new(AcquireTerms {
+            lease,
+            label: self.engine.label.clone(),
+            value: options.value.clone(),
+            adopt: self.expire_foreign,
+            liveness: if options.by_lease { Liveness::Lease } else { liveness },
+            queue: !once && self.retry.is_none() && queues,
+            poll_often: self.release_policy.free_every.is_some()
+                || !queues
+                || !self.engine.store.capabilities().notifications,
+            mode: options.mode,
+            fresh_hold: !queues,
+        });
+        AcquireParams { terms, session, limit, once, retry: self.retry }
+    }
+
+    async fn acquire_detached_until(
+        &self,
+        options: &AcquireOptions,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<(DetachedHold, Moment), NotDetached> {
+        let environment = &self.engine.environment;
+        let requested = self.lease.ok_or(NotDetached::NoLease)?;
+        let lease = requested.remaining(environment.system_time()).map_err(NotDetached::Lease)?;
+        let lock = &self.entry.lock;
+        let session = engine::detached_session(&self.engine, lock);
+        let params = self.params(options, lease, limit, once, Some(session.clone()));
+        let detached = engine::acquire_detached(&self.engine, lock, session.id, params, requested).await?;
+        let (expires_at, valid_until) = (environment.system_time() + detached.lease, detached.valid_until);
+        Ok((DetachedHold::new(lock.clone(), detached, expires_at), valid_until))
+    }
+
+    /// Waits until this client's pending undos are done, at most for the call timeout.
+    pub(crate) async fn undone(&self) {
+        let until = self.engine.environment.now() + self.engine.timings.call;
+        tokio::select! {
+            () = self.engine.keeper.cleanups_done() => {}
+            () = self.engine.environment.sleep_until(until) => {}
+        }
+    }
+}
+
+/// How the keeper renews a hold.
+struct Renewal {
+    plan: RenewalPlan,
+    limits: HoldLimits,
+    /// How long it lasts without a renewal.
+    lease: Duration,
+    /// Fails if the hold should already have ended.
+    valid: Result<(), LeaseError>,
+}
+
+/// From an acquired hold to its guard.
+impl Request {
     /// Passes an acquired hold to the keeper, with no await before that.
     pub(crate) fn keep(
         &self,
-        asker: &Asker,
-        won: AcquiredHold<'_>,
-        span: Span,
+        options: &AcquireOptions,
+        acquired: AcquiredHold<'_>,
+        duration: HoldDuration,
         entry: &Arc<LockEntry>,
-    ) -> Result<Result<Kept, AcquireFailure>, LeaseError> {
-        let environment = &self.engine.environment;
-        let (hold, grant) = (won.hold.clone(), &won.grant);
-        let now = environment.now();
-        let earlier = self.earlier(asker, &won, now);
-        let count = grant.owner_holds.map_or(1, |entered| entered.count);
-        let Planned { plan, caps, lease, left } = self.plan(span, earlier, now);
-        hold.plan(lease);
-        let tenure = RenewalSchedule::with_limits(plan, caps, grant.valid_until, now);
+    ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
+        let (hold, grant) = (acquired.hold.clone(), &acquired.grant);
+        let now = self.engine.environment.now();
+        let existing = self.existing(options, &acquired, now);
+        let count = grant.owner_holds.map_or(1, |holds| holds.count);
+        let Renewal { plan, limits, lease, valid } = self.renewal(duration, existing, now);
+        hold.set_lease(lease);
+        let schedule = RenewalSchedule::with_limits(plan, limits, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
-        hold.cap(tenure.valid_until());
-        let Some(keep) = self.engine.keeper.keep(hold.clone(), tenure) else {
-            won.give_back(&self.engine);
+        hold.limit_validity(schedule.valid_until());
+        let Some(keep) = self.engine.keeper.keep(hold.clone(), schedule) else {
+            // A shutdown has begun, and no keeper tracks the hold. The lock entry may be gone already.
+            self.engine.keeper.release(&hold);
             return Ok(Err(AcquireFailure::Closed));
         };
-        drop(won);
-        let guard = self.guard(hold, keep, entry).after(earlier);
+        drop(acquired);
+        let guard = self.guard(hold, keep, entry).with_existing_leases(existing);
         // Until it is confirmed, the hold is not handed to another task of this process, even if the tasks
         // that await the confirmation are dropped.
         let guard = if self.engine.store.capabilities().confirmation {
-            guard.parting(ReleasePolicy::TO_STORE)
+            guard.release_policy(ReleasePolicy::TO_STORE)
         } else {
             guard
         };
-        left.map(|()| Ok(Kept { guard, count }))
+        valid.map(|()| Ok(AcquiredGuard { guard, count }))
     }
 
     /// Waits until replicas confirm an acquired hold, if the store was configured to require that. A hold
     /// handed off within the process was confirmed before.
-    pub(crate) async fn confirmed(&self, kept: Kept, limit: Option<Moment>) -> Result<Kept, AcquireFailure> {
+    pub(crate) async fn confirmed(
+        &self,
+        acquired: AcquiredGuard,
+        limit: Option<Moment>,
+    ) -> Result<AcquiredGuard, AcquireFailure> {
         if !self.engine.store.capabilities().confirmation {
-            return Ok(kept);
+            return Ok(acquired);
         }
-        kept.guard.confirmed(limit).await?;
-        Ok(Kept { guard: kept.guard.parting(self.parting), count: kept.count })
+        let AcquiredGuard { guard, count } = acquired;
+        guard.confirmed(limit).await?;
+        Ok(AcquiredGuard { guard: guard.release_policy(self.release_policy), count })
     }
 
     /// Takes over a hold that was handed off within the process; `None` if it was lost meanwhile.
     fn take_over(
         &self,
-        won: AcquiredHold<'_>,
+        acquired: AcquiredHold<'_>,
         keep: KeepId,
-        span: Span,
+        duration: HoldDuration,
         entry: &Arc<LockEntry>,
     ) -> Result<Option<Guard>, LeaseError> {
-        let (hold, now) = (won.hold.clone(), self.engine.environment.now());
-        let Planned { plan, caps, lease, left } = self.plan(span, Earlier::default(), now);
-        hold.plan(lease);
-        let is_handed_on = self.engine.keeper.hand_on(keep, &hold, (plan, caps), now);
-        if !is_handed_on {
-            entry.vacate(&hold);
+        let (hold, now) = (acquired.hold.clone(), self.engine.environment.now());
+        let Renewal { plan, limits, lease, valid } = self.renewal(duration, ExistingLeases::default(), now);
+        hold.set_lease(lease);
+        if !self.engine.keeper.hand_off(keep, &hold, (plan, limits), now) {
+            entry.remove_hold(&hold);
             return Ok(None);
         }
-        drop(won);
+        drop(acquired);
         let guard = self.guard(hold, keep, entry);
-        left.map(|()| Some(guard))
+        valid.map(|()| Some(guard))
     }
 
     fn guard(&self, hold: Arc<Hold>, keep: KeepId, entry: &Arc<LockEntry>) -> Guard {
-        Guard::new(self.engine.clone(), entry.clone(), hold, keep, self.lease, self.parting)
+        Guard::new(self.engine.clone(), entry.clone(), hold, keep, self.lease, self.release_policy)
     }
 
-    /// The renewal plan of a hold acquired now.
-    fn plan(&self, span: Span, earlier: Earlier, now: Moment) -> Planned {
-        let Span { lease, cap } = span;
+    /// How to renew a hold acquired now.
+    fn renewal(&self, duration: HoldDuration, existing: ExistingLeases, now: Moment) -> Renewal {
+        let HoldDuration { lease, max_hold } = duration;
         // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
-        let left = self.lease.map(|asked| asked.remaining(self.engine.environment.system_time())).transpose();
+        let left = self.lease.map(|lease| lease.remaining(self.engine.environment.system_time())).transpose();
         // The sum of leases may exceed the store's limit, though each lease alone was checked.
         let longest = self.engine.store.capabilities().max_lease;
-        let too_long = |left: Duration| longest.filter(|most| earlier.with(left) > *most);
+        let too_long = |left: Duration| longest.filter(|max| existing.with(left) > *max);
         let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
-            Some((left, most)) => Err(LeaseError::TooLongForStore { lease: earlier.with(left), max: most }),
+            Some((left, max)) => Err(LeaseError::TooLongForStore { lease: existing.with(left), max }),
             None => Ok(left),
         });
         let (plan, lease) = match &left {
             Ok(None) => (RenewalPlan::Renew { lease }, lease),
             Ok(Some(left)) => {
-                let lease = earlier.with(*left);
+                let lease = existing.with(*left);
                 (RenewalPlan::Until { end: now + lease }, lease)
             }
             Err(_) => (RenewalPlan::Until { end: now }, Duration::ZERO),
         };
-        let caps = HoldLimits { end: cap.map(|cap| now + cap), max_renewals: self.max_renewals };
-        Planned { plan, caps, lease, left: left.map(drop) }
+        let end = max_hold.map(|max_hold| now + max_hold);
+        let limits = HoldLimits { end, max_renewals: self.max_renewals };
+        Renewal { plan, limits, lease, valid: left.map(drop) }
     }
 
     /// Existing leases of this owner that the new hold must account for.
-    fn earlier(&self, asker: &Asker, won: &AcquiredHold<'_>, now: Moment) -> Earlier {
-        let Some(entered) = won.grant.owner_holds.filter(|entered| entered.count > 1) else {
-            return Earlier::default();
+    fn existing(&self, options: &AcquireOptions, acquired: &AcquiredHold<'_>, now: Moment) -> ExistingLeases {
+        let Some(holds) = acquired.grant.owner_holds.filter(|holds| holds.count > 1) else {
+            return ExistingLeases::default();
         };
         // Holds of this process may not have been extended to their full leases yet.
-        let here = self.entry.longest_lease(won.hold.fence, now);
-        Earlier { longest: here.max(Duration::from_millis(entered.lease_ms)), sum: asker.sum }
+        let here = self.entry.longest_lease(acquired.hold.fence, now);
+        ExistingLeases { longest: here.max(Duration::from_millis(holds.lease_ms)), sum: options.sum }
     }
+}
 
-    async fn pursue_detached(
-        &self,
-        asker: &Asker,
-        limit: Option<Moment>,
-        once: bool,
-    ) -> Result<(DetachedHold, Moment), NotDetached> {
-        let environment = &self.engine.environment;
-        let asked = self.lease.ok_or(NotDetached::NoLease)?;
-        let lease = asked.remaining(environment.system_time()).map_err(NotDetached::Lease)?;
-        let session = engine::own_session(&self.engine, &self.entry.lock);
-        let pursuit = self.pursuit(asker, lease, limit, once, Some(session.clone()));
-        let lock = &self.entry.lock;
-        let detached = engine::acquire_detached(&self.engine, lock, session.id, pursuit, asked).await?;
-        let (ends_by, valid_until) = (environment.system_time() + detached.lease, detached.valid_until);
-        Ok((DetachedHold::new(lock.clone(), detached, ends_by), valid_until))
-    }
-
-    /// The parameters of an acquisition, under a session of its own or the client's.
-    pub(crate) fn pursuit(
-        &self,
-        asker: &Asker,
-        lease: Duration,
-        limit: Option<Moment>,
-        once: bool,
-        own: Option<Arc<Session>>,
-    ) -> AcquireParams {
-        let life = own.as_ref().map_or(self.engine.sessions.life, |own| own.life);
-        let queues = self.engine.store.capabilities().queue;
-        let terms = Arc::new(AcquireTerms {
-            lease,
-            label: self.engine.label.clone(),
-            value: asker.value.clone(),
-            adopt: self.adopt,
-            liveness: if asker.by_lease { Liveness::Lease } else { life },
-            queue: !once && self.retry.is_none() && queues,
-            poll_often: self.parting.free_every.is_some()
-                || !queues
-                || !self.engine.store.capabilities().notifications,
-            mode: asker.mode,
-            fresh_hold: !queues,
-        });
-        AcquireParams { terms, session: own, limit, once, retry: self.retry }
+/// Errors.
+impl Request {
+    /// The error of an acquisition that began at `start`.
+    fn error_since(&self, failure: AcquireFailure, once: bool, start: Moment) -> AcquireError {
+        match failure {
+            AcquireFailure::Taken(status) if once => {
+                self.error(AcquireFailure::TimedOut(status), Duration::ZERO)
+            }
+            failure => self.error(failure, self.engine.environment.now().since(start)),
+        }
     }
 
     fn not_detached(&self, not: NotDetached, waited: Duration) -> AcquireError {
         match not {
             NotDetached::NoLease => AcquireError::NoLease,
-            NotDetached::AcquireFailure(missed) => self.error(missed, waited),
+            NotDetached::AcquireFailure(failure) => self.error(failure, waited),
             NotDetached::Lease(error) => AcquireError::Lease(error),
             NotDetached::NotKept { fence, why } => {
-                AcquireError::NotKept(Box::new(ExtendError::of(why, self.name(), fence)))
+                AcquireError::NotExtended(Box::new(ExtendError::of(why, self.name(), fence)))
             }
         }
     }
 
-    pub(crate) fn error(&self, missed: AcquireFailure, waited: Duration) -> AcquireError {
+    pub(crate) fn error(&self, failure: AcquireFailure, waited: Duration) -> AcquireError {
         let lock = self.name().clone();
-        match missed {
-            AcquireFailure::TimedOut(standing) => {
-                AcquireError::TimedOut { lock, waited, contention: Box::new((*standing).into()) }
+        match failure {
+            AcquireFailure::TimedOut(status) => {
+                AcquireError::TimedOut { lock, waited, contention: Box::new((*status).into()) }
             }
-            AcquireFailure::Taken(standing) => {
-                AcquireError::OutOfTries { lock, contention: Box::new((*standing).into()) }
+            AcquireFailure::Taken(status) => {
+                AcquireError::RetriesExhausted { lock, contention: Box::new((*status).into()) }
             }
             AcquireFailure::Fault { fault: Fault { kind: FaultKind::Refused(refused), .. }, .. }
                 if refused.is_permanent() =>
@@ -536,7 +551,7 @@ impl Request {
             AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
             AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
             AcquireFailure::Closed => AcquireError::Closed,
-            AcquireFailure::TooSlow => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
+            AcquireFailure::LeaseTooShort => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
         }
     }
 

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{Asker, Attempt, Request, settings};
+use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -36,15 +36,15 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct Semaphore {
     request: Request,
-    of: u32,
+    total: u32,
 }
 
 impl Semaphore {
     /// The largest number of permits.
-    pub const MOST: u32 = u32::MAX;
+    pub const MAX_PERMITS: u32 = u32::MAX;
 
-    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, of: u32) -> Self {
-        Self { request: Request::new(engine, lock), of }
+    pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
+        Self { request: Request::new(engine, lock), total }
     }
 
     settings! {
@@ -60,7 +60,7 @@ impl Semaphore {
         pub fn max_renewals(self, most: u32) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
-        pub fn wait(self, limit: Duration) -> Self;
+        pub fn max_wait(self, limit: Duration) -> Self;
 
         /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
@@ -88,17 +88,17 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
-        let tried = self.request.try_acquire(&self.asker(count)).await?;
-        Ok(tried.map(|kept| Permit { guard: kept.guard, count }))
+        let tried = self.request.try_acquire(&self.options(count)).await?;
+        Ok(tried.map(|acquired| Permit { guard: acquired.guard, count }))
     }
 
-    /// Acquires a permit, and waits for as long as [`wait`](Self::wait) allows, or without a limit. Like
-    /// [`acquire_many`](Self::acquire_many), including cancel safety.
+    /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
+    /// Like [`acquire_many`](Self::acquire_many), including cancel safety.
     pub async fn acquire(&self) -> Result<Permit, AcquireError> {
         self.acquire_many(1).await
     }
 
-    /// Acquires `count` permits, all at once, and waits for as long as [`wait`](Self::wait) allows, or
+    /// Acquires `count` permits, all at once, and waits for as long as [`max_wait`](Self::max_wait) allows, or
     /// without a limit.
     ///
     /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; with
@@ -108,7 +108,7 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn acquire_many(&self, count: u32) -> Result<Permit, AcquireError> {
-        self.acquire_within(count, self.request.wait).await
+        self.acquire_within(count, self.request.max_wait).await
     }
 
     /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many),
@@ -138,7 +138,7 @@ impl Semaphore {
     /// shrinks, current holders keep their permits, and no waiter is admitted until there is room; a waiter
     /// that wants more permits than there are now fails with [`AcquireError::Impossible`].
     ///
-    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients kept
+    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients acquired
     /// changing the number meanwhile; and if the store does not reply within the call timeout, or refuses the
     /// request.
     ///
@@ -164,12 +164,12 @@ impl Semaphore {
         self.request.inspect_full().await
     }
 
-    /// Releases by force the permits of one hold that was [seen](crate::SharedHolder::seen), dead or alive: like
-    /// [`Mutex::force_release`](crate::Mutex::force_release).
+    /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or
+    /// alive: like [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
-    pub async fn force_release(&self, seen: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(seen).await
+    pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
+        self.request.force_release(observed).await
     }
 
     fn set(mut self, change: impl Fn(&mut Request)) -> Self {
@@ -178,12 +178,12 @@ impl Semaphore {
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
-        let kept = self.request.acquire(&self.asker(count), limit).await?;
-        Ok(Permit { guard: kept.guard, count })
+        let acquired = self.request.acquire(&self.options(count), limit).await?;
+        Ok(Permit { guard: acquired.guard, count })
     }
 
-    fn asker(&self, count: u32) -> Asker {
-        Asker { mode: LockMode::Permits { count, total: self.of }, ..Asker::default() }
+    fn options(&self, count: u32) -> AcquireOptions {
+        AcquireOptions { mode: LockMode::Permits { count, total: self.total }, ..AcquireOptions::default() }
     }
 }
 

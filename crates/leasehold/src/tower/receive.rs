@@ -20,11 +20,11 @@ use tower_service::Service;
 /// use leasehold::tower::ReceiveOwnerLayer;
 /// # use tower::ServiceExt;
 ///
-/// async fn whom() -> String {
+/// async fn owner() -> String {
 ///     Owner::current().map_or("no owner".into(), |owner| owner.to_string())
 /// }
-/// let service: Router = Router::new().route("/whom", get(whom)).layer(ReceiveOwnerLayer::new());
-/// # let request = Request::get("/whom").header("leasehold-owner", "trace-4711").body(Body::empty())?;
+/// let service: Router = Router::new().route("/owner", get(owner)).layer(ReceiveOwnerLayer::new());
+/// # let request = Request::get("/owner").header("leasehold-owner", "trace-4711").body(Body::empty())?;
 /// # let response = service.oneshot(request).await?;
 /// # assert_eq!(to_bytes(response.into_body(), 100).await?, "trace-4711");
 /// # Ok(()) }
@@ -54,7 +54,7 @@ impl<S> Layer<S> for ReceiveOwnerLayer {
 /// The inner service's `call` and its future run in the owner's [scope](Owner::scope), until the future has
 /// returned the response or is dropped. Not in the scope are
 ///
-/// - tasks that a handler spawns, unless with [`Owner::spawn`] or [`Owner::carry`];
+/// - tasks that a handler spawns, unless with [`Owner::spawn`] or [`Owner::in_current_scope`];
 /// - the response body, if it is produced after the response has been returned: for a stream that acquires
 ///   locks, take [`Owner::current`] in the handler and set it with
 ///   [`owned_by`](crate::ReentrantMutex::owned_by).
@@ -102,18 +102,18 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let way = match received(request.headers()) {
+        let state = match received(request.headers()) {
             Ok(Some(owner)) => {
                 let future = owner.sync_scope(|| self.inner.call(request));
-                Way::Scoped { future: owner.scoped(future) }
+                ResponseState::Scoped { future: owner.scoped(future) }
             }
-            Ok(None) => Way::AsItIs { future: self.inner.call(request) },
+            Ok(None) => ResponseState::Unscoped { future: self.inner.call(request) },
             Err(refused) => {
                 tracing::debug!(%refused, "request refused with status 400");
-                Way::Refused
+                ResponseState::Refused
             }
         };
-        ResponseFuture { way }
+        ResponseFuture { state }
     }
 }
 
@@ -122,20 +122,20 @@ pin_project! {
     #[must_use = "a future does nothing unless it is polled"]
     pub struct ResponseFuture<F> {
         #[pin]
-        way: Way<F>,
+        state: ResponseState<F>,
     }
 }
 
 pin_project! {
-    #[project = WayPinned]
-    enum Way<F> {
+    #[project = ResponseStateProjection]
+    enum ResponseState<F> {
         /// In the scope of the received owner.
         Scoped {
             #[pin]
             future: Scoped<F>,
         },
         /// Without an owner in the request.
-        AsItIs {
+        Unscoped {
             #[pin]
             future: F,
         },
@@ -151,10 +151,10 @@ where
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        match self.project().way.project() {
-            WayPinned::Scoped { future } => future.poll(cx),
-            WayPinned::AsItIs { future } => future.poll(cx),
-            WayPinned::Refused => Poll::Ready(Ok(refusal())),
+        match self.project().state.project() {
+            ResponseStateProjection::Scoped { future } => future.poll(cx),
+            ResponseStateProjection::Unscoped { future } => future.poll(cx),
+            ResponseStateProjection::Refused => Poll::Ready(Ok(refusal())),
         }
     }
 }
@@ -169,9 +169,9 @@ impl<F> fmt::Debug for ResponseFuture<F> {
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error("the header `{}` occurs more than once", Owner::HEADER)]
-    Several,
+    Repeated,
     #[error(transparent)]
-    NoOwner(#[from] OwnerError),
+    Invalid(#[from] OwnerError),
 }
 
 /// The owner of a request, if it has one.
@@ -180,7 +180,7 @@ fn received(headers: &HeaderMap) -> Result<Option<Owner>, Refused> {
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
         (Some(value), None) => Ok(Some(Owner::from_header(value)?)),
-        (Some(_), Some(_)) => Err(Refused::Several),
+        (Some(_), Some(_)) => Err(Refused::Repeated),
     }
 }
 

@@ -57,8 +57,8 @@ async fn a_monitor_frees_all_shared_holds_of_a_dead_session() {
     let mut evicted = Vec::new();
     timeout(10 * S, async {
         while semaphore.inspect().await.unwrap().taken() > 1 {
-            let round = monitor.round().await;
-            assert!(round.trouble.is_none(), "{round:?}");
+            let round = monitor.run_once().await;
+            assert!(round.fault.is_none(), "{round:?}");
             evicted.extend(round.evicted);
             sleep(20 * MS).await;
         }

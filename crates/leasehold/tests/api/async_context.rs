@@ -2,7 +2,7 @@
 
 use crate::cases::store::TestStore;
 use leasehold::DetachedHold;
-use leasehold::blocking::{AsyncContext, Client, Error, NotAttached};
+use leasehold::blocking::{AsyncContext, AttachError, Client, Error};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -67,16 +67,16 @@ async fn refuses_everything() {
         set.extend(),
         set.extend_to(S),
     );
-    assert!(entry.lost(S).is_err() && set.lost(S).is_err());
+    assert!(entry.lost_timeout(S).is_err() && set.lost_timeout(S).is_err());
     entry.check().unwrap();
     set.check().unwrap();
     let refusal: Result<(), AsyncContext> = client.flush();
     assert!(refusal.unwrap_err().to_string().contains("spawn_blocking"));
-    assert!(guard.lost(S).is_err());
+    assert!(guard.lost_timeout(S).is_err());
     assert!(client.block_on(async {}).is_err());
     guard.check().unwrap();
     // The argument is not lost: the error returns it.
-    let Err(NotAttached::AsyncContext { hold }) = client.attach(hold) else { panic!("it must be refused") };
+    let Err(AttachError::AsyncContext { hold }) = client.attach(hold) else { panic!("it must be refused") };
     // Nothing was done, except that the guard was released as if dropped.
     let other = leasehold::Client::connect(store.url()).await.unwrap();
     assert!(other.mutex("m").unwrap().inspect().await.unwrap().held);

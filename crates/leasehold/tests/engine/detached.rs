@@ -35,7 +35,7 @@ async fn a_detached_hold_whose_extend_is_not_answered_is_released() {
             )
             .await;
         let missed = detached(&faulty).await.expect_err("the remaining lease is unknown");
-        let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
+        let AcquireError::NotExtended(why) = &missed else { panic!("{missed:?}") };
         assert!(matches!(**why, ExtendError::Store(_)), "{why:?}");
         timeout(SOON, faulty.flush()).await.expect("the hold is undone, even with a lease of an hour");
         assert!(is_free(&healthy).await);
@@ -50,7 +50,7 @@ async fn a_detached_hold_that_is_gone_before_its_extend_is_an_error() {
     })
     .await;
     let missed = detached(&faulty).await.expect_err("it is gone");
-    let AcquireError::NotKept(why) = &missed else { panic!("{missed:?}") };
+    let AcquireError::NotExtended(why) = &missed else { panic!("{missed:?}") };
     assert!(matches!(**why, ExtendError::Lost(_)), "{why:?}");
     assert!(missed.to_string().starts_with("the lock was granted, but could not be held for its lease: "));
 }

@@ -11,6 +11,6 @@ pub(crate) fn both(client: &Client) -> MultiMutex {
 }
 
 pub(crate) async fn force_release(mutex: &Mutex) {
-    let seen = mutex.inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = mutex.inspect_full().await.expect("an answer").observed.expect("the lock has a holder");
     mutex.force_release(seen).await.expect("freed");
 }

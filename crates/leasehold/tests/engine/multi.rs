@@ -131,7 +131,7 @@ async fn a_lost_reply_is_unknown_though_the_session_lapses_afterwards() {
         _ => Behavior::Execute,
     });
     store.heartbeats_fail = heartbeats_fail;
-    let builder = Client::with_store(store.clone()).session(1_000 * MS).call_timeout(200 * MS);
+    let builder = Client::with_store(store.clone()).session_ttl(1_000 * MS).call_timeout(200 * MS);
     let client = builder.connect().await.expect("it connects");
     let missed = both(&client).acquire_timeout(2_500 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
@@ -213,7 +213,7 @@ async fn without_an_atomic_acquire_it_is_all_or_none_as_well() {
     all.acquire().await.expect("acquired").release().await.expect("released");
     let tasks = [a, b].map(|client| {
         tokio::spawn(async move {
-            let random = Random::from_seed(client.session().to_string().len() as u64);
+            let random = Random::from_seed(client.session_id().to_string().len() as u64);
             for _ in 0..40 {
                 let all = client.multi_mutex(some(&random)).expect("good names");
                 all.acquire().await.expect("acquired").release().await.expect("released");

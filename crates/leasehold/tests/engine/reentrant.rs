@@ -146,7 +146,7 @@ impl Store for FaultyStore {
 async fn a_re_entry_whose_reply_is_lost_is_repeated_and_counts_once() {
     let store = FaultyStore::default();
     let client = store.client().await;
-    let ours = lock(&client, &client.owner());
+    let ours = lock(&client, &client.new_owner());
     let outer = acquired(&ours).await;
     store.mute.store(2, Ordering::SeqCst);
     let inner = acquired(&ours).await;
@@ -159,7 +159,7 @@ async fn a_re_entry_whose_reply_is_lost_is_repeated_and_counts_once() {
 async fn a_re_entry_gives_up_with_the_store() {
     let store = FaultyStore::default();
     let client = store.client().await;
-    let ours = lock(&client, &client.owner());
+    let ours = lock(&client, &client.new_owner());
     let outer = acquired(&ours).await;
     store.silent.store(true, Ordering::SeqCst);
     let start = Instant::now();
@@ -180,7 +180,7 @@ async fn a_waiter_behind_a_foreign_client_is_woken_by_its_message_and_polls_rare
     let client = store.client().await;
     let waiting: Vec<_> = (0..3)
         .map(|_| {
-            let lock = lock(&client, &client.owner());
+            let lock = lock(&client, &client.new_owner());
             tokio::spawn(async move { acquired(&lock).await.release().await })
         })
         .collect();
@@ -207,7 +207,7 @@ async fn what_a_foreign_client_does_before_the_subscription_is_polled_for() {
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;
     let start = Instant::now();
-    acquired(&lock(&client, &client.owner())).await.release().await.expect("released");
+    acquired(&lock(&client, &client.new_owner())).await.release().await.expect("released");
     assert!(start.elapsed() < 200 * MS, "at the poll after subscribing: {:?}", start.elapsed());
 }
 
@@ -216,10 +216,10 @@ async fn a_waiter_that_gives_up_unsubscribes() {
     let store = FaultyStore::default();
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;
-    let missed = lock(&client, &client.owner()).acquire_timeout(300 * MS).await;
+    let missed = lock(&client, &client.new_owner()).acquire_timeout(300 * MS).await;
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     assert_eq!(store.listen.load(Ordering::SeqCst), 0);
     // A single try does not wait, and so does not subscribe.
-    let tried = lock(&client, &client.owner()).try_acquire().await.expect("an answer");
+    let tried = lock(&client, &client.new_owner()).try_acquire().await.expect("an answer");
     assert!(tried.granted().is_none());
 }

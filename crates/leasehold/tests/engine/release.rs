@@ -193,7 +193,7 @@ async fn the_keeper_repeats_failed_releases_of_a_writer() {
         }
         is_down.store(false, Ordering::SeqCst);
         sleep(3_000 * MS).await;
-        let there = rwlock.inspect().await.expect("an answer").sharers;
+        let there = rwlock.inspect().await.expect("an answer").shared_holders;
         let there: Vec<_> = there.iter().map(|sharer| sharer.mode).collect();
         assert_eq!(there, left, "{failing}, {downgraded}");
         drop(read);

@@ -222,7 +222,7 @@ impl Fixture {
         let builder =
             Client::with_store(connection.clone()).environment(environment).session_label("zone", "eu-1");
         let builder = match session {
-            Some(session) => builder.session(session),
+            Some(session) => builder.session_ttl(session),
             None => builder.without_session(),
         };
         Process { client: builder.connect().await.expect("it connects"), connection, suspended_ms }
@@ -285,7 +285,7 @@ async fn a_hold_kept_for_local_tasks_is_released_when_its_session_lapses() {
 async fn another_session_begins_once_the_store_is_back() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(3 * S)).await;
-    let first = process.client.session();
+    let first = process.client.session_id();
     let guard = process.client.mutex("a").unwrap().acquire().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = process.client.mutex("b").unwrap();
@@ -307,7 +307,7 @@ async fn another_session_begins_once_the_store_is_back() {
     assert!(!seeking.is_finished(), "a waiter tolerates the outage");
     process.reconnect();
     let again = seeking.await.unwrap().expect("the store is back");
-    assert_ne!(process.client.session(), first, "a session that lapsed is never revived");
+    assert_ne!(process.client.session_id(), first, "a session that lapsed is never revived");
     assert!(again.fencing_token() > guard.fencing_token());
     assert_eq!(guard.check().unwrap_err().reason, LostReason::SessionLapsed);
     drop(guard);
@@ -466,7 +466,7 @@ async fn a_client_that_has_ended_sends_no_heartbeat() {
 #[tokio::test(start_paused = true)]
 async fn a_session_cannot_be_shorter_than_a_second() {
     let store = MemoryStore::new();
-    let error = Client::with_store(store).session(999 * MS).connect().await.expect_err("too short");
+    let error = Client::with_store(store).session_ttl(999 * MS).connect().await.expect_err("too short");
     assert!(error.to_string().contains("at least 1 s"), "{error}");
 }
 
@@ -480,7 +480,7 @@ async fn a_forced_release_is_noticed_within_milliseconds() {
         let guard = mutex.acquire().await.unwrap();
         sleep(20 * S).await;
         let freed = other.client.mutex("a").unwrap();
-        let seen = freed.inspect_full().await.unwrap().seen.expect("it is held");
+        let seen = freed.inspect_full().await.unwrap().observed.expect("it is held");
         freed.force_release(seen).await.expect("it is still held as it was seen");
         let freed_at = Instant::now();
         assert_eq!(guard.lost().await.reason, LostReason::ForceReleased);
@@ -500,11 +500,12 @@ async fn a_flood_of_forged_messages_costs_a_few_extends_and_no_lock() {
     sleep(20 * S).await;
     let before = process.connection.extends.load(SeqCst);
     let post = process.connection.post.get().expect("it was opened").clone();
-    let forged = Notification::ForceReleased { to: process.client.session(), fence: guard.fencing_token() };
+    let forged =
+        Notification::ForceReleased { to: process.client.session_id(), fence: guard.fencing_token() };
     for _ in 0..10_000 {
         post.deliver(forged);
         post.deliver(Notification::ForceReleased {
-            to: process.client.session(),
+            to: process.client.session_id(),
             fence: FencingToken::new(1),
         });
         sleep(MS).await;
@@ -551,15 +552,15 @@ async fn row_43_a_session_that_is_back_in_time_keeps_its_holds() {
     other.connection.reports_all_as_dead.store(true, SeqCst);
     let mut monitor = other.client.monitor();
     for _ in 0..3 {
-        let round = monitor.round().await;
-        assert!(round.dead == 2 && round.evicted.is_empty() && round.trouble.is_none(), "{round:?}");
+        let round = monitor.run_once().await;
+        assert!(round.dead == 2 && round.evicted.is_empty() && round.fault.is_none(), "{round:?}");
     }
     guard.extend().await.expect("the store checked in the same step");
     // It was not recorded as done either.
     other.connection.reports_all_as_dead.store(false, SeqCst);
     holder.cut();
     sleep(4 * S).await;
-    assert_eq!(monitor.round().await.evicted.len(), 1);
+    assert_eq!(monitor.run_once().await.evicted.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -572,7 +573,7 @@ async fn a_monitor_tolerates_an_outage_and_polls_rarely_meanwhile() {
     live.cut();
     let (rounds, evicted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counts = (rounds.clone(), evicted.clone());
-    let monitor = live.client.monitor().every(S);
+    let monitor = live.client.monitor().interval(S);
     let running = tokio::spawn(monitor.run(move |round| {
         counts.0.fetch_add(1, SeqCst);
         counts.1.fetch_add(round.evicted.len() as u64, SeqCst);
@@ -607,10 +608,10 @@ async fn a_round_of_the_monitor_has_a_bound() {
     sleep(4 * S).await;
     assert_eq!(live.client.locks().await.unwrap().len(), 1500);
     let mut monitor = live.client.monitor();
-    let first = monitor.round().await;
-    assert_eq!((first.evicted.len(), first.left, first.dead), (1024, 476, 1));
-    let second = monitor.round().await;
-    assert_eq!((second.evicted.len(), second.left), (476, 0));
+    let first = monitor.run_once().await;
+    assert_eq!((first.evicted.len(), first.remaining, first.dead), (1024, 476, 1));
+    let second = monitor.run_once().await;
+    assert_eq!((second.evicted.len(), second.remaining), (476, 0));
     assert!(live.client.locks().await.unwrap().is_empty());
 }
 
@@ -626,7 +627,7 @@ async fn a_guard_of_a_lapsed_session_removes_no_report_of_the_next_one() {
     let again = process.client.mutex("a").unwrap().acquire().await.unwrap();
     sleep(5 * S).await;
     let reported = || async {
-        let of_it = |entry: &SessionEntry| entry.session == process.client.session();
+        let of_it = |entry: &SessionEntry| entry.session == process.client.session_id();
         fixture.sessions().await.into_iter().find(of_it).expect("it lives").held.len()
     };
     assert_eq!(reported().await, 1, "the new session has reported its hold");
@@ -637,7 +638,7 @@ async fn a_guard_of_a_lapsed_session_removes_no_report_of_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_with_nothing_to_give_back_does_not_wait_for_a_session_that_cannot_begin() {
+async fn a_shutdown_with_nothing_to_release_does_not_wait_for_a_session_that_cannot_begin() {
     let fixture = Fixture::new();
     let process = fixture.process(Some(3 * S)).await;
     process.cut();
@@ -703,13 +704,13 @@ async fn sessions_begin_and_end_with_their_use() {
     assert!(fixtures[0].sessions().await.is_empty() && fixtures[1].sessions().await.is_empty());
     let held = here.acquire().await.unwrap();
     let [begun] = &fixtures[0].sessions().await[..] else { panic!("one session") };
-    assert_eq!(begun.session, client.session());
+    assert_eq!(begun.session, client.session_id());
     assert!(fixtures[1].sessions().await.is_empty(), "none is needed there");
 
     for _ in 0..2 {
         there.acquire().await.unwrap().release().await.unwrap();
         sleep(25 * S).await;
-        assert_eq!(fixtures[1].sessions().await[0].session, client.session(), "it may be needed again");
+        assert_eq!(fixtures[1].sessions().await[0].session, client.session_id(), "it may be needed again");
         sleep(20 * S).await;
         assert!(fixtures[1].sessions().await.is_empty(), "nothing refers to it");
         held.check().expect("the lock in the other partition is unaffected");
@@ -723,7 +724,7 @@ async fn sessions_begin_and_end_with_their_use() {
     });
     sleep(120 * S).await;
     let sessions = fixtures[1].sessions().await;
-    assert!(sessions.iter().any(|entry| entry.session == client.session() && entry.alive_ms.is_some()));
+    assert!(sessions.iter().any(|entry| entry.session == client.session_id() && entry.alive_ms.is_some()));
     taken.release().await.unwrap();
     let guard = waits.await.unwrap().unwrap();
     sleep(120 * S).await;
@@ -764,7 +765,7 @@ async fn a_partition_that_is_cut_off_does_not_affect_the_others() {
     let entries = fixtures[1].sessions().await;
     let alive: Vec<_> = entries.iter().filter(|entry| entry.alive_ms.is_some()).collect();
     assert_eq!(alive.len(), 1);
-    assert_ne!(alive[0].session, client.session(), "a session that lapsed is never revived");
+    assert_ne!(alive[0].session, client.session_id(), "a session that lapsed is never revived");
     held.check().expect("it is elsewhere");
 }
 
@@ -779,7 +780,7 @@ async fn a_session_whose_end_is_not_known_is_not_revived() {
     connections[1].loses_ends.store(true, SeqCst);
     sleep(45 * S).await;
     let guard = there.acquire().await.unwrap();
-    let late = SessionOp::End(client.session());
+    let late = SessionOp::End(client.session_id());
     assert!(matches!(fixtures[1].store.execute_session(Partition::ONLY, &late, S).await, Outcome::Done(_)));
     sleep(30 * S).await;
     guard.check().expect("its session is another one");

@@ -129,7 +129,7 @@ async fn a_shutdown_takes_over_a_release_and_its_acquire_request() {
 }
 
 #[tokio::test]
-async fn a_grant_to_a_client_that_is_shut_down_goes_on_to_the_next() {
+async fn a_grant_to_a_client_that_shuts_down_goes_to_the_next() {
     let inner = MemoryStore::new();
     let other = Client::with_store(inner.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");

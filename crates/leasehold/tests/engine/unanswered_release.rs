@@ -55,7 +55,7 @@ async fn two_repeated_releases_of_one_owner_report_no_loss() {
         _ => Behavior::Execute,
     });
     let client = store.client_with_timeout(CALL).await;
-    let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&client.owner());
+    let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&client.new_owner());
     let one = ours.acquire().await.expect("acquired");
     let other = ours.acquire().await.expect("entered again");
     let (one, other) = tokio::join!(one.release(), other.release());
@@ -119,7 +119,7 @@ async fn a_release_taken_over_by_a_shutdown_reports_the_remaining_count() {
         _ => Behavior::Execute,
     });
     let (client, other) = (store.client_with_timeout(CALL).await, store.healthy_client().await);
-    let owner = client.owner();
+    let owner = client.new_owner();
     let elsewhere = other.reentrant_mutex("a").expect("a good name").owned_by(&owner);
     let elsewhere = elsewhere.acquire().await.expect("acquired");
     let ours = client.reentrant_mutex("a").expect("a good name").owned_by(&owner);

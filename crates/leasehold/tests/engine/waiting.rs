@@ -42,7 +42,7 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
     let start = Instant::now();
     let missed = timeout(SOON, polling.acquire()).await.expect("the wait ends");
-    assert!(matches!(missed, Err(leasehold::AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(matches!(missed, Err(leasehold::AcquireError::RetriesExhausted { .. })), "{missed:?}");
     assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
     let polling = polling.retry(leasehold::RetryPolicy::constant(20 * MS));
     let waiter = tokio::spawn(async move { polling.acquire().await.map(drop) });

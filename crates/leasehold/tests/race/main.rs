@@ -249,7 +249,7 @@ async fn shut_down(server: &Server, client: &Client, holds: &[HoldId]) {
 }
 
 #[test]
-fn a_release_and_a_shutdown_at_once_give_the_lock_back() {
+fn a_release_and_a_shutdown_at_once_release_the_lock() {
     explore(async |fixture| {
         let (client, other) = (fixture.client().await, fixture.client().await);
         let guard = acquire(&client).await;
@@ -325,7 +325,7 @@ fn a_drop_an_extend_and_two_shutdowns_at_once_leave_nothing() {
 }
 
 #[test]
-fn a_capped_hold_is_given_back_once_while_it_is_released_and_shut_down() {
+fn a_capped_hold_is_released_once_during_a_release_and_a_shutdown() {
     explore(async |fixture| {
         let (client, other) = (fixture.client().await, fixture.client().await);
         let capped = watched(&client).max_hold(2_000 * MS);

@@ -22,7 +22,7 @@ async fn a_suspended_leader_is_replaced_and_detects_it_before_its_next_act() {
         .start()
         .expect("a worker");
     let first = fence(&leader.expect("leads", LIMIT).expect("it is elected"));
-    let next = Client::builder(server.url()).session(SESSION).connect().await.expect("it can be reached");
+    let next = Client::builder(server.url()).session_ttl(SESSION).connect().await.expect("it can be reached");
     let election = next.election("scheduler").expect("a good name");
     let mut leaders = election.observe();
     let seen = leaders.next().await.expect("an answer").expect("there is a leader");
@@ -72,7 +72,7 @@ fn a_worker_that_leads() {
     }
     let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let client = runtime.block_on(Client::builder(&url).label("old").session(SESSION).connect());
+    let client = runtime.block_on(Client::builder(&url).label("old").session_ttl(SESSION).connect());
     let client = client.expect("the server can be reached");
     let election = client.election("scheduler").expect("a good name");
     loop {

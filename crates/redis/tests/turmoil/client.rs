@@ -54,7 +54,7 @@ impl Process {
 
     async fn live(&self, driver: UnboundedSender<BoxFuture<'static, ()>>) {
         let client = self.connect(driver).await;
-        let shared = client.owner();
+        let shared = client.new_owner();
         let tasks = (0..self.workload.tasks).map(|number| {
             let name = format!("{}/{number}", self.name);
             let rng = Arc::new(SeededRng::new(self.rng.bits(), number));
@@ -91,7 +91,7 @@ impl Process {
             };
             match client.await {
                 Ok(client) => {
-                    self.log(format_args!("connected as {}", client.session()));
+                    self.log(format_args!("connected as {}", client.session_id()));
                     return client;
                 }
                 Err(error) => self.log(format_args!("cannot connect: {error}")),

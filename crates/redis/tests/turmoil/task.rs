@@ -65,7 +65,7 @@ impl Task {
             mutexes: (0..process.workload.mutexes).map(mutex).collect(),
             reentrants: (0..process.workload.reentrants).map(reentrant).collect(),
             client: client.clone(),
-            own: client.owner(),
+            own: client.new_owner(),
             shared,
             process,
         }

@@ -44,10 +44,10 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, random: Random) {
         let pause = Duration::from_micros(random.between(1_000, 300_000));
         sim.scheduler.sleep_until(sim.scheduler.now() + pause).await;
     };
-    sim.record(&Event::Started(host, client.session()));
+    sim.record(&Event::Started(host, client.session_id()));
     let cached_mutexes = cached_mutexes(&sim, &client, &random);
     let mut session_ends = Vec::new();
-    let shared = client.owner();
+    let shared = client.new_owner();
     if random.chance(config.shares_owner) {
         sim.publish_owner(host, shared.to_header());
     }
@@ -72,7 +72,11 @@ pub(crate) async fn process(sim: Arc<Sim>, host: HostId, random: Random) {
         let is_sibling = random.chance(500);
         sim.scheduler.spawn(
             host,
-            if is_sibling { Box::pin(shared.sync_scope(|| Owner::carry(work))) } else { Box::pin(work) },
+            if is_sibling {
+                Box::pin(shared.sync_scope(|| Owner::in_current_scope(work)))
+            } else {
+                Box::pin(work)
+            },
         );
     }
     for (number, lock) in (config.tasks..).zip(Observer::elections(&sim)) {
@@ -141,7 +145,7 @@ async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Clie
         .call_timeout(config.call_timeout)
         .outage_limit(Duration::from_secs(20));
     match session_config.session {
-        Some(alive) => builder.session(alive).connect().await,
+        Some(alive) => builder.session_ttl(alive).connect().await,
         None => builder.without_session().connect().await,
     }
 }

@@ -19,7 +19,7 @@ impl TaskRunner {
             return;
         };
         let Some(once) = self.sim.expect("workload", self.client.once_per(name, length)) else { return };
-        let once = once.at_most(at_most);
+        let once = once.max_duration(at_most);
         let starting = Box::pin(async move { once.try_start().await });
         let Some(Ok(Attempt::Granted(period_guard))) = self.maybe_dropped(starting).await else { return };
         let (fence, until) = (period_guard.fencing_token(), self.world.shows_at(period_guard.valid_until()));
@@ -36,7 +36,7 @@ impl TaskRunner {
         // The outcome does not matter: the store shows it.
         match self.random.below(10) {
             0..6 => drop(DroppedAfter { inner: Box::pin(period_guard.finish()), polls }.await),
-            6..8 => drop(DroppedAfter { inner: Box::pin(period_guard.give_up()), polls }.await),
+            6..8 => drop(DroppedAfter { inner: Box::pin(period_guard.release()), polls }.await),
             _ => drop(period_guard),
         }
     }

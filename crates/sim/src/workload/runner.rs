@@ -29,7 +29,7 @@ impl TaskRunner {
         watchdog: Duration,
         random: Random,
     ) -> Self {
-        let own = client.owner();
+        let own = client.new_owner();
         Self { sim, world, client, task, watchdog, random, own }
     }
 

@@ -121,7 +121,7 @@ impl TaskRunner {
                 )
             }
             AcquireMethod::Poll(_) => {
-                let polling = semaphore.retry(polling()).wait(limit);
+                let polling = semaphore.retry(polling()).max_wait(limit);
                 Box::pin(async move { got(polling.acquire_many(count).await, AnyGuard::Permit) })
             }
             _ => Box::pin(async move { got(semaphore.acquire_many(count).await, AnyGuard::Permit) }),
@@ -191,7 +191,7 @@ impl TaskRunner {
         } else {
             method
         };
-        let rwlock = if polls { rwlock.retry(polling()).wait(limit) } else { rwlock };
+        let rwlock = if polls { rwlock.retry(polling()).max_wait(limit) } else { rwlock };
         let acquiring: BoxFuture<'static, CallOutcome> = Box::pin(async move {
             match (mode, method) {
                 (LockMode::Read, AcquireMethod::Try) => attempt(rwlock.try_read().await, AnyGuard::Read),
@@ -331,7 +331,7 @@ impl TaskRunner {
         let Some(name) = self.name_of(lock) else { return };
         let of = self.sim.limits.arrivals;
         let Some(latch) = self.sim.expect("workload", self.client.latch(name, of)) else { return };
-        let latch = latch.remember(Duration::from_millis(self.random.between(4_000, 30_000)));
+        let latch = latch.arrival_ttl(Duration::from_millis(self.random.between(4_000, 30_000)));
         if self.random.chance(400) {
             let count = self.number(2);
             let arriving = Box::pin(async move { latch.arrive_many(count).await });

@@ -71,7 +71,7 @@ impl TaskRunner {
     pub(crate) fn choose_owner(&self) -> Option<Owner> {
         match self.random.below(10) {
             0..2 => Some(self.own.clone()),
-            2..4 => Some(self.client.owner()),
+            2..4 => Some(self.client.new_owner()),
             4..8 => self.sim.published_owner(self.task.host, &self.random),
             _ => None,
         }
@@ -112,7 +112,7 @@ impl TaskRunner {
                 Box::pin(async move { got(mutex.acquire_timeout(limit).await, wrap) })
             }
             AcquireMethod::Poll(_) => {
-                let polling = mutex.retry(polling()).wait(limit);
+                let polling = mutex.retry(polling()).max_wait(limit);
                 Box::pin(async move { got(polling.acquire().await, wrap) })
             }
             _ => Box::pin(async move { got(mutex.acquire().await, wrap) }),
@@ -161,7 +161,7 @@ impl TaskRunner {
                 Box::pin(async move { got(mutex.acquire_timeout(limit).await, AnyGuard::Reentrant) })
             }
             AcquireMethod::Poll(_) => {
-                let polling = mutex.retry(polling()).wait(limit);
+                let polling = mutex.retry(polling()).max_wait(limit);
                 Box::pin(async move { got(polling.acquire().await, AnyGuard::Reentrant) })
             }
             _ => Box::pin(async move { got(mutex.acquire().await, AnyGuard::Reentrant) }),
@@ -431,7 +431,7 @@ pub(crate) fn got<G>(guard: Result<G, AcquireError>, wrap: impl FnOnce(G) -> Any
 
 pub(crate) fn failure_of(error: &AcquireError) -> AcquireFailure {
     match error {
-        AcquireError::OutOfTries { .. } => AcquireFailure::Taken,
+        AcquireError::RetriesExhausted { .. } => AcquireFailure::Taken,
         AcquireError::TimedOut { .. } => AcquireFailure::TimedOut,
         AcquireError::LeaseTooShort { .. } => AcquireFailure::LeaseTooShort,
         AcquireError::Lost(_) => AcquireFailure::Lost,

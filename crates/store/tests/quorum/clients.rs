@@ -134,7 +134,7 @@ async fn without_a_majority_an_acquire_ends_by_its_deadline_and_names_the_nodes(
     for node in [0, 1, 4] {
         five.nodes[node].set(NodeFault::Down);
     }
-    let mutex = client.mutex("job").unwrap().wait(Duration::from_millis(300));
+    let mutex = client.mutex("job").unwrap().max_wait(Duration::from_millis(300));
     let error = mutex.acquire().await.unwrap_err();
     let (AcquireError::Store(fault) | AcquireError::Unknown(fault)) = &error else { panic!("{error:?}") };
     let FaultKind::NoQuorum { nodes, .. } = &fault.kind else { panic!("{fault}") };
@@ -165,7 +165,7 @@ async fn leases_and_kinds_that_a_quorum_cannot_keep_are_refused() {
         .unwrap();
 
     // Nor a sum that only the second lease makes too long: the second hold is released, and the first stays.
-    let owner = client.owner();
+    let owner = client.new_owner();
     let summed = client.reentrant_mutex("tree").unwrap().owned_by(&owner).sum_leases(true);
     let summed = summed.lease(Duration::from_secs(40));
     let first = summed.acquire().await.unwrap();
@@ -192,7 +192,7 @@ async fn leases_and_kinds_that_a_quorum_cannot_keep_are_refused() {
 async fn an_owner_re_enters_and_several_locks_are_acquired_in_turn() {
     let five = FiveNodes::new();
     let client = client(&five).await;
-    let owner = client.owner();
+    let owner = client.new_owner();
     let reentrant = client.reentrant_mutex("tree").unwrap().owned_by(&owner);
     let first = reentrant.acquire().await.unwrap();
     let second = reentrant.acquire().await.unwrap();

@@ -1,7 +1,7 @@
 //! Replica confirmation of a hold, for a store that is configured to require it.
 //!
 //! 1. The keeper tracks the hold meanwhile and extends it like any other; if the caller is dropped, the hold is
-//!    released. It is not handed on inside the process before it is confirmed: see
+//!    released. It is not handed off inside the process before it is confirmed: see
 //!    [`ReleasePolicy::TO_STORE`](crate::engine::ReleasePolicy::TO_STORE).
 //! 2. A grant is written by the client that released the lock, on another connection. So the store re-reads the hold
 //!    and adds a write of its own on the connection on which it then asks the replicas.
@@ -24,8 +24,8 @@ pub(crate) async fn confirm(
     }
     let call = engine.timings.call;
     let within = limit.map_or(call, |limit| limit.since(engine.environment.now()).min(call));
-    let asked = pin!(async { engine.store.confirm(&hold.lock, &hold.claim, within).await });
-    match engine.gate.pass(asked).await {
+    let confirming = pin!(async { engine.store.confirm(&hold.lock, &hold.claim, within).await });
+    match engine.gate.run(confirming).await {
         None => Err(AcquireFailure::Closed),
         Some(Ok(())) => Ok(()),
         Some(Err(fault)) => Err(AcquireFailure::Fault { fault, executed: Executed::Unknown }),

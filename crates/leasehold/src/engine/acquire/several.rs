@@ -6,15 +6,14 @@
 //!    the rest while holding it. How often it does so, and what it does then, is up to the caller.
 
 use super::deadline::AcquireDeadline;
-use super::params::{AcquireFailure, AcquireParams};
-use super::{AcquiredHold, QueuedWaiter};
-use crate::engine::KeepId;
-use crate::engine::local::lock_entry::{Asker, LockEntry, WaiterAction};
-use crate::engine::{Engine, Hold, Session};
+use super::{AcquireFailure, AcquireParams, AcquiredHold, QueuedWaiter};
+use crate::engine::local::lock_entry::{LockEntry, PendingRequest, WaiterAction};
+use crate::engine::{Engine, Hold, KeepId, Session};
 use crate::store::{Executed, Fault, Outcome};
-use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Nonce, Op, Reply};
+use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Op, Reply};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The lock that prevented acquiring all.
 #[derive(Debug)]
@@ -22,38 +21,38 @@ pub(crate) struct MultiBlocked {
     /// Its index.
     pub(crate) at: usize,
     /// The result for that lock alone, usually [`AcquireFailure::Taken`].
-    pub(crate) missed: AcquireFailure,
+    pub(crate) failure: AcquireFailure,
 }
 
 /// Acquires the locks of all these entries, or none. No two may be for the same lock. The caller must hand all holds
 /// to the keeper before the next await.
+///
+/// Two tasks that call this have the same order in each local queue, so at least one of the two never waits behind
+/// the other.
 pub(crate) async fn acquire_all<'a>(
     engine: &'a Engine,
     entries: &[&'a Arc<LockEntry>],
-    pursuit: &'a AcquireParams,
+    params: &'a AcquireParams,
 ) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
-    let lines = QueuedWaiter::join_all(engine, entries, &pursuit.terms);
-    MultiWaiter { engine, lines, patience: AcquireDeadline::new(engine, pursuit) }.run().await
+    let ids = engine.locks.join_all(entries, &params.terms);
+    let waiters =
+        entries.iter().zip(ids).map(|(entry, id)| QueuedWaiter { engine, entry, id, acquired: false });
+    MultiWaiter { engine, waiters: waiters.collect(), deadline: AcquireDeadline::new(engine, params) }
+        .run()
+        .await
 }
 
 /// A task in the queues of several locks.
 struct MultiWaiter<'a> {
     engine: &'a Engine,
-    lines: Vec<QueuedWaiter<'a>>,
-    patience: AcquireDeadline<'a>,
-}
-
-/// The request for one of the locks.
-struct Asked {
-    asker: Asker,
-    nonce: Nonce,
-    ask: Acquire,
+    waiters: Vec<QueuedWaiter<'a>>,
+    deadline: AcquireDeadline<'a>,
 }
 
 /// The next step.
-enum HandoffDecision {
-    /// Request all of these.
-    Ask(Vec<Asked>),
+enum MultiAction {
+    /// Send all of these.
+    Send(Vec<(PendingRequest, Acquire)>),
     /// Wait until then.
     Sleep(Moment),
 }
@@ -61,12 +60,12 @@ enum HandoffDecision {
 impl<'a> MultiWaiter<'a> {
     async fn run(mut self) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
         loop {
-            let (sessions, now) = self.sessions().await?;
-            match self.gather(&sessions, now)? {
-                HandoffDecision::Sleep(until) => self.sleep(until, now).await?,
-                HandoffDecision::Ask(asks) => {
-                    if self.ask(&asks, now).await? {
-                        return self.collect(&sessions);
+            let (sessions, now) = self.live_sessions().await?;
+            match self.poll(&sessions, now)? {
+                MultiAction::Sleep(until) => self.sleep(until, now).await?,
+                MultiAction::Send(requests) => {
+                    if self.send(&requests, now).await? {
+                        return self.take_all(&sessions);
                     }
                 }
             }
@@ -74,151 +73,150 @@ impl<'a> MultiWaiter<'a> {
     }
 
     /// The session for each lock.
-    async fn sessions(&mut self) -> Result<(Vec<Arc<Session>>, Moment), MultiBlocked> {
-        let mut sessions = Vec::with_capacity(self.lines.len());
-        for (at, line) in self.lines.iter().enumerate() {
-            let session = self.patience.session(line.entry.place).await;
-            sessions.push(session.map_err(|missed| MultiBlocked { at, missed })?.0);
+    async fn live_sessions(&mut self) -> Result<(Vec<Arc<Session>>, Moment), MultiBlocked> {
+        let mut sessions = Vec::with_capacity(self.waiters.len());
+        for (at, waiter) in self.waiters.iter().enumerate() {
+            let session = self.deadline.live_session(waiter.entry.partition).await;
+            sessions.push(session.map_err(|failure| MultiBlocked { at, failure })?.0);
         }
         Ok((sessions, self.engine.environment.now()))
     }
 
     /// The requests for all locks. Fails if this process holds one, or has another task ahead in its queue.
-    fn gather(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<HandoffDecision, MultiBlocked> {
-        let mut asks = Vec::with_capacity(self.lines.len());
+    fn poll(&mut self, sessions: &[Arc<Session>], now: Moment) -> Result<MultiAction, MultiBlocked> {
+        let mut requests = Vec::with_capacity(self.waiters.len());
         for (at, session) in sessions.iter().enumerate() {
             // Read first: once the lock is acquired here, the present holder is this process.
-            let standing = self.standing(at, now);
-            let missed = match self.turn(at, session, now) {
-                WaiterAction::Ask(way, nonce, ask) => {
-                    asks.push(Asked { asker: Asker { id: self.lines[at].id, way }, nonce, ask });
+            let status = self.waiters[at].wait_status(now);
+            let failure = match self.poll_one(at, session, now) {
+                WaiterAction::Send(request, acquire) => {
+                    requests.push((request, acquire));
                     continue;
                 }
                 WaiterAction::Sleep(until) => {
-                    self.withdraw(&asks);
-                    return Ok(HandoffDecision::Sleep(until));
+                    self.cancel(&requests);
+                    return Ok(MultiAction::Sleep(until));
                 }
-                WaiterAction::AcquiredHold(hold, _, claims) => {
-                    // It was granted for a task that has left since. It goes on to the next waiter.
-                    self.lines[at].won = true;
-                    self.lines[at].undo(claims);
-                    self.hand_back(at, &hold);
-                    AcquireFailure::Taken(Box::new(standing))
-                }
-                WaiterAction::HandedOn(hold, keep, _) => {
-                    self.lines[at].won = true;
-                    self.part_with(at, &hold, keep);
-                    AcquireFailure::Taken(Box::new(standing))
-                }
-                WaiterAction::GiveBack(hold, keep) => {
-                    self.part_with(at, &hold, keep);
-                    AcquireFailure::Taken(Box::new(standing))
-                }
-                WaiterAction::Call(keep, call) => {
-                    if let Some(call) = call {
-                        self.engine.keeper.call_for(keep, call);
-                    }
-                    AcquireFailure::Taken(Box::new(standing))
-                }
-                WaiterAction::Stand(_) | WaiterAction::Misfit(_) => AcquireFailure::Taken(Box::new(standing)),
-                WaiterAction::TooSlow => AcquireFailure::TooSlow,
+                WaiterAction::LeaseTooShort => AcquireFailure::LeaseTooShort,
                 WaiterAction::Closed => AcquireFailure::Closed,
+                other => {
+                    self.decline(at, other);
+                    AcquireFailure::Taken(Box::new(status))
+                }
             };
-            self.withdraw(&asks);
-            return Err(MultiBlocked { at, missed });
+            self.cancel(&requests);
+            return Err(MultiBlocked { at, failure });
         }
-        Ok(HandoffDecision::Ask(asks))
+        Ok(MultiAction::Send(requests))
     }
 
-    fn turn(&self, at: usize, session: &Arc<Session>, now: Moment) -> WaiterAction {
-        let line = &self.lines[at];
+    fn poll_one(&self, at: usize, session: &Arc<Session>, now: Moment) -> WaiterAction {
+        let waiter = &self.waiters[at];
         let environment = &self.engine.environment;
         loop {
-            let _inside = self.engine.gate.inside();
-            match line.entry.turn(line.id, session, now, &mut || environment.random()) {
-                WaiterAction::Misfit(claims) => line.undo(claims),
-                turn => return turn,
+            let _permit = self.engine.gate.permit();
+            match waiter.entry.poll(waiter.id, session, now, &mut || environment.random()) {
+                WaiterAction::Undo(claims) => waiter.undo(claims),
+                action => return action,
             }
         }
     }
 
-    /// Withdraws requests that were not sent.
-    fn withdraw(&self, asks: &[Asked]) {
-        for (line, asked) in self.lines.iter().zip(asks) {
-            line.entry.unask(asked.asker, asked.nonce);
+    /// Declines what a lock entry has for this task: a set is acquired as a whole, or not at all.
+    fn decline(&mut self, at: usize, action: WaiterAction) {
+        match action {
+            WaiterAction::Granted(hold, _, claims) => {
+                // It was granted for a task that has left since. The release hands it to the next waiter.
+                self.waiters[at].acquired = true;
+                self.waiters[at].undo(claims);
+                self.release(at, &hold);
+            }
+            WaiterAction::HandedOff(hold, keep, _) => {
+                self.waiters[at].acquired = true;
+                self.release_idle(at, &hold, keep);
+            }
+            WaiterAction::ReleaseIdle(hold, keep) => self.release_idle(at, &hold, keep),
+            WaiterAction::AwaitReserve(keep, Some(reserve)) => self.engine.keeper.reserve(keep, reserve),
+            _ => {}
         }
     }
 
-    fn answer(
-        &self,
-        line: &QueuedWaiter<'_>,
-        asked: &Asked,
-        answer: Result<&Acquired, Executed>,
-        now: Moment,
-    ) {
-        let random = &mut || self.engine.environment.random();
-        line.undo(line.entry.handle_answer(asked.asker, asked.nonce, answer, now, random));
+    /// Cancels requests that were not sent.
+    fn cancel(&self, requests: &[(PendingRequest, Acquire)]) {
+        for (waiter, (request, _)) in self.waiters.iter().zip(requests) {
+            waiter.entry.cancel_request(*request);
+        }
     }
 
     /// Sends the requests. Returns whether all locks were acquired; fails if one was not, and if a retry is useless.
-    async fn ask(&mut self, asks: &[Asked], now: Moment) -> Result<bool, MultiBlocked> {
-        let Some(within) = self.patience.time_to_answer(now) else {
-            self.withdraw(asks);
-            return Err(self.time_is_up(now));
+    async fn send(
+        &mut self,
+        requests: &[(PendingRequest, Acquire)],
+        now: Moment,
+    ) -> Result<bool, MultiBlocked> {
+        let Some(within) = self.deadline.call_timeout(now) else {
+            self.cancel(requests);
+            return Err(self.timed_out(now));
         };
-        let named =
-            self.lines.iter().zip(asks).map(|(line, asked)| (line.entry.lock.clone(), asked.ask.clone()));
-        let named: Vec<_> = named.collect();
+        let locks = self.waiters.iter().map(|waiter| waiter.entry.lock.clone());
+        let named: Vec<_> = locks.zip(requests.iter().map(|(_, acquire)| acquire.clone())).collect();
         let outcome = {
-            let asked = pin!(async {
+            let sending = pin!(async {
                 match self.engine.store.acquire_all(&named, within).await {
                     Some(outcome) => outcome,
-                    None => self.one_by_one(&named, within).await,
+                    None => self.send_one_by_one(&named, within).await,
                 }
             });
-            self.engine.gate.pass(asked).await
+            self.engine.gate.run(sending).await
         };
         let now = self.engine.environment.now();
         match outcome {
-            None => Err(MultiBlocked { at: 0, missed: AcquireFailure::Closed }),
-            Some(Outcome::Done(shares)) => {
-                self.patience.answered();
-                self.share(asks, &shares, now).map(|()| true)
+            None => Err(MultiBlocked { at: 0, failure: AcquireFailure::Closed }),
+            Some(Outcome::Done(replies)) => {
+                self.deadline.handle_reply();
+                self.handle_replies(requests, &replies, now).map(|()| true)
             }
-            Some(Outcome::Failed(executed, fault)) => self.fault(asks, fault, executed, now),
+            Some(Outcome::Failed(executed, fault)) => self.handle_fault(requests, fault, executed, now),
         }
     }
 
     /// Fallback for a store without a single step: one batch of separate requests. If one fails, the others are
     /// released.
-    async fn one_by_one(
+    async fn send_one_by_one(
         &self,
-        asks: &[(Lock, Acquire)],
-        within: std::time::Duration,
+        requests: &[(Lock, Acquire)],
+        within: Duration,
     ) -> Outcome<Vec<MultiAcquired>> {
-        let ops: Vec<_> = asks.iter().map(|(lock, ask)| (lock.clone(), Op::Acquire(ask.clone()))).collect();
-        let mut shares = Vec::with_capacity(ops.len());
+        let ops = requests.iter().map(|(lock, acquire)| (lock.clone(), Op::Acquire(acquire.clone())));
+        let ops: Vec<_> = ops.collect();
+        let mut replies = Vec::with_capacity(ops.len());
         for outcome in self.engine.store.execute_all(&ops, within).await {
-            shares.push(match outcome {
+            replies.push(match outcome {
                 Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => {
                     MultiAcquired::Acquired(granted)
                 }
                 Outcome::Done(Reply::Acquire(other)) => MultiAcquired::Blocked(Ok(other)),
                 Outcome::Done(Reply::Refused(refused)) => MultiAcquired::Blocked(Err(refused)),
-                Outcome::Done(odd) => {
-                    return Outcome::Failed(Executed::Unknown, Fault::unexpected_reply(odd));
+                Outcome::Done(other) => {
+                    return Outcome::Failed(Executed::Unknown, Fault::unexpected_reply(other));
                 }
                 Outcome::Failed(_, fault) => return Outcome::Failed(Executed::Unknown, fault),
             });
         }
-        Outcome::Done(shares)
+        Outcome::Done(replies)
     }
 
     /// Passes the store's replies to all entries. Fails if a lock was not available.
-    fn share(&self, asks: &[Asked], shares: &[MultiAcquired], now: Moment) -> Result<(), MultiBlocked> {
-        let mut in_the_way = None;
-        for (at, (line, (asked, share))) in self.lines.iter().zip(asks.iter().zip(shares)).enumerate() {
-            let answer = match share {
+    fn handle_replies(
+        &self,
+        requests: &[(PendingRequest, Acquire)],
+        replies: &[MultiAcquired],
+        now: Moment,
+    ) -> Result<(), MultiBlocked> {
+        let mut blocked = None;
+        let sent = self.waiters.iter().zip(requests.iter().zip(replies));
+        for (at, (waiter, ((request, _), reply))) in sent.enumerate() {
+            let answer = match reply {
                 MultiAcquired::Acquired(acquired) | MultiAcquired::Blocked(Ok(acquired)) => {
                     Some(Ok(acquired))
                 }
@@ -228,101 +226,93 @@ impl<'a> MultiWaiter<'a> {
                 MultiAcquired::Available => None,
             };
             match answer {
-                Some(answer) => self.answer(line, asked, answer, now),
+                Some(answer) => waiter.handle_answer(*request, answer, now),
                 // It was available, and the store did nothing.
-                None => line.entry.unask(asked.asker, asked.nonce),
+                None => waiter.entry.cancel_request(*request),
             }
-            let missed = match share {
+            let failure = match reply {
                 MultiAcquired::Blocked(Err(refused)) => {
                     let fault = Fault::unexpected_reply(Reply::Refused(refused.clone()));
                     Some(AcquireFailure::Fault { fault, executed: Executed::No })
                 }
                 MultiAcquired::Blocked(Ok(_)) => {
-                    Some(AcquireFailure::Taken(Box::new(self.standing(at, now))))
+                    Some(AcquireFailure::Taken(Box::new(waiter.wait_status(now))))
                 }
                 MultiAcquired::Acquired(_) | MultiAcquired::Available | MultiAcquired::Held => None,
             };
-            in_the_way = in_the_way.or(missed.map(|missed| MultiBlocked { at, missed }));
+            blocked = blocked.or(failure.map(|failure| MultiBlocked { at, failure }));
         }
-        in_the_way.map_or(Ok(()), Err)
+        blocked.map_or(Ok(()), Err)
     }
 
     /// Takes the acquired holds. If one of them is too old by the time its reply arrives, none is kept.
-    fn collect(mut self, sessions: &[Arc<Session>]) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
-        let mut all = Vec::with_capacity(self.lines.len());
+    fn take_all(mut self, sessions: &[Arc<Session>]) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
+        let mut all = Vec::with_capacity(self.waiters.len());
         for (at, session) in sessions.iter().enumerate() {
-            // A shutdown waits until the winner has registered its hold with the keeper or released it.
-            let inside = self.engine.gate.inside();
+            // A shutdown waits until the hold is registered with the keeper, or released.
+            let permit = self.engine.gate.permit();
             let now = self.engine.environment.now();
-            match self.turn(at, session, now) {
-                WaiterAction::AcquiredHold(hold, grant, claims) => {
-                    self.lines[at].won = true;
-                    self.lines[at].undo(claims);
-                    all.push(AcquiredHold { hold, grant, kept: None, inside });
+            let failure = match self.poll_one(at, session, now) {
+                WaiterAction::Granted(hold, grant, claims) => {
+                    self.waiters[at].acquired = true;
+                    self.waiters[at].undo(claims);
+                    all.push(AcquiredHold { hold, grant, keep: None, permit });
+                    continue;
                 }
-                turn => {
-                    let missed = match turn {
-                        WaiterAction::Closed => AcquireFailure::Closed,
-                        WaiterAction::TooSlow => AcquireFailure::TooSlow,
-                        _ => AcquireFailure::Taken(Box::new(self.standing(at, now))),
-                    };
-                    for (at, won) in all.iter().enumerate() {
-                        self.hand_back(at, &won.hold);
-                    }
-                    return Err(MultiBlocked { at, missed });
-                }
+                WaiterAction::Closed => AcquireFailure::Closed,
+                WaiterAction::LeaseTooShort => AcquireFailure::LeaseTooShort,
+                _ => AcquireFailure::Taken(Box::new(self.waiters[at].wait_status(now))),
+            };
+            for (at, acquired) in all.iter().enumerate() {
+                self.release(at, &acquired.hold);
             }
+            return Err(MultiBlocked { at, failure });
         }
         Ok(all)
     }
 
-    /// Releases a hold that was kept here: a set is acquired as a whole, or not at all.
-    fn part_with(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
-        self.lines[at].entry.vacate(hold);
-        self.engine.keeper.part_with(keep);
+    /// Releases an idle hold of this process.
+    fn release_idle(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
+        self.waiters[at].entry.remove_hold(hold);
+        self.engine.keeper.release_idle(keep);
     }
 
     /// Releases a hold that is of no use alone. Once a shutdown has begun, the shutdown releases it.
-    fn hand_back(&self, at: usize, hold: &Arc<Hold>) {
-        let _inside = self.engine.gate.inside();
+    fn release(&self, at: usize, hold: &Arc<Hold>) {
+        let _permit = self.engine.gate.permit();
         if !self.engine.gate.is_closed() {
-            self.engine.keeper.give_back(hold);
-            self.lines[at].entry.vacate(hold);
+            self.engine.keeper.release(hold);
+            self.waiters[at].entry.remove_hold(hold);
         }
     }
 
-    fn fault(
+    fn handle_fault(
         &mut self,
-        asks: &[Asked],
+        requests: &[(PendingRequest, Acquire)],
         fault: Fault,
         executed: Executed,
         now: Moment,
     ) -> Result<bool, MultiBlocked> {
-        tracing::debug!(%fault, locks = asks.len(), "no reply to a request for several locks");
-        for (line, asked) in self.lines.iter().zip(asks) {
-            self.answer(line, asked, Err(executed), now);
+        tracing::debug!(%fault, locks = requests.len(), "no reply to a request for several locks");
+        let mut unresponsive_for = Duration::ZERO;
+        for (waiter, (request, _)) in self.waiters.iter().zip(requests) {
+            waiter.handle_answer(*request, Err(executed), now);
+            unresponsive_for = unresponsive_for.max(waiter.entry.unresponsive_for(*request, now));
         }
-        let silence = self.lines.iter().zip(asks).map(|(line, asked)| line.entry.silence(asked.asker, now));
-        let silence = silence.max().unwrap_or_default();
-        let fault = self.patience.fault(fault, executed, silence);
-        fault.map(|()| false).map_err(|missed| MultiBlocked { at: 0, missed })
+        let failed = self.deadline.handle_fault(fault, executed, unresponsive_for);
+        failed.map(|()| false).map_err(|failure| MultiBlocked { at: 0, failure })
     }
 
     async fn sleep(&mut self, until: Moment, now: Moment) -> Result<(), MultiBlocked> {
-        if self.patience.is_over(now) {
-            return Err(self.time_is_up(now));
+        if self.deadline.has_passed(now) {
+            return Err(self.timed_out(now));
         }
-        self.patience.sleep(Some(until)).await;
+        self.deadline.sleep_until(Some(until)).await;
         Ok(())
     }
 
-    fn time_is_up(&mut self, now: Moment) -> MultiBlocked {
-        let (line, label) = (&self.lines[0], &self.engine.label);
-        let missed = self.patience.time_is_up(|| line.entry.standing(line.id, label, now));
-        MultiBlocked { at: 0, missed }
-    }
-
-    fn standing(&self, at: usize, now: Moment) -> leasehold_core::machine::contender::WaitStatus {
-        self.lines[at].entry.standing(self.lines[at].id, &self.engine.label, now)
+    fn timed_out(&mut self, now: Moment) -> MultiBlocked {
+        let first = &self.waiters[0];
+        MultiBlocked { at: 0, failure: self.deadline.failure(|| first.wait_status(now)) }
     }
 }

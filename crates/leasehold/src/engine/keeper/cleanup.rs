@@ -1,6 +1,6 @@
 //! Cleanups: releases that no task waits for.
 //!
-//! What a shutdown owes is recorded here as well, so that it can report what was left undone.
+//! What a shutdown releases is recorded here as well, so that it can report what was left undone.
 
 use super::{KeepId, Shared, State};
 use crate::engine::{Hold, call};
@@ -11,7 +11,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Something that is being released.
 #[derive(Clone)]
-pub(in crate::engine) struct Owed {
+pub(in crate::engine) struct Outstanding {
     pub(in crate::engine) lock: Lock,
     /// Until when the store may keep it.
     pub(in crate::engine) until: Moment,
@@ -24,7 +24,7 @@ pub(super) struct Cleanup {
     claim: Claim,
     until: Moment,
     /// The connection of the operation to be undone, if that may still be in flight.
-    behind: Option<Arc<dyn Store>>,
+    undone_on: Option<Arc<dyn Store>>,
     /// Set if it is for a hold that still has its guard (5).
     guarded: Option<GuardLink>,
 }
@@ -41,31 +41,31 @@ struct GuardLink {
 
 impl State {
     /// Records that something is being released.
-    pub(super) fn owe(&mut self, lock: Lock, until: Moment) -> u64 {
+    pub(super) fn add_outstanding(&mut self, lock: Lock, until: Moment) -> u64 {
         let id = self.fresh_id();
-        self.open.insert(id, Owed { lock, until });
+        self.outstanding.insert(id, Outstanding { lock, until });
         id
     }
 
     /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
     pub(super) fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Cleanup)> {
-        let hold = self.lose(id)?;
+        let hold = self.stop_extending(id)?;
         let kept = self.kept.get_mut(&id)?;
         let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
-        kept.giving_back = Some(stop.clone());
+        kept.background_release = Some(stop.clone());
         let earlier = kept.in_flight.replace(in_flight.clone());
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(GuardLink { stop, earlier, in_flight: in_flight.drop_guard() });
-        let id = self.owe(lock.clone(), until);
-        Some((hold, Cleanup { id, lock, claim, until, behind: None, guarded }))
+        let id = self.add_outstanding(lock.clone(), until);
+        Some((hold, Cleanup { id, lock, claim, until, undone_on: None, guarded }))
     }
 }
 
 /// Runs a cleanup until it is done or stopped.
-pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Cleanup) {
-    let guarded = errand.guarded.take();
+pub(super) async fn run_cleanup(shared: Arc<Shared>, mut cleanup: Cleanup) {
+    let guarded = cleanup.guarded.take();
     let mut returned = true;
-    let run = async { returned = give_back(&shared, &errand).await };
+    let run = async { returned = release(&shared, &cleanup).await };
     match guarded {
         None => run.await,
         Some(GuardLink { stop, earlier, in_flight }) => {
@@ -80,30 +80,30 @@ pub(super) async fn run_errand(shared: Arc<Shared>, mut errand: Cleanup) {
             drop(in_flight);
         }
     }
-    shared.settle(errand.id, returned);
+    shared.finish_cleanup(cleanup.id, returned);
 }
 
 /// Releases a hold, with retries, until it is known to be gone. Returns whether it is.
-async fn give_back(shared: &Shared, errand: &Cleanup) -> bool {
-    let op = Op::Release(Release { claim: errand.claim.clone(), action: ReleaseAction::Grant, next: None });
+async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
+    let op = Op::Release(Release { claim: cleanup.claim.clone(), action: ReleaseAction::Grant, next: None });
     let each = shared.timings.call;
-    let within = errand.until.since(shared.environment.now()).max(each);
-    let ours = || call(&*shared.store, &*shared.environment, &errand.lock, &op, within, each);
+    let within = cleanup.until.since(shared.environment.now()).max(each);
+    let send = || call(&*shared.store, &*shared.environment, &cleanup.lock, &op, within, each);
     // This release may overtake the operation that it undoes. A second one on the same connection as that operation
     // cannot; sending it twice is safe.
-    let behind = async {
-        match &errand.behind {
-            Some(main) => matches!(main.execute(&errand.lock, &op, each).await, Outcome::Done(_)),
+    let in_order = async {
+        match &cleanup.undone_on {
+            Some(main) => matches!(main.execute(&cleanup.lock, &op, each).await, Outcome::Done(_)),
             None => true,
         }
     };
-    let (mut released, is_behind) = futures_util::future::join(ours(), behind).await;
-    if !is_behind {
+    let (mut released, is_in_order) = futures_util::future::join(send(), in_order).await;
+    if !is_in_order {
         // By now the operation to be undone has arrived, or never will.
-        released = ours().await;
+        released = send().await;
     }
     if let Err(failed) = released {
-        tracing::warn!(lock = %errand.lock, fault = %failed.fault, "cannot release the hold; it ends with its lease");
+        tracing::warn!(lock = %cleanup.lock, fault = %failed.fault, "cannot release the hold; it ends with its lease");
         return false;
     }
     true
@@ -116,29 +116,29 @@ impl Shared {
         lock: Lock,
         claim: Claim,
         until: Moment,
-        behind: Option<Arc<dyn Store>>,
+        undone_on: Option<Arc<dyn Store>>,
     ) {
         let mut state = self.state();
         if state.ended.is_some() {
             return;
         }
-        let id = state.owe(lock.clone(), until);
-        state.errands.push(Cleanup { id, lock, claim, until, behind, guarded: None });
+        let id = state.add_outstanding(lock.clone(), until);
+        state.cleanups.push(Cleanup { id, lock, claim, until, undone_on, guarded: None });
         drop(state);
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 
     /// Something was released, or cannot be.
-    pub(in crate::engine) fn settle(&self, id: u64, returned: bool) {
+    pub(in crate::engine) fn finish_cleanup(&self, id: u64, returned: bool) {
         let mut state = self.state();
-        let owed = state.open.remove(&id);
-        if !returned && state.handed_over {
-            state.unreturned.extend(owed);
+        let outstanding = state.outstanding.remove(&id);
+        if !returned && state.shut_down {
+            state.unreturned.extend(outstanding);
         }
-        let idle = state.open.is_empty();
+        let all_done = state.outstanding.is_empty();
         drop(state);
-        if idle {
-            self.idle.notify_waiters();
+        if all_done {
+            self.cleanups_done.notify_waiters();
         }
     }
 }

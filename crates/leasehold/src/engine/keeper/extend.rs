@@ -3,7 +3,7 @@
 use super::{KeepId, Shared, State};
 use crate::engine::Hold;
 use crate::engine::keeper::renewal_batcher::BATCH;
-use crate::engine::loss::announce;
+use crate::engine::loss::report_loss;
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::{Extend, Extended, Moment, Op, Reply, whole_millis};
@@ -67,20 +67,20 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     };
     let ops: Vec<_> = sent.iter().map(op).collect();
     let outcomes = shared.store.execute_all(&ops, within).await;
-    let gone = shared.enter_all(&sent, &outcomes, sent_at);
+    let gone = shared.handle_outcomes(&sent, &outcomes, sent_at);
     drop(in_flight);
     if gone.is_empty() {
         return;
     }
     // The rest of the batch may be due again before the reasons for these losses are known.
-    shared.bell.notify_one();
+    shared.wake.notify_one();
     let shared = &shared;
-    join_all(gone.into_iter().map(|gone| gone.tell(shared))).await;
+    join_all(gone.into_iter().map(|gone| gone.report(shared))).await;
 }
 
 impl State {
     /// Handles the result of one extend. Returns the hold if it is gone.
-    fn enter(
+    fn handle_outcome(
         &mut self,
         sent: &Sent,
         outcome: &Outcome,
@@ -91,44 +91,44 @@ impl State {
         let kept = self.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
         match outcome {
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
-                kept.tenure.handle_extended(sent_at, sent.lease, sent.keep_record);
-                kept.raise();
+                kept.schedule.handle_extended(sent_at, sent.lease, sent.keep_record);
+                kept.update_hold();
             }
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
-                return self.gone(sent.id, now);
+                return self.handle_gone(sent.id, now);
             }
             Outcome::Done(_) | Outcome::Failed(..) => {
                 if let Outcome::Failed(_, fault) = outcome {
                     tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
                 }
-                kept.tenure.handle_fault(now, random);
+                kept.schedule.handle_fault(now, random);
             }
         }
-        self.schedule(sent.id);
+        self.reschedule(sent.id);
         None
     }
 }
 
 impl State {
-    /// The store reports a hold as gone; the hold may have been handed on since the request was sent (9).
-    pub(super) fn gone(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
+    /// The store reports a hold as gone; the hold may have been handed off since the request was sent (9).
+    pub(super) fn handle_gone(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
         let kept = self.kept.get_mut(&id)?;
         let (hold, in_time) = (kept.hold.clone(), now < kept.hold.valid_until());
-        hold.doubt();
+        hold.invalidate();
         // The rest of the batch does not wait for the reason.
         let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
-        self.lose(id);
-        self.hasten(hold.known_as, now);
+        self.stop_extending(id);
+        self.extend_soon(hold.store_fence, now);
         Some(Gone { id, hold, in_time, in_flight })
     }
 }
 
 impl Gone {
     /// Signals the loss, with its reason.
-    pub(super) async fn tell(self, shared: &Shared) {
-        announce(&*shared.store, &*shared.environment, shared.timings, &self.hold, self.in_time).await;
-        if self.hold.is_passed() {
-            // No guard will do it.
+    pub(super) async fn report(self, shared: &Shared) {
+        report_loss(&*shared.store, &*shared.environment, shared.timings, &self.hold, self.in_time).await;
+        if self.hold.is_idle() {
+            // No guard will forget it.
             shared.state().forget(self.id);
         }
         drop(self.in_flight);
@@ -137,11 +137,13 @@ impl Gone {
 
 impl Shared {
     /// Handles the results of a batch. Returns the holds that are gone.
-    fn enter_all(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
+    fn handle_outcomes(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
         let now = self.environment.now();
         let mut random = || self.environment.random();
         let mut state = self.state();
-        let entered = batch.iter().zip(outcomes);
-        entered.filter_map(|(sent, outcome)| state.enter(sent, outcome, sent_at, now, &mut random)).collect()
+        let outcomes = batch.iter().zip(outcomes);
+        outcomes
+            .filter_map(|(sent, outcome)| state.handle_outcome(sent, outcome, sent_at, now, &mut random))
+            .collect()
     }
 }

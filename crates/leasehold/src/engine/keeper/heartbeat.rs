@@ -1,7 +1,7 @@
 //! Session heartbeats: when they are due and what they report.
 //!
 //! A heartbeat reports locks held long enough to be extended, and locks no longer held, so that operators can list
-//! them without a scan of the store. Locks that are held for a moment only cost nothing here.
+//! them without a scan of the store. A lock that is held only briefly costs nothing here.
 //!
 //! 1. A session has at most one heartbeat in flight.
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest interval between heartbeats that are sent in order to report locks.
-const TELL_EVERY: Duration = Duration::from_millis(500);
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// The largest number of locks in one heartbeat.
-const TOLD_AT_ONCE: usize = 1000;
+const MAX_REPORTS: usize = 1000;
 
 /// How long a session may be unused before it ends, in a store with several partitions: keeping it costs a heartbeat
 /// every few seconds, beginning another one costs two round trips.
@@ -26,47 +26,47 @@ const IDLE: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(in crate::engine) struct SessionHeartbeats {
     /// Each with the moment at which it is in `due`.
-    by_place: BTreeMap<Partition, (SessionHeartbeat, Moment)>,
+    by_partition: BTreeMap<Partition, (SessionHeartbeat, Moment)>,
     due: BTreeSet<(Moment, Partition)>,
 }
 
 impl SessionHeartbeats {
-    pub(in crate::engine) fn insert(&mut self, heart: SessionHeartbeat) {
-        let (place, at) = (heart.session.place, heart.due());
-        self.remove(place);
-        self.by_place.insert(place, (heart, at));
-        self.due.insert((at, place));
+    pub(in crate::engine) fn insert(&mut self, heartbeat: SessionHeartbeat) {
+        let (partition, at) = (heartbeat.session.partition, heartbeat.due());
+        self.remove(partition);
+        self.by_partition.insert(partition, (heartbeat, at));
+        self.due.insert((at, partition));
     }
 
-    pub(in crate::engine) fn remove(&mut self, place: Partition) -> Option<SessionHeartbeat> {
-        let (heart, at) = self.by_place.remove(&place)?;
-        self.due.remove(&(at, place));
-        Some(heart)
+    pub(in crate::engine) fn remove(&mut self, partition: Partition) -> Option<SessionHeartbeat> {
+        let (heartbeat, at) = self.by_partition.remove(&partition)?;
+        self.due.remove(&(at, partition));
+        Some(heartbeat)
     }
 
-    pub(in crate::engine) fn session(&self, place: Partition) -> Option<&Arc<Session>> {
-        self.by_place.get(&place).map(|(heart, _)| &heart.session)
+    pub(in crate::engine) fn session(&self, partition: Partition) -> Option<&Arc<Session>> {
+        self.by_partition.get(&partition).map(|(heartbeat, _)| &heartbeat.session)
     }
 
     /// Applies a change to the session of a partition, if there is one.
     pub(in crate::engine) fn with<T>(
         &mut self,
-        place: Partition,
+        partition: Partition,
         change: impl FnOnce(&mut SessionHeartbeat) -> T,
     ) -> Option<T> {
-        let (heart, at) = self.by_place.get_mut(&place)?;
-        let result = change(heart);
-        let before = std::mem::replace(at, heart.due());
+        let (heartbeat, at) = self.by_partition.get_mut(&partition)?;
+        let result = change(heartbeat);
+        let before = std::mem::replace(at, heartbeat.due());
         if before != *at {
-            self.due.remove(&(before, place));
-            self.due.insert((*at, place));
+            self.due.remove(&(before, partition));
+            self.due.insert((*at, partition));
         }
         Some(result)
     }
 
     /// The partitions whose session is due.
     pub(in crate::engine) fn due(&self, now: Moment) -> Vec<Partition> {
-        self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, place)| *place).collect()
+        self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, partition)| *partition).collect()
     }
 
     /// When the next session is due.
@@ -77,7 +77,7 @@ impl SessionHeartbeats {
     /// Removes all.
     pub(in crate::engine) fn take(&mut self) -> impl Iterator<Item = SessionHeartbeat> + use<> {
         self.due.clear();
-        std::mem::take(&mut self.by_place).into_values().map(|(heart, _)| heart)
+        std::mem::take(&mut self.by_partition).into_values().map(|(heartbeat, _)| heartbeat)
     }
 }
 
@@ -86,23 +86,24 @@ pub(in crate::engine) struct SessionHeartbeat {
     pub(in crate::engine) session: Arc<Session>,
     /// Since when it has been seen unused.
     idle_since: Option<Moment>,
-    pulse: HeartbeatSchedule,
-    beaten_at: Moment,
+    schedule: HeartbeatSchedule,
+    /// When the last heartbeat was sent.
+    last_sent_at: Moment,
     /// Pending reports: whether a lock is held.
-    news: BTreeMap<Lock, bool>,
+    reports: BTreeMap<Lock, bool>,
     /// The number of reported holds per lock. A session may have several holds of a shared or reentrant lock, and
     /// holds it until the last of them is over.
     holds: BTreeMap<Lock, usize>,
 }
 
 /// The next action for a session.
-pub(in crate::engine) enum Need {
+pub(in crate::engine) enum SessionAction {
     /// Send this heartbeat.
     Heartbeat(HeartbeatInFlight),
     /// The session is over.
     Lapsed,
-    /// Nothing.
-    Rest,
+    /// Do nothing.
+    Nothing,
 }
 
 /// A heartbeat to be sent.
@@ -113,50 +114,50 @@ pub(in crate::engine) struct HeartbeatInFlight {
 }
 
 impl SessionHeartbeat {
-    pub(in crate::engine) fn new(session: Arc<Session>, pulse: HeartbeatSchedule, now: Moment) -> Self {
+    pub(in crate::engine) fn new(session: Arc<Session>, schedule: HeartbeatSchedule, now: Moment) -> Self {
         Self {
             session,
             idle_since: None,
-            pulse,
-            beaten_at: now,
-            news: BTreeMap::new(),
+            schedule,
+            last_sent_at: now,
+            reports: BTreeMap::new(),
             holds: BTreeMap::new(),
         }
     }
 
     /// A reported hold of a lock is over.
-    pub(in crate::engine) fn left(&mut self, lock: &Lock) {
+    pub(in crate::engine) fn report_released(&mut self, lock: &Lock) {
         let left = self.holds.get_mut(lock).map_or(0, |holds| {
             *holds = holds.saturating_sub(1);
             *holds
         });
         if left == 0 {
             self.holds.remove(lock);
-            self.news.insert(lock.clone(), false);
+            self.reports.insert(lock.clone(), false);
         }
     }
 
     /// Reports a hold of a lock with the next heartbeat.
-    pub(in crate::engine) fn tell(&mut self, lock: &Lock) {
+    pub(in crate::engine) fn report_held(&mut self, lock: &Lock) {
         let holds = self.holds.entry(lock.clone()).or_default();
         *holds += 1;
         if *holds == 1 {
-            self.news.insert(lock.clone(), true);
+            self.reports.insert(lock.clone(), true);
         }
     }
 
     /// The next action.
-    pub(in crate::engine) fn poll(&mut self, now: Moment) -> Need {
-        if !self.news.is_empty() && now.since(self.beaten_at) >= TELL_EVERY {
-            self.pulse.send_soon(now);
+    pub(in crate::engine) fn poll(&mut self, now: Moment) -> SessionAction {
+        if !self.reports.is_empty() && now.since(self.last_sent_at) >= REPORT_INTERVAL {
+            self.schedule.send_soon(now);
         }
-        match self.pulse.poll(now) {
+        match self.schedule.poll(now) {
             HeartbeatAction::Heartbeat => {
-                self.beaten_at = now;
-                Need::Heartbeat(self.throb())
+                self.last_sent_at = now;
+                SessionAction::Heartbeat(self.next_request())
             }
-            HeartbeatAction::Lapsed => Need::Lapsed,
-            HeartbeatAction::Sleep(_) => Need::Rest,
+            HeartbeatAction::Lapsed => SessionAction::Lapsed,
+            HeartbeatAction::Sleep(_) => SessionAction::Nothing,
         }
     }
 
@@ -172,44 +173,38 @@ impl SessionHeartbeat {
 
     /// When to poll next.
     pub(in crate::engine) fn due(&self) -> Moment {
-        let at = self.pulse.due();
+        let at = self.schedule.due();
         // Nothing is reported while a heartbeat is in flight (1), and reports do not add requests to a store that
         // does not answer.
-        let tells = !self.news.is_empty() && self.pulse.can_send_soon();
-        if tells { at.min(self.beaten_at + TELL_EVERY) } else { at }
+        let reports_soon = !self.reports.is_empty() && self.schedule.can_send_soon();
+        if reports_soon { at.min(self.last_sent_at + REPORT_INTERVAL) } else { at }
     }
 
-    fn throb(&mut self) -> HeartbeatInFlight {
-        let (mut held, mut left) = (Vec::new(), Vec::new());
-        while held.len() + left.len() < TOLD_AT_ONCE {
-            let Some((lock, is_held)) = self.news.pop_first() else { break };
-            if is_held { held.push(lock) } else { left.push(lock) }
+    fn next_request(&mut self) -> HeartbeatInFlight {
+        let (mut acquired, mut released) = (Vec::new(), Vec::new());
+        while acquired.len() + released.len() < MAX_REPORTS {
+            let Some((lock, is_held)) = self.reports.pop_first() else { break };
+            if is_held { acquired.push(lock) } else { released.push(lock) }
         }
-        let (session, alive_ms) = (self.session.id, whole_millis(self.pulse.alive()));
+        let (session, alive_ms) = (self.session.id, whole_millis(self.schedule.alive()));
         HeartbeatInFlight {
             session: self.session.clone(),
-            op: SessionOp::Heartbeat(Heartbeat {
-                session,
-                alive_ms,
-                begin: None,
-                acquired: held,
-                released: left,
-            }),
-            valid_until: self.pulse.valid_until(),
+            op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, acquired, released }),
+            valid_until: self.schedule.valid_until(),
         }
     }
 
     /// A heartbeat sent at `sent_at` has reached the store.
-    pub(in crate::engine) fn handle_beaten(&mut self, sent_at: Moment, now: Moment) {
-        self.pulse.handle_alive(sent_at, now);
-        if now < self.pulse.valid_until() {
-            self.session.raise(self.pulse.valid_until());
+    pub(in crate::engine) fn handle_alive(&mut self, sent_at: Moment, now: Moment) {
+        self.schedule.handle_alive(sent_at, now);
+        if now < self.schedule.valid_until() {
+            self.session.extend(self.schedule.valid_until());
         }
     }
 
     /// The store says that the session is over.
     pub(in crate::engine) fn handle_lapsed(&mut self) {
-        self.pulse.handle_lapsed();
+        self.schedule.handle_lapsed();
     }
 
     /// A heartbeat was not answered: its reports are sent again (2).
@@ -219,11 +214,11 @@ impl SessionHeartbeat {
         now: Moment,
         random: &mut dyn FnMut() -> u64,
     ) {
-        self.pulse.handle_fault(now, random);
-        let SessionOp::Heartbeat(beat) = op else { return };
-        for (locks, is_held) in [(&beat.acquired, true), (&beat.released, false)] {
+        self.schedule.handle_fault(now, random);
+        let SessionOp::Heartbeat(heartbeat) = op else { return };
+        for (locks, is_held) in [(&heartbeat.acquired, true), (&heartbeat.released, false)] {
             for lock in locks {
-                self.news.entry(lock.clone()).or_insert(is_held);
+                self.reports.entry(lock.clone()).or_insert(is_held);
             }
         }
     }

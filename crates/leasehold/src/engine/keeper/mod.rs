@@ -1,10 +1,9 @@
 //! The keeper: one timer for all holds of a client, on its own thread.
 //!
-//! It has its own thread, its own runtime and its own connection, so that a user whose tasks block their runtime does
-//! not lose locks by it.
+//! It has its own thread, runtime and connection, so that tasks that block the user's runtime do not cost locks.
 //!
-//! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own. A hold
-//!    has at most one extend in flight.
+//! 1. Due holds are extended in batches made up by [`RenewalBatcher`]; holds that end soon go in batches of their own.
+//!    A hold has at most one extend in flight.
 //! 2. A retired hold is not sent again; the retiring task can await what is in flight about it. A lost hold stays
 //!    known until it is retired, since something about it may still be in flight.
 //! 3. The deadline itself ends a hold: no reply, no network and no other task is needed.
@@ -17,11 +16,10 @@
 //!    Partitions do not wait for each other; each begins or ends at most one session at a time.
 //! 8. Messages are hints and can be forged in any number. A message about a hold causes an early extend, a few times
 //!    a second at most; only the store's reply counts.
-//! 9. A hold that is handed on inside the process keeps its entry here: requests in flight about it go on, and their
-//!    replies count for the holder at that time. A kept hold that no task takes is released when its time is over.
+//! 9. A hold that is handed off inside the process keeps its entry here: requests in flight about it go on, and their
+//!    replies count for the holder at that time. An idle hold that no task takes is released when its time is over.
 
 pub(super) mod heartbeat;
-pub(super) mod keep_id;
 pub(super) mod renewal_batcher;
 pub(super) mod sessions;
 pub(super) mod shutdown_report;
@@ -30,27 +28,26 @@ mod cleanup;
 mod extend;
 mod handoff;
 
-pub(super) use cleanup::Owed;
+pub(super) use cleanup::Outstanding;
 
-use super::local::reservation::Call;
+use super::hold::{Hold, KeepId, ReserveRequest};
 use super::session::{Session, SessionFactory, Sessions};
-use super::{FAR, Hold, LostReason, Timings, settled};
+use super::{LostReason, NEVER, Timings, flush_store};
 use crate::store::Store;
-use cleanup::{Cleanup, run_errand};
+use cleanup::{Cleanup, run_cleanup};
 use extend::{Batch, Sent, extend};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use handoff::{Called, call};
+use handoff::{ReserveInFlight, send_reserve};
 use heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
-use keep_id::KeepId;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use renewal_batcher::{BatchSlot, DueHold, RenewalBatcher};
-use sessions::{beat, begin, end_sessions, end_unused};
+use sessions::{begin, end_sessions, end_unused, send_heartbeat};
 use shutdown_report::ShutdownReport;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -60,7 +57,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// The longest sleep while anything is held: timers stop during a suspend, deadlines of holds do not.
-const NAP: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// Keeps the holds of a client.
 pub(crate) struct Keeper {
@@ -71,11 +68,13 @@ pub(super) struct Shared {
     pub(super) store: Arc<dyn Store>,
     pub(super) environment: Arc<dyn Environment>,
     pub(super) timings: Timings,
-    birth: SessionFactory,
+    session_factory: SessionFactory,
     sessions: Arc<Sessions>,
     state: Mutex<State>,
-    bell: Notify,
-    idle: Notify,
+    /// Wakes the keeper.
+    wake: Notify,
+    /// Notified when no cleanup is left.
+    cleanups_done: Notify,
     /// Cancelled when the keeper is asked to close.
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
@@ -84,70 +83,70 @@ pub(super) struct Shared {
 
 struct State {
     /// Live sessions that need heartbeats.
-    hearts: SessionHeartbeats,
+    heartbeats: SessionHeartbeats,
     /// Partitions where a session must begin, and those where one is beginning or ending.
-    wanted: BTreeSet<Partition>,
-    busy: BTreeSet<Partition>,
-    kept: HashMap<KeepId, Kept>,
+    sessions_wanted: BTreeSet<Partition>,
+    sessions_changing: BTreeSet<Partition>,
+    kept: HashMap<KeepId, KeptHold>,
     /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, KeepId)>,
-    pace: RenewalBatcher,
-    /// When the lock entries of holds kept for later acquisitions must be checked.
-    rests: BTreeSet<(Moment, KeepId)>,
-    errands: Vec<Cleanup>,
+    batcher: RenewalBatcher,
+    /// When the lock entries of idle holds must be checked.
+    idle_checks: BTreeSet<(Moment, KeepId)>,
+    cleanups: Vec<Cleanup>,
     /// Cleanups that are not done yet, by number.
-    open: BTreeMap<u64, Owed>,
+    outstanding: BTreeMap<u64, Outstanding>,
     /// When the keeper wakes by itself.
-    armed: Moment,
+    wakes_at: Moment,
     last_id: u64,
     /// Set to end once no work is left, or at this moment.
     closing: Option<Moment>,
     /// Set once a shutdown has taken over all holds (6), and what it has to send.
-    handed_over: bool,
-    farewell: Option<ShutdownReport>,
+    shut_down: bool,
+    shutdown_report: Option<ShutdownReport>,
     /// The earliest deadline requested for a shutdown.
-    hurry: Moment,
+    end_by: Moment,
     /// Set once the keeper has ended.
     ended: Option<Moment>,
     /// What a shutdown could not release.
-    unreturned: Vec<Owed>,
+    unreturned: Vec<Outstanding>,
     /// Replies that a shutdown received about holds whose releases it may have cut off.
-    verdicts: BTreeMap<HoldId, Released>,
+    release_results: BTreeMap<HoldId, Released>,
 }
 
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
-struct Kept {
+struct KeptHold {
     hold: Arc<Hold>,
-    tenure: RenewalSchedule,
-    /// Its position in the pace; `None` once it is lost.
-    place: Option<BatchSlot>,
+    schedule: RenewalSchedule,
+    /// Its position in the batcher; `None` once it is lost.
+    slot: Option<BatchSlot>,
     /// Set once it is lost: it is not extended any more.
     lost: bool,
     /// Set once heartbeats report it.
-    told: bool,
+    reported: bool,
     /// Set once its release is in flight.
-    leaving: bool,
-    /// The request to send for it when it is handed on.
-    call: Option<Call>,
-    /// When its lock entry must be checked, if the hold was kept for later acquisitions.
-    rest_until: Option<Moment>,
+    releasing: bool,
+    /// The request to send for it when it is handed off.
+    reserve: Option<ReserveRequest>,
+    /// When its lock entry must be checked, if the hold is or was idle.
+    idle_check_at: Option<Moment>,
     /// Set once the user has extended it.
     extended_by_user: bool,
     /// Cancelled when nothing is in flight about it any more; normally shared by a batch.
     in_flight: Option<CancellationToken>,
     /// Set once it is being released without its guard (5).
-    giving_back: Option<CancellationToken>,
+    background_release: Option<CancellationToken>,
 }
 
 /// A hold that a shutdown takes over.
-pub(super) struct Handed {
+pub(super) struct TakenHold {
     pub(super) hold: Arc<Hold>,
     /// Set if its release is in flight.
-    pub(super) leaving: bool,
+    pub(super) releasing: bool,
     /// Set if the user may have a request about it in flight.
     pub(super) sent_by_user: bool,
     /// Set if the keeper is releasing it already (5).
-    pub(super) given_back: bool,
+    pub(super) in_background: bool,
 }
 
 /// A hold that the keeper has retired.
@@ -156,7 +155,7 @@ pub(super) struct Retired {
     /// Cancelled when nothing is in flight about it any more.
     pub(super) in_flight: Option<CancellationToken>,
     /// Set if the keeper is releasing it already (5): cancel this to stop that.
-    pub(super) giving_back: Option<CancellationToken>,
+    pub(super) background_release: Option<CancellationToken>,
 }
 
 /// Delivers messages to a keeper, without keeping it alive.
@@ -172,22 +171,22 @@ struct Work {
     lost: Vec<(KeepId, Arc<Hold>, LostReason)>,
     /// Holds that have reached their caps, and their releases.
     capped: Vec<(Arc<Hold>, Cleanup)>,
-    /// Holds kept for hand-off that no task took in time.
-    unused: Vec<KeepId>,
-    /// Requests for holds that are handed on.
-    called: Vec<Called>,
-    /// Holds whose time kept for later acquisitions may be over.
-    rested: Vec<(KeepId, Arc<Hold>)>,
+    /// Idle holds that no task took in time.
+    unclaimed: Vec<KeepId>,
+    /// Requests for holds that are handed off.
+    reserves: Vec<ReserveInFlight>,
+    /// Holds whose idle time may be over.
+    idle_checks: Vec<(KeepId, Arc<Hold>)>,
     /// Heartbeats that are due.
-    throbs: Vec<HeartbeatInFlight>,
+    heartbeats: Vec<HeartbeatInFlight>,
     /// Partitions where a session must begin.
-    begun: Vec<Partition>,
+    to_begin: Vec<Partition>,
     /// Partitions whose session has lapsed.
     lapsed: Vec<Partition>,
     /// Sessions that are not used any more.
     unused_sessions: Vec<Arc<Session>>,
-    errands: Vec<Cleanup>,
-    farewell: Option<ShutdownReport>,
+    cleanups: Vec<Cleanup>,
+    shutdown_report: Option<ShutdownReport>,
     next: Option<Moment>,
     closing: Option<Moment>,
 }
@@ -196,45 +195,45 @@ impl Keeper {
     /// Starts the keeper on a thread of the environment.
     pub(super) fn start(
         store: Arc<dyn Store>,
-        birth: SessionFactory,
+        session_factory: SessionFactory,
         sessions: Arc<Sessions>,
-        pulse: Option<HeartbeatSchedule>,
+        schedule: Option<HeartbeatSchedule>,
     ) -> io::Result<Self> {
-        let (environment, timings) = (birth.environment.clone(), birth.timings);
+        let (environment, timings) = (session_factory.environment.clone(), session_factory.timings);
         let now = environment.now();
-        let mut hearts = SessionHeartbeats::default();
-        if let Some(pulse) = pulse {
-            hearts.insert(SessionHeartbeat::new(sessions.present(Partition::ONLY), pulse, now));
+        let mut heartbeats = SessionHeartbeats::default();
+        if let Some(schedule) = schedule {
+            heartbeats.insert(SessionHeartbeat::new(sessions.current(Partition::ONLY), schedule, now));
         }
         let state = State {
-            hearts,
-            wanted: BTreeSet::new(),
-            busy: BTreeSet::new(),
+            heartbeats,
+            sessions_wanted: BTreeSet::new(),
+            sessions_changing: BTreeSet::new(),
             kept: HashMap::new(),
             by_fence: BTreeSet::new(),
-            pace: RenewalBatcher::new(),
-            rests: BTreeSet::new(),
-            errands: Vec::new(),
-            open: BTreeMap::new(),
-            armed: Moment::ZERO,
+            batcher: RenewalBatcher::new(),
+            idle_checks: BTreeSet::new(),
+            cleanups: Vec::new(),
+            outstanding: BTreeMap::new(),
+            wakes_at: Moment::ZERO,
             last_id: 0,
             closing: None,
-            handed_over: false,
-            farewell: None,
-            hurry: FAR,
+            shut_down: false,
+            shutdown_report: None,
+            end_by: NEVER,
             ended: None,
             unreturned: Vec::new(),
-            verdicts: BTreeMap::new(),
+            release_results: BTreeMap::new(),
         };
         let shared = Arc::new(Shared {
             store,
             environment: environment.clone(),
             timings,
-            birth,
+            session_factory,
             sessions,
             state: Mutex::new(state),
-            bell: Notify::new(),
-            idle: Notify::new(),
+            wake: Notify::new(),
+            cleanups_done: Notify::new(),
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
@@ -243,42 +242,42 @@ impl Keeper {
     }
 
     /// Takes a hold over, unless a shutdown has begun (6).
-    pub(crate) fn keep(&self, hold: Arc<Hold>, tenure: RenewalSchedule) -> Option<KeepId> {
+    pub(crate) fn keep(&self, hold: Arc<Hold>, schedule: RenewalSchedule) -> Option<KeepId> {
         let mut state = self.shared.state();
-        if state.handed_over {
+        if state.shut_down {
             return None;
         }
         let id = KeepId(state.fresh_id());
-        let kept = Kept {
+        let kept = KeptHold {
             hold,
-            tenure,
-            place: None,
+            schedule,
+            slot: None,
             lost: false,
-            told: false,
-            leaving: false,
-            call: None,
-            rest_until: None,
+            reported: false,
+            releasing: false,
+            reserve: None,
+            idle_check_at: None,
             extended_by_user: false,
             in_flight: None,
-            giving_back: None,
+            background_release: None,
         };
-        kept.raise();
+        kept.update_hold();
         let hold = kept.hold.clone();
-        state.by_fence.insert((hold.known_as, id));
+        state.by_fence.insert((hold.store_fence, id));
         state.kept.insert(id, kept);
         if hold.session.alive_until() == Moment::ZERO {
-            // The task stood still between acquiring the lock and registering it; the session will never be checked
-            // again.
-            state.lose(id);
+            // The task was suspended between acquiring the lock and registering it; the session will never be
+            // checked again.
+            state.stop_extending(id);
             drop(state);
             hold.lose(LostReason::SessionLapsed);
             return Some(id);
         }
-        let due = state.schedule(id);
-        let early = due < state.armed;
+        let due = state.reschedule(id);
+        let early = due < state.wakes_at;
         drop(state);
         if early {
-            self.shared.bell.notify_one();
+            self.shared.wake.notify_one();
         }
         Some(id)
     }
@@ -286,10 +285,10 @@ impl Keeper {
     /// Retires a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
     pub(super) fn retire(&self, id: KeepId) -> Retired {
         let mut state = self.shared.state();
-        state.lose(id);
+        state.stop_extending(id);
         let Some(kept) = state.kept.get_mut(&id) else { return Retired::default() };
-        kept.leaving = true;
-        Retired { in_flight: kept.in_flight.clone(), giving_back: kept.giving_back.clone() }
+        kept.releasing = true;
+        Retired { in_flight: kept.in_flight.clone(), background_release: kept.background_release.clone() }
     }
 
     /// A retired hold has been released, or its release is a cleanup.
@@ -300,47 +299,47 @@ impl Keeper {
     /// A hold was found to be lost: it is not extended any more.
     pub(crate) fn found_lost(&self, id: KeepId) {
         let mut state = self.shared.state();
-        state.lose(id);
-        let fence = state.kept.get(&id).map(|kept| kept.hold.known_as);
-        let hastened = fence.is_some_and(|fence| state.hasten(fence, self.shared.environment.now()));
+        state.stop_extending(id);
+        let fence = state.kept.get(&id).map(|kept| kept.hold.store_fence);
+        let found = fence.is_some_and(|fence| state.extend_soon(fence, self.shared.environment.now()));
         drop(state);
-        if hastened {
-            self.shared.bell.notify_one();
+        if found {
+            self.shared.wake.notify_one();
         }
     }
 
     /// The lease for an extend by the user, and whether the extend should renew the record beside the lock as well.
     /// The error is the time left until the cap that forbids it.
-    pub(crate) fn allow(
+    pub(crate) fn allowed_lease(
         &self,
         id: KeepId,
         now: Moment,
-        wish: ExtendRequest,
+        request: ExtendRequest,
     ) -> Result<(Duration, bool), Duration> {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else {
-            let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = wish;
+            let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = request;
             return Ok((lease, false));
         };
-        let lease = kept.tenure.allowed_lease(now, wish)?;
+        let lease = kept.schedule.allowed_lease(now, request)?;
         kept.extended_by_user = true;
-        Ok((lease, kept.tenure.should_keep_record(now, lease)))
+        Ok((lease, kept.schedule.should_keep_record(now, lease)))
     }
 
     /// The user has extended a hold.
-    pub(crate) fn prolonged(&self, id: KeepId, sent_at: Moment, lease: Duration) {
+    pub(crate) fn handle_extended(&self, id: KeepId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();
         let Some(kept) = state.kept.get_mut(&id) else { return };
-        kept.tenure.handle_extended_by_user(sent_at, lease);
-        kept.raise();
-        state.tell(id);
-        state.schedule(id);
+        kept.schedule.handle_extended_by_user(sent_at, lease);
+        kept.update_hold();
+        state.report(id);
+        state.reschedule(id);
         drop(state);
-        self.shared.bell.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// The handle by which messages reach this keeper.
-    pub(super) fn ear(&self) -> KeeperHandle {
+    pub(super) fn handle(&self) -> KeeperHandle {
         KeeperHandle(Arc::downgrade(&self.shared))
     }
 
@@ -350,75 +349,75 @@ impl Keeper {
         self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
-    /// Releases a hold whose guard is gone.
-    pub(super) fn give_back(&self, hold: &Hold) {
+    /// Releases a hold whose guard was dropped.
+    pub(crate) fn release(&self, hold: &Hold) {
         let until = hold.may_last_until().max(self.shared.environment.now() + self.shared.timings.call);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
     }
 
     /// Requests a session in a partition that has none.
-    pub(super) fn begin(&self, place: Partition) {
-        self.shared.state().wanted.insert(place);
-        self.shared.bell.notify_one();
+    pub(super) fn begin_session(&self, partition: Partition) {
+        self.shared.state().sessions_wanted.insert(partition);
+        self.shared.wake.notify_one();
     }
 
     /// Waits until no cleanup is left.
-    pub(crate) async fn errands_done(&self) {
+    pub(crate) async fn cleanups_done(&self) {
         loop {
-            let idle = self.shared.idle.notified();
-            if self.shared.state().open.is_empty() {
+            let done = self.shared.cleanups_done.notified();
+            if self.shared.state().outstanding.is_empty() {
                 return;
             }
-            idle.await;
+            done.await;
         }
     }
 
     /// Ends the keeper once its cleanups are done.
     pub(super) fn close(&self) {
-        self.shared.state().closing.get_or_insert(FAR);
+        self.shared.state().closing.get_or_insert(NEVER);
         self.shared.closed.cancel();
-        self.shared.bell.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// Hands all holds over to a shutdown (6): from now on none is extended, and none accepted.
-    pub(super) fn hand_over(&self) -> Vec<Handed> {
+    pub(super) fn begin_shutdown(&self) -> Vec<TakenHold> {
         let mut state = self.shared.state();
-        state.handed_over = true;
-        (state.pace, state.rests) = (RenewalBatcher::new(), BTreeSet::new());
-        let handed = |kept: &mut Kept| {
+        state.shut_down = true;
+        (state.batcher, state.idle_checks) = (RenewalBatcher::new(), BTreeSet::new());
+        let take = |kept: &mut KeptHold| {
             kept.lost = true;
-            (kept.place, kept.rest_until) = (None, None);
-            Handed {
+            (kept.slot, kept.idle_check_at) = (None, None);
+            TakenHold {
                 hold: kept.hold.clone(),
-                leaving: kept.leaving,
-                sent_by_user: kept.leaving || kept.extended_by_user,
-                given_back: kept.giving_back.is_some(),
+                releasing: kept.releasing,
+                sent_by_user: kept.releasing || kept.extended_by_user,
+                in_background: kept.background_release.is_some(),
             }
         };
-        state.kept.values_mut().map(handed).collect()
+        state.kept.values_mut().map(take).collect()
     }
 
     /// Records that a shutdown is releasing a hold.
-    pub(super) fn owe(&self, hold: &Arc<Hold>) -> u64 {
-        self.shared.state().owe(hold.lock.clone(), hold.may_last_until())
+    pub(super) fn add_outstanding(&self, hold: &Arc<Hold>) -> u64 {
+        self.shared.state().add_outstanding(hold.lock.clone(), hold.may_last_until())
     }
 
     /// Makes the keeper send this and end by `by` at the latest.
-    pub(super) fn part(&self, farewell: ShutdownReport, by: Moment) {
+    pub(super) fn finish_shutdown(&self, shutdown_report: ShutdownReport, by: Moment) {
         let mut state = self.shared.state();
-        state.farewell = Some(farewell);
+        state.shutdown_report = Some(shutdown_report);
         state.closing = Some(by);
         drop(state);
         self.shared.closed.cancel();
-        self.shared.bell.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// Ends a shutdown at `by`, if that is before its present deadline.
-    pub(super) fn hurry(&self, by: Moment) {
+    pub(super) fn end_by(&self, by: Moment) {
         let mut state = self.shared.state();
-        state.hurry = state.hurry.min(by);
+        state.end_by = state.end_by.min(by);
         drop(state);
-        self.shared.bell.notify_one();
+        self.shared.wake.notify_one();
     }
 
     /// Waits until the keeper has ended.
@@ -433,16 +432,16 @@ impl Keeper {
 
     /// Waits until the keeper has ended. Returns the store's reply about a hold whose release was cut off, or why
     /// that hold is lost.
-    pub(super) async fn verdict(&self, hold: &Hold) -> Result<Released, LostReason> {
+    pub(super) async fn release_result(&self, hold: &Hold) -> Result<Released, LostReason> {
         self.ended().await;
         if let Some(reason) = hold.loss() {
             return Err(reason);
         }
-        self.shared.state().verdicts.remove(&hold.claim.hold).ok_or(LostReason::ShutDown)
+        self.shared.state().release_results.remove(&hold.claim.hold).ok_or(LostReason::ShutDown)
     }
 
     /// Waits until the keeper has ended. Returns when that was, and what a shutdown could not release.
-    pub(super) async fn unreturned(&self) -> (Moment, Vec<Owed>) {
+    pub(super) async fn unreturned(&self) -> (Moment, Vec<Outstanding>) {
         self.ended().await;
         let state = self.shared.state();
         (state.ended.unwrap_or(Moment::ZERO), state.unreturned.clone())
@@ -454,8 +453,8 @@ impl KeeperHandle {
     /// extended at once, and the store's reply decides. A request already in flight does not count. Does not wait.
     pub(super) fn force_released(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
-        if shared.state().hasten(fence, shared.environment.now()) {
-            shared.bell.notify_one();
+        if shared.state().extend_soon(fence, shared.environment.now()) {
+            shared.wake.notify_one();
         }
     }
 }
@@ -466,13 +465,13 @@ impl fmt::Debug for Keeper {
     }
 }
 
-impl Kept {
+impl KeptHold {
     /// Updates the hold's validity from its renewal schedule.
-    fn raise(&self) {
-        self.hold.keep_until(self.tenure.kept_until());
-        self.hold.raise(self.tenure.valid_until());
-        if self.tenure.ends_by_limit() {
-            self.hold.reach_cap();
+    fn update_hold(&self) {
+        self.hold.set_kept_until(self.schedule.kept_until());
+        self.hold.extend_validity(self.schedule.valid_until());
+        if self.schedule.ends_by_limit() {
+            self.hold.set_capped();
         }
     }
 }
@@ -485,79 +484,79 @@ impl State {
 
     fn forget(&mut self, id: KeepId) {
         if let Some(kept) = self.kept.remove(&id) {
-            self.by_fence.remove(&(kept.hold.known_as, id));
-            if let Some(place) = kept.place {
-                self.pace.leave(id, place);
+            self.by_fence.remove(&(kept.hold.store_fence, id));
+            if let Some(slot) = kept.slot {
+                self.batcher.remove(id, slot);
             }
-            if let Some(at) = kept.rest_until {
-                self.rests.remove(&(at, id));
+            if let Some(at) = kept.idle_check_at {
+                self.idle_checks.remove(&(at, id));
             }
         }
     }
 
     /// Schedules the next action for a hold.
-    fn schedule(&mut self, id: KeepId) -> Moment {
-        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return FAR };
-        if let Some(place) = kept.place.take() {
-            self.pace.leave(id, place);
+    fn reschedule(&mut self, id: KeepId) -> Moment {
+        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return NEVER };
+        if let Some(slot) = kept.slot.take() {
+            self.batcher.remove(id, slot);
         }
-        let due = kept.tenure.due();
+        let due = kept.schedule.due();
         // A hold that must be extended at once does not wait for others.
-        let until = if kept.tenure.is_verification_pending() || kept.tenure.has_queued_request() {
+        let until = if kept.schedule.is_verification_pending() || kept.schedule.has_queued_request() {
             due
         } else {
-            kept.tenure.valid_until()
+            kept.schedule.valid_until()
         };
-        kept.place = Some(self.pace.enter(id, due, until));
+        kept.slot = Some(self.batcher.insert(id, due, until));
         due
     }
 
     /// Extends all holds with this token as soon as possible: one of them is gone, or is reported to be. Returns
     /// whether there are any.
-    fn hasten(&mut self, fence: FencingToken, now: Moment) -> bool {
-        let of_it = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
-        let ids: Vec<_> = self.by_fence.range(of_it).map(|(_, id)| *id).collect();
+    fn extend_soon(&mut self, fence: FencingToken, now: Moment) -> bool {
+        let range = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let ids: Vec<_> = self.by_fence.range(range).map(|(_, id)| *id).collect();
         for id in &ids {
             if let Some(kept) = self.kept.get_mut(id).filter(|kept| !kept.lost) {
-                kept.tenure.verify_soon(now);
-                self.schedule(*id);
+                kept.schedule.verify_soon(now);
+                self.reschedule(*id);
             }
         }
         !ids.is_empty()
     }
 
     /// Stops extending a hold, until it is retired (2).
-    fn lose(&mut self, id: KeepId) -> Option<Arc<Hold>> {
-        self.not_told(id);
+    fn stop_extending(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+        self.unreport(id);
         let kept = self.kept.get_mut(&id)?;
         kept.lost = true;
-        if let Some(place) = kept.place.take() {
-            self.pace.leave(id, place);
+        if let Some(slot) = kept.slot.take() {
+            self.batcher.remove(id, slot);
         }
         Some(kept.hold.clone())
     }
 
     /// Collects all work that is due, and the extends that go along with it.
     fn collect(&mut self, now: Moment, call: Duration, sessions: &Sessions) -> Work {
-        let closing = self.closing.map(|by| by.min(self.hurry));
-        let mut work = Work { closing, farewell: self.farewell.take(), ..Work::default() };
-        work.errands.append(&mut self.errands);
-        self.execute_session(now, sessions, &mut work);
-        for DueHold { id, ahead } in self.pace.take(now) {
+        let closing = self.closing.map(|by| by.min(self.end_by));
+        let mut work = Work { closing, shutdown_report: self.shutdown_report.take(), ..Work::default() };
+        work.cleanups.append(&mut self.cleanups);
+        self.collect_sessions(now, sessions, &mut work);
+        for DueHold { id, ahead } in self.batcher.take(now) {
             let Some(kept) = self.kept.get_mut(&id) else { continue };
-            kept.place = None;
-            if kept.hold.is_doubted() {
-                // It was found gone, or is being released, elsewhere; that code reports it.
-                self.lose(id);
+            kept.slot = None;
+            if kept.hold.is_invalid() {
+                // It was found lost, or is being released, elsewhere; that code reports it.
+                self.stop_extending(id);
                 continue;
             }
-            match kept.tenure.poll(now, ahead) {
-                RenewalAction::Expired | RenewalAction::Release if kept.hold.is_passed() => {
-                    work.unused.push(id);
+            match kept.schedule.poll(now, ahead) {
+                RenewalAction::Expired | RenewalAction::Release if kept.hold.is_idle() => {
+                    work.unclaimed.push(id);
                     continue;
                 }
                 RenewalAction::Expired => {
-                    work.lost.extend(self.lose(id).map(|hold| (id, hold, LostReason::Expired)));
+                    work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, LostReason::Expired)));
                     continue;
                 }
                 RenewalAction::Release => {
@@ -565,26 +564,26 @@ impl State {
                     continue;
                 }
                 RenewalAction::SendRequest => {
-                    work.called.push(Called::new(id, kept, call, now));
+                    work.reserves.push(ReserveInFlight::new(id, kept, call, now));
                 }
                 RenewalAction::Extend { lease, keep_record } => {
                     kept.hold.may_last(now + call + lease);
-                    let ends_soon = kept.tenure.valid_until().since(now) < call * 2;
+                    let ends_soon = kept.schedule.valid_until().since(now) < call * 2;
                     let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
                     let sent = Sent { id, hold: kept.hold.clone(), lease, keep_record };
                     kept.in_flight = Some(Batch::add(batches, sent));
-                    self.tell(id);
+                    self.report(id);
                 }
                 RenewalAction::Sleep(_) => {}
             }
-            self.schedule(id);
+            self.reschedule(id);
         }
-        work.rested = self.take_rested(now);
-        let beat = self.hearts.next().filter(|_| self.closing.is_none());
-        let rest = self.rests.first().map(|(at, _)| *at);
-        work.next = self.pace.next().into_iter().chain(beat).chain(rest).min();
-        self.armed = work.next.unwrap_or(FAR);
-        work.next = work.next.into_iter().chain(closing.filter(|by| *by != FAR)).min();
+        work.idle_checks = self.take_idle_checks(now);
+        let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
+        let idle_check = self.idle_checks.first().map(|(at, _)| *at);
+        work.next = self.batcher.next().into_iter().chain(heartbeat).chain(idle_check).min();
+        self.wakes_at = work.next.unwrap_or(NEVER);
+        work.next = work.next.into_iter().chain(closing.filter(|by| *by != NEVER)).min();
         work
     }
 }
@@ -595,38 +594,38 @@ async fn run(shared: Arc<Shared>) {
     let _end = End(shared.clone());
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     // Whether a closing keeper without other work has waited for the store's background work.
-    let mut settled = false;
+    let mut flushed = false;
     loop {
         let now = shared.environment.now();
         let work = shared.state().collect(now, shared.timings.call, &shared.sessions);
         for (id, hold, reason) in work.lost {
             hold.lose(reason);
-            if hold.is_passed() {
+            if hold.is_idle() {
                 // No guard will release it, and the store may still keep it.
-                shared.part_with(id);
+                shared.release_idle(id);
             }
         }
-        for (hold, errand) in work.capped {
+        for (hold, cleanup) in work.capped {
             hold.lose(LostReason::Capped);
-            running.push(Box::pin(run_errand(shared.clone(), errand)));
+            running.push(Box::pin(run_cleanup(shared.clone(), cleanup)));
         }
-        for id in work.unused {
-            shared.part_with(id);
+        for id in work.unclaimed {
+            shared.release_idle(id);
         }
-        for called in work.called {
-            running.push(Box::pin(call(shared.clone(), called)));
+        for reserve in work.reserves {
+            running.push(Box::pin(send_reserve(shared.clone(), reserve)));
         }
-        for (id, hold) in work.rested {
-            shared.end_rest(id, &hold, now);
+        for (id, hold) in work.idle_checks {
+            shared.check_idle(id, &hold, now);
         }
-        for throb in work.throbs {
-            running.push(Box::pin(beat(shared.clone(), throb)));
+        for request in work.heartbeats {
+            running.push(Box::pin(send_heartbeat(shared.clone(), request)));
         }
-        for place in work.lapsed {
-            running.push(Box::pin(begin(shared.clone(), place, true)));
+        for partition in work.lapsed {
+            running.push(Box::pin(begin(shared.clone(), partition, true)));
         }
-        for place in work.begun {
-            running.push(Box::pin(begin(shared.clone(), place, false)));
+        for partition in work.to_begin {
+            running.push(Box::pin(begin(shared.clone(), partition, false)));
         }
         for session in work.unused_sessions {
             running.push(Box::pin(end_unused(shared.clone(), session)));
@@ -634,37 +633,37 @@ async fn run(shared: Arc<Shared>) {
         for batch in work.urgent.into_iter().chain(work.calm) {
             running.push(Box::pin(extend(shared.clone(), batch)));
         }
-        settled &= work.errands.is_empty() && work.farewell.is_none();
-        for errand in work.errands {
-            running.push(Box::pin(run_errand(shared.clone(), errand)));
+        flushed &= work.cleanups.is_empty() && work.shutdown_report.is_none();
+        for cleanup in work.cleanups {
+            running.push(Box::pin(run_cleanup(shared.clone(), cleanup)));
         }
-        if let Some(farewell) = work.farewell {
-            running.push(Box::pin(shutdown_report::part(shared.clone(), farewell)));
+        if let Some(shutdown_report) = work.shutdown_report {
+            running.push(Box::pin(shutdown_report::send(shared.clone(), shutdown_report)));
         }
         if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
-            if settled || work.closing.is_some_and(|by| by <= now) {
+            if flushed || work.closing.is_some_and(|by| by <= now) {
                 return end_sessions(&shared, work.closing).await;
             }
-            settled = true;
-            running.push(Box::pin(settle(shared.clone())));
+            flushed = true;
+            running.push(Box::pin(flush_before_end(shared.clone())));
         }
-        let nap = async {
+        let sleep = async {
             match work.next {
-                Some(at) => shared.environment.sleep_until(at.min(now + NAP)).await,
+                Some(at) => shared.environment.sleep_until(at.min(now + MAX_SLEEP)).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
             Some(()) = running.next(), if !running.is_empty() => {}
-            () = shared.bell.notified() => {}
-            () = nap => {}
+            () = shared.wake.notified() => {}
+            () = sleep => {}
         }
     }
 }
 
-async fn settle(shared: Arc<Shared>) {
-    settled(&*shared.store, &*shared.environment, shared.timings).await;
+async fn flush_before_end(shared: Arc<Shared>) {
+    flush_store(&*shared.store, &*shared.environment, shared.timings).await;
 }
 
 /// Ends the keeper on every path.
@@ -675,11 +674,11 @@ impl Drop for End {
         let now = self.0.environment.now();
         let mut state = self.0.state();
         state.ended = Some(now);
-        state.errands.clear();
-        let open = std::mem::take(&mut state.open);
-        state.unreturned.extend(open.into_values());
+        state.cleanups.clear();
+        let outstanding = std::mem::take(&mut state.outstanding);
+        state.unreturned.extend(outstanding.into_values());
         drop(state);
-        self.0.idle.notify_waiters();
+        self.0.cleanups_done.notify_waiters();
         self.0.ended.cancel();
     }
 }
@@ -692,8 +691,8 @@ impl Shared {
 
     /// Records the reply to a shutdown's release. Only a release that was cut off reads it: one with a reply of its
     /// own does not need it.
-    pub(super) fn note(&self, hold: &Hold, released: Released) {
-        self.state().verdicts.insert(hold.claim.hold, released);
+    pub(super) fn record_result(&self, hold: &Hold, released: Released) {
+        self.state().release_results.insert(hold.claim.hold, released);
     }
 }
 

@@ -52,9 +52,9 @@ const CLASSES: [Class; 4] = [
 #[derive(Debug)]
 pub(in crate::engine) struct RenewalBatcher {
     /// The holds of each class, by due time.
-    turns: [BTreeSet<(Moment, KeepId)>; CLASSES.len()],
+    by_class: [BTreeSet<(Moment, KeepId)>; CLASSES.len()],
     /// Holds that may be late do not start a batch before this (2).
-    opens: Moment,
+    next_batch_at: Moment,
 }
 
 /// The position of a hold in its [`RenewalBatcher`].
@@ -66,7 +66,7 @@ pub(in crate::engine) struct BatchSlot {
 
 impl BatchSlot {
     /// Whether it is due by then.
-    pub(in crate::engine) fn is_by(self, due: Moment) -> bool {
+    pub(in crate::engine) fn is_due_by(self, due: Moment) -> bool {
         self.due <= due
     }
 }
@@ -81,44 +81,44 @@ pub(in crate::engine) struct DueHold {
 
 impl RenewalBatcher {
     pub(in crate::engine) fn new() -> Self {
-        Self { turns: Default::default(), opens: Moment::ZERO }
+        Self { by_class: Default::default(), next_batch_at: Moment::ZERO }
     }
 
     /// Adds a hold that is due at `due` and, if not extended, lasts until `until`.
-    pub(in crate::engine) fn enter(&mut self, id: KeepId, due: Moment, until: Moment) -> BatchSlot {
+    pub(in crate::engine) fn insert(&mut self, id: KeepId, due: Moment, until: Moment) -> BatchSlot {
         let left = until.since(due);
         let class = CLASSES.iter().rposition(|class| class.left <= left).unwrap_or(0);
-        self.turns[class].insert((due, id));
+        self.by_class[class].insert((due, id));
         BatchSlot { class, due }
     }
 
     /// Removes a hold.
-    pub(in crate::engine) fn leave(&mut self, id: KeepId, place: BatchSlot) {
-        self.turns[place.class].remove(&(place.due, id));
+    pub(in crate::engine) fn remove(&mut self, id: KeepId, slot: BatchSlot) {
+        self.by_class[slot.class].remove(&(slot.due, id));
     }
 
     /// Removes and returns all holds to be extended now, the most urgent first.
     pub(in crate::engine) fn take(&mut self, now: Moment) -> Vec<DueHold> {
         let mut taken = Vec::new();
         let soon = now + GRAIN;
-        for (class, turns) in CLASSES.iter().zip(&mut self.turns) {
+        for (class, holds) in CLASSES.iter().zip(&mut self.by_class) {
             let must_go = |due: Moment| due + class.late <= soon;
-            let begins = |due: Moment| must_go(due) || (due <= soon && now >= self.opens);
-            if !turns.first().is_some_and(|(due, _)| begins(*due)) {
+            let begins = |due: Moment| must_go(due) || (due <= soon && now >= self.next_batch_at);
+            if !holds.first().is_some_and(|(due, _)| begins(*due)) {
                 continue;
             }
             let before = taken.len();
-            while let Some((due, id)) = turns.first().copied() {
+            while let Some((due, id)) = holds.first().copied() {
                 let is_full = taken.len() - before >= BATCH;
                 // Holds that are not due yet, or may wait, only fill a batch.
                 if !must_go(due) && (is_full || due > now + class.early) {
                     break;
                 }
-                turns.pop_first();
+                holds.pop_first();
                 taken.push(DueHold { id, ahead: class.early });
             }
             if !class.late.is_zero() && taken.len() - before >= BATCH {
-                self.opens = now + GAP;
+                self.next_batch_at = now + GAP;
             }
         }
         taken
@@ -126,9 +126,9 @@ impl RenewalBatcher {
 
     /// When the next hold is due.
     pub(in crate::engine) fn next(&self) -> Option<Moment> {
-        let firsts = CLASSES.iter().zip(&self.turns).filter_map(|(class, turns)| {
-            let (due, _) = *turns.first()?;
-            Some(due.max(self.opens.min(due + class.late)))
+        let firsts = CLASSES.iter().zip(&self.by_class).filter_map(|(class, holds)| {
+            let (due, _) = *holds.first()?;
+            Some(due.max(self.next_batch_at.min(due + class.late)))
         });
         firsts.min()
     }
@@ -146,21 +146,21 @@ mod tests {
     }
 
     /// Holds due at these milliseconds, which last `left` beyond that.
-    fn pace(dues: impl IntoIterator<Item = u64>, left: Duration) -> RenewalBatcher {
-        let mut pace = RenewalBatcher::new();
+    fn batcher(dues: impl IntoIterator<Item = u64>, left: Duration) -> RenewalBatcher {
+        let mut batcher = RenewalBatcher::new();
         for (id, due) in dues.into_iter().enumerate() {
-            pace.enter(KeepId(id as u64), ms(due), ms(due) + left);
+            batcher.insert(KeepId(id as u64), ms(due), ms(due) + left);
         }
-        pace
+        batcher
     }
 
-    fn taken(pace: &mut RenewalBatcher, now: Moment) -> usize {
-        pace.take(now).len()
+    fn taken(batcher: &mut RenewalBatcher, now: Moment) -> usize {
+        batcher.take(now).len()
     }
 
     #[test]
     fn a_batch_begins_when_a_hold_is_due_and_takes_those_nearly_due() {
-        let mut calm = pace([1000, 1100, 1199, 1300], LONG);
+        let mut calm = batcher([1000, 1100, 1199, 1300], LONG);
         assert_eq!(calm.next(), Some(ms(1000)));
         assert_eq!(taken(&mut calm, ms(900)), 0, "no hold is due, whatever woke the keeper");
         assert_eq!(taken(&mut calm, ms(1000)), 3);
@@ -176,22 +176,22 @@ mod tests {
             assert!(class.early * 10 <= class.left && class.late * 16 <= class.left);
         }
         for (left, early) in [(6, 2), (100, 10), (1999, 50), (5000, 200)] {
-            let mut pace = pace([1000, 1000 + early, 1001 + early], left * MS);
-            let turns = pace.take(ms(1000));
-            assert_eq!(turns.len(), 2, "{left} ms left");
-            assert!(turns.iter().all(|turn| turn.ahead == Duration::from_millis(early)));
+            let mut batcher = batcher([1000, 1000 + early, 1001 + early], left * MS);
+            let due = batcher.take(ms(1000));
+            assert_eq!(due.len(), 2, "{left} ms left");
+            assert!(due.iter().all(|hold| hold.ahead == Duration::from_millis(early)));
         }
     }
 
     #[test]
     fn many_holds_go_in_batches_with_gaps_and_none_waits_for_long() {
         let crowd = 80 * BATCH;
-        let mut pace = pace(std::iter::repeat_n(1000, crowd), LONG);
+        let mut batcher = batcher(std::iter::repeat_n(1000, crowd), LONG);
         let (mut now, mut sizes) = (ms(1000), Vec::new());
-        while let Some(next) = pace.next() {
+        while let Some(next) = batcher.next() {
             assert!(next >= now || sizes.is_empty(), "the keeper would not sleep");
             now = next;
-            sizes.push(taken(&mut pace, now));
+            sizes.push(taken(&mut batcher, now));
         }
         let latest = CLASSES[3].late;
         assert_eq!(sizes.iter().sum::<usize>(), crowd);
@@ -204,34 +204,34 @@ mod tests {
 
     #[test]
     fn urgent_holds_do_not_wait_for_others() {
-        let mut pace = pace(std::iter::repeat_n(1000, 3 * BATCH), LONG);
-        assert_eq!(taken(&mut pace, ms(1000)), BATCH);
+        let mut batcher = batcher(std::iter::repeat_n(1000, 3 * BATCH), LONG);
+        assert_eq!(taken(&mut batcher, ms(1000)), BATCH);
         let (hasty, first) = (KeepId(u64::MAX), KeepId(u64::MAX - 1));
-        pace.enter(hasty, ms(1001), ms(1007));
-        pace.enter(first, ms(1001), ms(3001));
-        assert_eq!(pace.next(), Some(ms(1001)), "before the next batch of the others");
-        let turns = pace.take(ms(1001));
-        assert_eq!(turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), [hasty, first]);
-        assert_eq!(pace.next(), Some(ms(1000) + GAP));
+        batcher.insert(hasty, ms(1001), ms(1007));
+        batcher.insert(first, ms(1001), ms(3001));
+        assert_eq!(batcher.next(), Some(ms(1001)), "before the next batch of the others");
+        let due = batcher.take(ms(1001));
+        assert_eq!(due.iter().map(|hold| hold.id).collect::<Vec<_>>(), [hasty, first]);
+        assert_eq!(batcher.next(), Some(ms(1000) + GAP));
         let crowd_of_the_hasty = std::iter::repeat_n(2000, 3 * BATCH);
-        assert_eq!(taken(&mut self::pace(crowd_of_the_hasty, 6 * MS), ms(2000)), 3 * BATCH);
+        assert_eq!(taken(&mut self::batcher(crowd_of_the_hasty, 6 * MS), ms(2000)), 3 * BATCH);
     }
 
     #[test]
     fn holds_that_go_early_do_not_make_a_batch_larger() {
-        let mut pace = pace(std::iter::repeat_n(1000, BATCH).chain([1001]), 2000 * MS);
-        pace.enter(KeepId(u64::MAX), ms(1010), ms(3010));
-        assert_eq!(taken(&mut pace, ms(1000)), BATCH + 1, "the holds that are due");
-        assert_eq!(pace.next(), Some(ms(1010)));
+        let mut batcher = batcher(std::iter::repeat_n(1000, BATCH).chain([1001]), 2000 * MS);
+        batcher.insert(KeepId(u64::MAX), ms(1010), ms(3010));
+        assert_eq!(taken(&mut batcher, ms(1000)), BATCH + 1, "the holds that are due");
+        assert_eq!(batcher.next(), Some(ms(1010)));
     }
 
     #[test]
     fn a_removed_hold_is_not_due() {
-        let mut pace = RenewalBatcher::new();
-        let place = pace.enter(KeepId(1), ms(1000), ms(1000) + LONG);
-        pace.enter(KeepId(2), ms(1000), ms(1000) + LONG);
-        pace.leave(KeepId(1), place);
-        let turns = pace.take(ms(1000));
-        assert_eq!(turns, [DueHold { id: KeepId(2), ahead: CLASSES[3].early }]);
+        let mut batcher = RenewalBatcher::new();
+        let slot = batcher.insert(KeepId(1), ms(1000), ms(1000) + LONG);
+        batcher.insert(KeepId(2), ms(1000), ms(1000) + LONG);
+        batcher.remove(KeepId(1), slot);
+        let due = batcher.take(ms(1000));
+        assert_eq!(due, [DueHold { id: KeepId(2), ahead: CLASSES[3].early }]);
     }
 }

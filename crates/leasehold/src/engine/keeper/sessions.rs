@@ -2,10 +2,10 @@
 //!
 //! What a heartbeat reports is up to [`SessionHeartbeat`], and when it is due to the core.
 
-use super::{KeepId, Kept, Shared, State, Work};
-use crate::engine::keeper::heartbeat::{HeartbeatInFlight, Need, SessionHeartbeat};
+use super::{KeepId, KeptHold, Shared, State, Work};
+use crate::engine::keeper::heartbeat::{HeartbeatInFlight, SessionAction, SessionHeartbeat};
 use crate::engine::session::{Session, Sessions, fresh_id};
-use crate::engine::{FAR, LostReason};
+use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
@@ -15,152 +15,157 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Pauses between attempts to begin a session: the first, and the longest.
-const BIRTH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+const BEGIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
 impl State {
     /// Reports a hold with heartbeats: it was extended, so it is held for a while.
-    pub(super) fn tell(&mut self, id: KeepId) {
-        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost && !kept.told) else { return };
-        kept.told = self.hearts.with(kept.hold.session.place, |heart| heart.tell(&kept.hold.lock)).is_some();
+    pub(super) fn report(&mut self, id: KeepId) {
+        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost && !kept.reported) else { return };
+        kept.reported = self
+            .heartbeats
+            .with(kept.hold.session.partition, |heartbeat| heartbeat.report_held(&kept.hold.lock))
+            .is_some();
     }
 
     /// Stops reporting a hold with heartbeats.
-    pub(super) fn not_told(&mut self, id: KeepId) {
+    pub(super) fn unreport(&mut self, id: KeepId) {
         if let Some(kept) = self.kept.get_mut(&id)
-            && std::mem::take(&mut kept.told)
+            && std::mem::take(&mut kept.reported)
         {
-            self.hearts.with(kept.hold.session.place, |heart| heart.left(&kept.hold.lock));
+            self.heartbeats
+                .with(kept.hold.session.partition, |heartbeat| heartbeat.report_released(&kept.hold.lock));
         }
     }
 
     /// Collects the work for sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
     /// more.
-    pub(super) fn execute_session(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
+    pub(super) fn collect_sessions(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
         if self.closing.is_some() {
             return;
         }
-        for place in self.hearts.due(now) {
-            if self.hearts.with(place, |heart| heart.is_idle(now)) == Some(true)
-                && self.put_away(place, sessions, work)
+        for partition in self.heartbeats.due(now) {
+            if self.heartbeats.with(partition, |heartbeat| heartbeat.is_idle(now)) == Some(true)
+                && self.end_if_unused(partition, sessions, work)
             {
                 continue;
             }
-            match self.hearts.with(place, |heart| heart.poll(now)) {
-                None | Some(Need::Rest) => {}
-                Some(Need::Heartbeat(throb)) => work.throbs.push(throb),
-                Some(Need::Lapsed) => self.lapse(place, now, work),
+            match self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now)) {
+                None | Some(SessionAction::Nothing) => {}
+                Some(SessionAction::Heartbeat(request)) => work.heartbeats.push(request),
+                Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
             }
         }
-        for place in std::mem::take(&mut self.wanted) {
-            if self.busy.contains(&place) {
-                self.wanted.insert(place);
-            } else if sessions.present(place).alive_until() == Moment::ZERO {
-                self.busy.insert(place);
-                work.begun.push(place);
+        for partition in std::mem::take(&mut self.sessions_wanted) {
+            if self.sessions_changing.contains(&partition) {
+                self.sessions_wanted.insert(partition);
+            } else if sessions.current(partition).alive_until() == Moment::ZERO {
+                self.sessions_changing.insert(partition);
+                work.to_begin.push(partition);
             }
         }
     }
 
     /// Ends an unused session, in a store with several partitions.
-    fn put_away(&mut self, place: Partition, sessions: &Sessions, work: &mut Work) -> bool {
-        let Some(session) = self.hearts.session(place).filter(|session| sessions.put_away(session)).cloned()
+    fn end_if_unused(&mut self, partition: Partition, sessions: &Sessions, work: &mut Work) -> bool {
+        let Some(session) =
+            self.heartbeats.session(partition).filter(|session| sessions.remove_idle(session)).cloned()
         else {
             return false;
         };
-        self.hearts.remove(place);
-        self.busy.insert(place);
+        self.heartbeats.remove(partition);
+        self.sessions_changing.insert(partition);
         work.unused_sessions.push(session);
         true
     }
 
     /// The session of a partition is over, with all holds that depend on it.
-    fn lapse(&mut self, place: Partition, now: Moment, work: &mut Work) {
-        let Some(SessionHeartbeat { session, .. }) = self.hearts.remove(place) else { return };
+    fn end_lapsed(&mut self, partition: Partition, now: Moment, work: &mut Work) {
+        let Some(SessionHeartbeat { session, .. }) = self.heartbeats.remove(partition) else { return };
         // By this process's clock it would still be alive.
         let in_time = now < session.alive_until();
         session.end();
-        self.busy.insert(place);
-        work.lapsed.push(place);
+        self.sessions_changing.insert(partition);
+        work.lapsed.push(partition);
         let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
-        let here = |kept: &Kept| kept.hold.session.place == place;
+        let here = |kept: &KeptHold| kept.hold.session.partition == partition;
         // What the next session reports is its own.
-        self.kept.values_mut().filter(|kept| here(kept)).for_each(|kept| kept.told = false);
-        let of_it = |kept: &Kept| {
+        self.kept.values_mut().filter(|kept| here(kept)).for_each(|kept| kept.reported = false);
+        let of_it = |kept: &KeptHold| {
             let its = &kept.hold.session;
-            !kept.lost && its.life.ends_with_session() && its.id == session.id && here(kept)
+            !kept.lost && its.liveness.ends_with_session() && its.id == session.id && here(kept)
         };
         let ids: Vec<_> = self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
         for id in ids {
-            work.lost.extend(self.lose(id).map(|hold| (id, hold, reason.clone())));
+            work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, reason.clone())));
         }
     }
 }
 
 /// Sends one heartbeat and records its result.
-pub(super) async fn beat(shared: Arc<Shared>, throb: HeartbeatInFlight) {
+pub(super) async fn send_heartbeat(shared: Arc<Shared>, request: HeartbeatInFlight) {
     let sent_at = shared.environment.now();
     // Half of the remaining time, so that there is time for another attempt.
-    let left = throb.valid_until.since(sent_at);
+    let left = request.valid_until.since(sent_at);
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
-    let HeartbeatInFlight { session, op, .. } = throb;
-    let (place, id) = (session.place, session.id);
-    let outcome = shared.store.execute_session(place, &op, within).await;
+    let HeartbeatInFlight { session, op, .. } = request;
+    let (partition, id) = (session.partition, session.id);
+    let outcome = shared.store.execute_session(partition, &op, within).await;
     // This clone would make the session look used.
     drop(session);
     let now = shared.environment.now();
-    let entered = shared.state().hearts.with(place, |heart| {
-        if heart.session.id != id {
+    let is_current = shared.state().heartbeats.with(partition, |heartbeat| {
+        if heartbeat.session.id != id {
             return;
         }
         match outcome {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
-                heart.handle_beaten(sent_at, now);
+                heartbeat.handle_alive(sent_at, now);
             }
-            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => heart.handle_lapsed(),
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => heartbeat.handle_lapsed(),
             other => {
                 if let Outcome::Failed(_, fault) = other {
-                    tracing::debug!(%fault, "the session has not beaten yet");
+                    tracing::debug!(%fault, "no reply to a heartbeat");
                 }
-                heart.handle_fault(&op, now, &mut || shared.environment.random());
+                heartbeat.handle_fault(&op, now, &mut || shared.environment.random());
             }
         }
     });
-    if entered.is_some() {
-        shared.bell.notify_one();
+    if is_current.is_some() {
+        shared.wake.notify_one();
     }
 }
 
 /// Begins a session in a partition, unless the keeper is closed. `again` is set if the previous one has lapsed.
-pub(super) async fn begin(shared: Arc<Shared>, place: Partition, again: bool) {
+pub(super) async fn begin(shared: Arc<Shared>, partition: Partition, again: bool) {
     tokio::select! {
         biased;
         () = shared.closed.cancelled() => {}
-        () = try_to_begin(&shared, place, again) => {}
+        () = try_to_begin(&shared, partition, again) => {}
     }
-    shared.is_done(place);
+    shared.finish_change(partition);
 }
 
 /// Begins a session as soon as possible, and retries while a task waits for it.
-async fn try_to_begin(shared: &Shared, place: Partition, again: bool) {
-    let old = shared.sessions.present(place);
+async fn try_to_begin(shared: &Shared, partition: Partition, again: bool) {
+    let old = shared.sessions.current(partition);
     let mut id = old.id;
     if again {
         tracing::warn!(session = %old.id, "the session has lapsed; all its holds are lost");
         id = fresh_id(&*shared.environment);
     }
-    let (mut pause, most) = BIRTH_PAUSE;
+    let (mut pause, most) = BEGIN_BACKOFF;
     loop {
-        if shared.birth.store.capabilities().partitioned && !shared.sessions.is_awaited(place) {
+        if shared.session_factory.store.capabilities().partitioned && !shared.sessions.is_awaited(partition) {
             // No task waits: it begins when it is wanted. The attempt may have left something at the store, so the
             // next one has another id.
-            shared.sessions.rename(place, id);
-            return shared.birth.store.close_mailbox(place, old.id);
+            shared.sessions.set_next_id(partition, id);
+            return shared.session_factory.store.close_mailbox(partition, old.id);
         }
-        match shared.birth.begin(place, id).await {
-            Ok((session, pulse)) => return shared.live_on(&old, session, pulse),
+        match shared.session_factory.begin(partition, id).await {
+            Ok((session, schedule)) => return shared.handle_begun(&old, session, schedule),
             Err(fault) => {
                 tracing::debug!(%fault, "cannot begin a session yet");
-                shared.sessions.note(place, fault);
+                shared.sessions.set_fault(partition, fault);
             }
         }
         let again_at = shared.environment.now() + pause / 2 + jitter(&*shared.environment, pause / 2);
@@ -172,23 +177,23 @@ async fn try_to_begin(shared: &Shared, place: Partition, again: bool) {
 
 /// Ends an unused session.
 pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
-    let (place, id) = (session.place, session.id);
+    let (partition, id) = (session.partition, session.id);
     session.end();
-    shared.birth.store.close_mailbox(place, id);
-    if !end(&shared, place, id, shared.timings.call).await {
+    shared.session_factory.store.close_mailbox(partition, id);
+    if !end(&shared, partition, id, shared.timings.call).await {
         // The request may arrive late, and must not end the next session.
-        shared.sessions.rename(place, fresh_id(&*shared.environment));
+        shared.sessions.set_next_id(partition, fresh_id(&*shared.environment));
     }
-    shared.is_done(place);
+    shared.finish_change(partition);
 }
 
 /// Ends all sessions at the store, with a single attempt: otherwise they lapse.
 pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
-    let hearts: Vec<_> = shared.state().hearts.take().collect();
-    let within = shared.timings.call.min(by.unwrap_or(FAR).since(shared.environment.now()));
-    let ends = hearts.iter().map(|SessionHeartbeat { session, .. }| {
+    let heartbeats: Vec<_> = shared.state().heartbeats.take().collect();
+    let within = shared.timings.call.min(by.unwrap_or(NEVER).since(shared.environment.now()));
+    let ends = heartbeats.iter().map(|SessionHeartbeat { session, .. }| {
         session.end();
-        end(shared, session.place, session.id, within)
+        end(shared, session.partition, session.id, within)
     });
     let ends: Vec<_> = ends.collect();
     if !within.is_zero() {
@@ -196,9 +201,9 @@ pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     }
 }
 
-async fn end(shared: &Shared, place: Partition, session: SessionId, within: Duration) -> bool {
+async fn end(shared: &Shared, partition: Partition, session: SessionId, within: Duration) -> bool {
     let op = SessionOp::End(session);
-    match shared.store.execute_session(place, &op, within).await {
+    match shared.store.execute_session(partition, &op, within).await {
         Outcome::Done(_) => true,
         Outcome::Failed(_, fault) => {
             tracing::debug!(%fault, "the session was not ended: it lapses");
@@ -209,30 +214,30 @@ async fn end(shared: &Shared, place: Partition, session: SessionId, within: Dura
 
 impl Shared {
     /// No session of this partition is beginning or ending any more.
-    fn is_done(&self, place: Partition) {
-        self.state().busy.remove(&place);
-        self.bell.notify_one();
+    fn finish_change(&self, partition: Partition) {
+        self.state().sessions_changing.remove(&partition);
+        self.wake.notify_one();
     }
 
     /// Another session has begun: waiting tasks continue under it.
-    fn live_on(&self, old: &Arc<Session>, session: Arc<Session>, pulse: Option<HeartbeatSchedule>) {
-        let (place, id, now) = (session.place, session.id, self.environment.now());
-        if let Some(pulse) = pulse {
-            self.state().hearts.insert(SessionHeartbeat::new(session.clone(), pulse, now));
+    fn handle_begun(&self, old: &Arc<Session>, session: Arc<Session>, schedule: Option<HeartbeatSchedule>) {
+        let (partition, id, now) = (session.partition, session.id, self.environment.now());
+        if let Some(schedule) = schedule {
+            self.state().heartbeats.insert(SessionHeartbeat::new(session.clone(), schedule, now));
         }
         self.sessions.replace(session);
         if old.id == id {
-            tracing::debug!(%place, session = %id, "a session has begun");
+            tracing::debug!(%partition, session = %id, "a session has begun");
         } else {
-            tracing::info!(%place, old = %old.id, new = %id, "another session has begun");
-            self.birth.store.close_mailbox(place, old.id);
-            self.birth.post.resubscribed();
+            tracing::info!(%partition, old = %old.id, new = %id, "another session has begun");
+            self.session_factory.store.close_mailbox(partition, old.id);
+            self.session_factory.sink.resubscribed();
         }
         if self.state().closing.is_some() {
             // A closing client sets `closing` first and closes the mailbox it finds then, which may have been the old
             // one.
-            self.birth.store.close_mailbox(place, id);
+            self.session_factory.store.close_mailbox(partition, id);
         }
-        self.bell.notify_one();
+        self.wake.notify_one();
     }
 }

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 /// What the keeper must send before it ends.
 pub(in crate::engine) struct ShutdownReport {
-    /// Holds, with the numbers under which they are owed.
-    pub(in crate::engine) holds: Vec<Debt>,
+    /// Holds to be released, with their cleanup numbers.
+    pub(in crate::engine) holds: Vec<OutstandingHold>,
     /// The same for holds whose release is in flight (5).
-    pub(in crate::engine) leaving: Vec<Debt>,
+    pub(in crate::engine) releasing: Vec<OutstandingHold>,
     /// Holds among `holds` about which the user may have another request in flight.
-    pub(in crate::engine) behind: Vec<Arc<Hold>>,
+    pub(in crate::engine) sent_by_user: Vec<Arc<Hold>>,
     /// Requests that may have been granted.
     pub(in crate::engine) claims: Vec<(Lock, Claim)>,
     pub(in crate::engine) gate: Arc<ShutdownGate>,
@@ -28,36 +28,36 @@ pub(in crate::engine) struct ShutdownReport {
     pub(in crate::engine) by: Moment,
 }
 
-/// A hold to be released, and the number under which it is owed.
-pub(in crate::engine) type Debt = (u64, Arc<Hold>);
+/// A hold to be released, and its cleanup number.
+pub(in crate::engine) type OutstandingHold = (u64, Arc<Hold>);
 
 /// Ends the client at the store: releases all holds in one batch and undoes pending requests (3).
-pub(super) async fn part(shared: Arc<Shared>, farewell: ShutdownReport) {
-    let ShutdownReport { holds, leaving, behind, claims, gate, main, by } = farewell;
+pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
+    let ShutdownReport { holds, releasing, sent_by_user, claims, gate, main, by } = shutdown_report;
     let shared = &shared;
     let after_the_user = async {
-        gate.still().await;
+        gate.drained().await;
         // A queue entry may live this long and be granted the lock at its end.
         let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
         for (lock, claim) in claims {
             shared.post(lock, claim, until, Some(main.clone()));
         }
-        let unanswered = release_behind(shared, &*main, leaving, &behind, by).await;
+        let unanswered = release_after_user(shared, &*main, releasing, &sent_by_user, by).await;
         release_all(shared, unanswered).await;
     };
     futures_util::future::join(after_the_user, release_all(shared, holds)).await;
 }
 
 /// Releases holds on the user's connection, so that every earlier request on it has been executed when this is
-/// answered. Returns the leaving holds that had no reply (5). Results of the others come by the keeper's connection.
-async fn release_behind(
+/// answered. Returns the holds in `releasing` that had no reply (5). Results of the others come by the keeper's connection.
+async fn release_after_user(
     shared: &Shared,
     main: &dyn Store,
-    leaving: Vec<Debt>,
-    behind: &[Arc<Hold>],
+    releasing: Vec<OutstandingHold>,
+    sent_by_user: &[Arc<Hold>],
     by: Moment,
-) -> Vec<Debt> {
-    let all = leaving.iter().map(|(_, hold)| hold).chain(behind);
+) -> Vec<OutstandingHold> {
+    let all = releasing.iter().map(|(_, hold)| hold).chain(sent_by_user);
     let ops: Vec<_> = all.map(|hold| (hold.lock.clone(), release(hold))).collect();
     if ops.is_empty() {
         return Vec::new();
@@ -67,27 +67,27 @@ async fn release_behind(
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
     let outcomes = main.execute_all(&ops, within).await;
     let mut unanswered = Vec::new();
-    for (debt, outcome) in leaving.into_iter().zip(outcomes) {
+    for (pending, outcome) in releasing.into_iter().zip(outcomes) {
         match outcome {
-            Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
-            _ => unanswered.push(debt),
+            Outcome::Done(Reply::Release(released)) => record_released(shared, &pending, released),
+            _ => unanswered.push(pending),
         }
     }
     unanswered
 }
 
 /// Releases holds in one batch, and retries those with a transient fault until the keeper ends.
-async fn release_all(shared: &Shared, mut holds: Vec<Debt>) {
+async fn release_all(shared: &Shared, mut holds: Vec<OutstandingHold>) {
     let mut pause = Duration::from_millis(10);
     while !holds.is_empty() {
         let ops: Vec<_> = holds.iter().map(|(_, hold)| (hold.lock.clone(), release(hold))).collect();
         let outcomes = shared.store.execute_all(&ops, shared.timings.call).await;
         let mut again = Vec::new();
-        for (debt, outcome) in holds.into_iter().zip(outcomes) {
+        for (pending, outcome) in holds.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Done(Reply::Release(released)) => settle(shared, &debt, released),
-                Outcome::Failed(_, fault) if fault.is_transient() => again.push(debt),
-                // Still owed when the keeper ends, and so reported as unreturned.
+                Outcome::Done(Reply::Release(released)) => record_released(shared, &pending, released),
+                Outcome::Failed(_, fault) if fault.is_transient() => again.push(pending),
+                // Still outstanding when the keeper ends, and so reported as unreturned.
                 _ => {}
             }
         }
@@ -104,8 +104,8 @@ fn release(hold: &Hold) -> Op {
     Op::Release(Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None })
 }
 
-/// A hold is not owed any more. A release that was cut off learns its result from this (5).
-fn settle(shared: &Shared, (id, hold): &Debt, released: Released) {
-    shared.note(hold, released);
-    shared.settle(*id, true);
+/// A hold is released. A release that was cut off reads its result from this (5).
+fn record_released(shared: &Shared, (id, hold): &OutstandingHold, released: Released) {
+    shared.record_result(hold, released);
+    shared.finish_cleanup(*id, true);
 }

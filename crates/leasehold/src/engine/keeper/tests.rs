@@ -26,7 +26,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
     let (lock, hold) = (Lock::mutex("m".parse().expect("a good name")), [7; 16]);
     let claim = Claim::new(HoldId::from_random(session.id, hold));
     let label = Label::new("").expect("a good label");
-    let (liveness, predecessor) = (session.life, None);
+    let (liveness, predecessor) = (session.liveness, None);
     let ask = Acquire {
         claim: claim.clone(),
         lease_ms: 60_000,
@@ -48,30 +48,32 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     let end = environment.now() + 60 * SECOND;
     for plan in [RenewalPlan::Until { end }, RenewalPlan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
-        let (post, about) = (Arc::new(Deaf), String::new());
-        let birth =
-            SessionFactory { store: store.fork(), environment: environment.clone(), post, about, timings };
-        let (session, pulse) =
-            birth.begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
-        let sessions = Arc::new(Sessions::only(session.clone()));
-        let keeper = Keeper::start(store.fork(), birth, sessions, pulse).expect("a thread");
+        let (sink, metadata) = (Arc::new(Deaf), String::new());
+        let session_factory =
+            SessionFactory { store: store.fork(), environment: environment.clone(), sink, metadata, timings };
+        let (session, schedule) = session_factory
+            .begin(Partition::ONLY, fresh_id(&*environment))
+            .await
+            .expect("a store without faults");
+        let sessions = Arc::new(Sessions::single(session.clone()));
+        let keeper = Keeper::start(store.fork(), session_factory, sessions, schedule).expect("a thread");
         let hold = held(&store, session, end).await;
-        let mut tenure = RenewalSchedule::new(plan, end, environment.now());
+        let mut schedule = RenewalSchedule::new(plan, end, environment.now());
         // The next scheduled extend is a minute ahead, or there is none.
-        tenure.handle_extended(environment.now(), 180 * SECOND, false);
-        let id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
-        keeper.ear().force_released(hold.fence);
+        schedule.handle_extended(environment.now(), 180 * SECOND, false);
+        let id = keeper.keep(hold.clone(), schedule).expect("no shutdown has begun");
+        keeper.handle().force_released(hold.fence);
         tokio::time::sleep(SECOND / 20).await;
         hold.check(&*environment).expect("the store was asked and still keeps it");
 
         let release = Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
-        keeper.ear().force_released(hold.fence);
-        let told = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
-        told.expect("reported at once, not a minute later");
+        keeper.handle().force_released(hold.fence);
+        let reported = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;
+        reported.expect("reported at once, not a minute later");
         assert_eq!(hold.reason(environment.now()), LostReason::Released);
         keeper.retire(id);
-        keeper.ear().force_released(hold.fence);
+        keeper.handle().force_released(hold.fence);
         keeper.close();
     }
 }
@@ -81,27 +83,31 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let environment: Arc<dyn Environment> = Arc::new(System);
     let timings = Timings { call: SECOND, outage: SECOND, watchdog: 30 * SECOND, session: Some(10 * SECOND) };
     let store = MemoryStore::new();
-    let birth = || SessionFactory {
+    let session_factory = || SessionFactory {
         store: store.fork(),
         environment: environment.clone(),
-        post: Arc::new(Deaf),
-        about: String::new(),
+        sink: Arc::new(Deaf),
+        metadata: String::new(),
         timings,
     };
-    let (old, _) =
-        birth().begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
-    let (present, pulse) =
-        birth().begin(Partition::ONLY, fresh_id(&*environment)).await.expect("a store without faults");
-    let sessions = Arc::new(Sessions::only(present));
-    let keeper = Keeper::start(store.fork(), birth(), sessions, pulse).expect("a thread");
-    // The task acquired it and stood still before it could register it; meanwhile the keeper has ended the session.
+    let (old, _) = session_factory()
+        .begin(Partition::ONLY, fresh_id(&*environment))
+        .await
+        .expect("a store without faults");
+    let (present, schedule) = session_factory()
+        .begin(Partition::ONLY, fresh_id(&*environment))
+        .await
+        .expect("a store without faults");
+    let sessions = Arc::new(Sessions::single(present));
+    let keeper = Keeper::start(store.fork(), session_factory(), sessions, schedule).expect("a thread");
+    // The task was suspended between acquiring the hold and registering it, and the keeper has ended the session.
     let end = environment.now() + SECOND;
     let hold = held(&store, old.clone(), end).await;
     old.end();
-    let tenure = RenewalSchedule::new(RenewalPlan::Renew { lease: 3 * SECOND }, end, environment.now());
-    let _id = keeper.keep(hold.clone(), tenure).expect("no shutdown has begun");
+    let schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: 3 * SECOND }, end, environment.now());
+    let _id = keeper.keep(hold.clone(), schedule).expect("no shutdown has begun");
     assert_eq!(hold.check(&*environment), Err(LostReason::SessionLapsed));
-    let told = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
+    let reported = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
     keeper.close();
-    told.expect("the loss is signaled");
+    reported.expect("the loss is signaled");
 }

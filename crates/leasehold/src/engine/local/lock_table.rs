@@ -3,9 +3,9 @@
 //! It receives the client's notifications: those of a grant go to the entry whose slot is half of the nonce, those about
 //! a hold to the keeper.
 
-use super::lock_entry::{Cleared, LockEntry};
+use super::lock_entry::{ClosedEntry, LockEntry};
+use crate::engine::hold::KeepId;
 use crate::engine::keeper::KeeperHandle;
-use crate::engine::keeper::keep_id::KeepId;
 use crate::store::NotificationSink;
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::{Lock, Notification, Partition, SessionId};
@@ -30,7 +30,7 @@ struct Table {
     slots: Vec<Weak<LockEntry>>,
     free: Vec<u32>,
     /// Entries of other sessions that are closed together with the client's own.
-    guests: Vec<Weak<LockEntry>>,
+    detached: Vec<Weak<LockEntry>>,
     /// Set once the client is shut down: new entries are closed from the start.
     closed: bool,
 }
@@ -91,7 +91,7 @@ impl LockTable {
             if let Some(all) = all.upgrade() {
                 all.remove(&left, slot);
                 if let (Some(kept), Some(keeper)) = (kept, all.keeper.get()) {
-                    keeper.part_with(kept);
+                    keeper.release_idle(kept);
                 }
             }
         }));
@@ -126,36 +126,36 @@ impl LockTable {
     }
 
     /// Registers an entry of another session, to be closed with these.
-    pub(in crate::engine) fn receive(&self, guest: &Arc<LockEntry>) {
+    pub(in crate::engine) fn add_detached(&self, entry: &Arc<LockEntry>) {
         let mut table = self.table();
-        table.guests.retain(|guest| guest.strong_count() > 0);
-        table.guests.push(Arc::downgrade(guest));
+        table.detached.retain(|entry| entry.strong_count() > 0);
+        table.detached.push(Arc::downgrade(entry));
         if table.closed {
             // A new entry is empty, so nothing needs to be released.
-            guest.close();
+            entry.close();
         }
     }
 
     /// Closes all present and future entries.
-    pub(in crate::engine) fn close(&self) -> Vec<(Arc<LockEntry>, Cleared)> {
+    pub(in crate::engine) fn close(&self) -> Vec<(Arc<LockEntry>, ClosedEntry)> {
         let mut table = self.table();
         table.closed = true;
-        let entries: Vec<_> = table.slots.iter().chain(&table.guests).filter_map(Weak::upgrade).collect();
+        let entries: Vec<_> = table.slots.iter().chain(&table.detached).filter_map(Weak::upgrade).collect();
         // An entry that is dropped removes itself from the table, which takes this mutex.
         drop(table);
         entries
             .into_iter()
             .map(|entry| {
-                let cleared = entry.close();
-                (entry, cleared)
+                let closed = entry.close();
+                (entry, closed)
             })
             .collect()
     }
 
     /// Takes all holds that are kept in the process for later acquisitions.
-    pub(in crate::engine) fn part(&self) -> Vec<KeepId> {
+    pub(in crate::engine) fn remove_idle(&self) -> Vec<KeepId> {
         let entries: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
-        entries.iter().filter_map(|entry| entry.part()).collect()
+        entries.iter().filter_map(|entry| entry.remove_idle()).collect()
     }
 
     fn by_slot(&self, slot: u32) -> Option<Arc<LockEntry>> {
@@ -188,7 +188,7 @@ impl NotificationSink for LockTable {
     fn resubscribed(&self) {
         let entries: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
         for entry in entries {
-            entry.handle_news(self.environment.now());
+            entry.handle_missed_messages(self.environment.now());
         }
     }
 }

@@ -3,5 +3,4 @@
 pub(super) mod lock_entry;
 pub(super) mod lock_table;
 pub(super) mod reentrant_bypass;
-pub(super) mod reservation;
 pub(super) mod wait_queue;

@@ -2,9 +2,9 @@
 //! owner holds it.
 //!
 //! The request does not queue at the store. If the lock is held by another owner the task stays in the local queue,
-//! and sends another request only when it is [called](ReentrantBypass::call).
+//! and sends another request only after [`retry_now`](ReentrantBypass::retry_now).
 //!
-//! 1. A call is never lost: one that arrives while a request is in flight takes effect after the reply, since the
+//! 1. A retry is never lost: one that is due while a request is in flight takes effect after the reply, since the
 //!    reply may be older.
 //! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
@@ -18,32 +18,32 @@ use std::time::Duration;
 pub(in crate::engine) struct ReentrantBypass {
     contender: Contender,
     /// Set while there is a reason to send a request, or a grant to take.
-    wanted: bool,
+    pending: bool,
 }
 
 impl ReentrantBypass {
     /// A bypass to be sent at once: the owner may hold the lock already, in any process.
     pub(in crate::engine) fn new(session: leasehold_core::SessionId, slot: u32) -> Self {
-        Self { contender: Contender::new(session, slot), wanted: true }
+        Self { contender: Contender::new(session, slot), pending: true }
     }
 
-    /// The owner holds the lock.
-    pub(in crate::engine) fn call(&mut self) {
-        self.wanted = true;
+    /// The owner holds the lock: sends a request at once (1).
+    pub(in crate::engine) fn retry_now(&mut self) {
+        self.pending = true;
         self.contender.handle_hint(Moment::ZERO);
     }
 
-    /// Whether there is anything to do.
-    pub(in crate::engine) fn is_wanted(&self) -> bool {
-        self.wanted
+    /// Whether there is a request to send, or a grant to take.
+    pub(in crate::engine) fn is_pending(&self) -> bool {
+        self.pending
     }
 
     /// Whether it acquired the lock, which waits to be taken.
-    pub(in crate::engine) fn is_won(&self, now: Moment) -> bool {
+    pub(in crate::engine) fn is_granted(&self, now: Moment) -> bool {
         self.contender.is_granted(now)
     }
 
-    /// The next step.
+    /// The next action.
     pub(in crate::engine) fn poll(
         &mut self,
         now: Moment,
@@ -51,15 +51,15 @@ impl ReentrantBypass {
         random: Random<'_>,
     ) -> ContenderAction {
         let terms = AcquireTerms { queue: false, ..terms.clone() };
-        let step = self.contender.poll(now, &terms, random);
-        if matches!(step, ContenderAction::Send(..)) {
-            self.wanted = false;
+        let action = self.contender.poll(now, &terms, random);
+        if matches!(action, ContenderAction::Send(..)) {
+            self.pending = false;
         }
-        step
+        action
     }
 
     /// The grant, if there is one.
-    pub(in crate::engine) fn take(&mut self) -> Option<Grant> {
+    pub(in crate::engine) fn take_grant(&mut self) -> Option<Grant> {
         self.contender.take_grant()
     }
 
@@ -74,20 +74,20 @@ impl ReentrantBypass {
         match answer {
             Ok(reply) => {
                 self.contender.handle_reply(nonce, reply, now, random);
-                self.wanted |= !matches!(reply, Acquired::Taken { .. });
+                self.pending |= !matches!(reply, Acquired::Taken { .. });
             }
             Err(executed) => {
                 self.contender.handle_fault(nonce, executed, now, random);
-                self.wanted = true;
+                self.pending = true;
             }
         }
         self.contender.give_up_fresh()
     }
 
     /// Its request was not sent.
-    pub(in crate::engine) fn unask(&mut self, nonce: Nonce) {
+    pub(in crate::engine) fn cancel_request(&mut self, nonce: Nonce) {
         self.contender.cancel_request(nonce);
-        self.wanted = true;
+        self.pending = true;
     }
 
     /// Switches to another session. The claim returned must be released at the store.
@@ -95,13 +95,13 @@ impl ReentrantBypass {
         if self.contender.session() == session.id {
             return None;
         }
-        self.wanted = true;
+        self.pending = true;
         self.contender.change_session(session.id)
     }
 
-    /// Does nothing more before the next call.
-    pub(in crate::engine) fn rest(&mut self) {
-        self.wanted = false;
+    /// Sends nothing more before the next [`retry_now`](Self::retry_now).
+    pub(in crate::engine) fn clear_pending(&mut self) {
+        self.pending = false;
     }
 
     /// Gives up. The claim returned must be released at the store.
@@ -110,12 +110,12 @@ impl ReentrantBypass {
     }
 
     /// How long the store has not answered.
-    pub(in crate::engine) fn silence(&self, now: Moment) -> Duration {
+    pub(in crate::engine) fn unresponsive_for(&self, now: Moment) -> Duration {
         self.contender.unresponsive_for(now)
     }
 
     /// What blocked the lock, as of the last reply.
-    pub(in crate::engine) fn standing(&self) -> &WaitStatus {
+    pub(in crate::engine) fn wait_status(&self) -> &WaitStatus {
         self.contender.wait_status()
     }
 }

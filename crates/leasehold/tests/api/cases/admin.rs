@@ -110,7 +110,7 @@ async fn operators_find_all_holders_of_a_shared_lock(store: &TestStore) {
             let mut locks = operator.locks().await.expect("the store answers");
             // An arrival has no session; only where each hold is visible is it listed.
             locks.retain(|lock| lock.name.as_str() != "loaded");
-            if locks.len() == 2 && locks[0].status.sharers.len() == 2 {
+            if locks.len() == 2 && locks[0].status.shared_holders.len() == 2 {
                 return locks;
             }
             sleep(20 * MS).await;
@@ -119,10 +119,10 @@ async fn operators_find_all_holders_of_a_shared_lock(store: &TestStore) {
     let found = found.await.expect("both are reported");
     let [index, uploads] = found.as_slice() else { panic!("two: {found:?}") };
     assert_eq!((index.name.as_str(), index.kind), ("index", Kind::RwLock));
-    for ((sharer, guard), client) in index.status.sharers.iter().zip(&reading).zip([&one, &other]) {
+    for ((sharer, guard), client) in index.status.shared_holders.iter().zip(&reading).zip([&one, &other]) {
         assert_eq!((sharer.mode, sharer.fence), (LockMode::Read, Some(guard.fencing_token())));
-        assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session())));
-        let about = index.shared_holder_session(sharer).and_then(|session| session.about.as_ref());
+        assert_eq!((sharer.owner.as_ref(), sharer.session), (Some(guard.owner()), Some(client.session_id())));
+        let about = index.shared_holder_session(sharer).and_then(|session| session.metadata.as_ref());
         assert_eq!(about.expect("it is known").pid, std::process::id());
     }
     assert_eq!((uploads.name.as_str(), uploads.kind), ("uploads", Kind::Semaphore));
@@ -131,14 +131,15 @@ async fn operators_find_all_holders_of_a_shared_lock(store: &TestStore) {
     // One of them can be ended alone.
     let index = operator.rwlock("index").unwrap();
     let details = index.inspect_full().await.unwrap();
-    let second = &details.status.sharers[1];
-    assert_eq!(details.shared_holder_session(second).map(|session| session.session), Some(other.session()));
-    index.force_release(second.seen().expect("it is held")).await.unwrap();
+    let second = &details.status.shared_holders[1];
+    assert_eq!(details.shared_holder_session(second).map(|session| session.id), Some(other.session_id()));
+    index.force_release(second.observed().expect("it is held")).await.unwrap();
     let lost = timeout(2 * S, reading[1].lost()).await.expect("a notification reports it");
     assert_eq!(lost.reason, LostReason::ForceReleased);
     reading[0].extend().await.expect("it is still held");
     let latch = operator.latch("loaded", 2).unwrap();
-    let arrival = latch.inspect_full().await.unwrap().status.sharers[0].seen().expect("it is there");
+    let arrival =
+        latch.inspect_full().await.unwrap().status.shared_holders[0].observed().expect("it is there");
     latch.force_release(arrival).await.unwrap();
     assert_eq!(arriving.arrived().await.unwrap(), 0);
     permits.release().await.unwrap();
@@ -163,9 +164,10 @@ async fn operators_find_the_holder_of_each_lock(store: &TestStore) {
     let long = &found[1];
     assert_eq!(long.status.holder.as_deref(), Some("billing"));
     assert_eq!(long.status.fence, Some(guard.fencing_token()));
-    assert_eq!(long.status.session, Some(holder.session()));
+    assert_eq!(long.status.session, Some(holder.session_id()));
     assert!(long.status.remaining.is_some() && long.status.since.is_some(), "{long:?}");
-    let about = long.behind.as_ref().and_then(|session| session.about.as_ref()).expect("it is known");
+    let about =
+        long.holder_session.as_ref().and_then(|session| session.metadata.as_ref()).expect("it is known");
     assert_eq!((about.pid, about.labels["zone"].as_str()), (std::process::id(), "eu-1"));
 
     // The list does not trust the report: it reads the lock.
@@ -174,12 +176,12 @@ async fn operators_find_the_holder_of_each_lock(store: &TestStore) {
     assert_eq!(locks.iter().map(|lock| lock.name.as_str()).collect::<Vec<_>>(), ["long"]);
 
     let sessions = operator.sessions().await.unwrap();
-    let session = sessions.iter().find(|s| s.session == holder.session()).expect("it is there");
+    let session = sessions.iter().find(|s| s.id == holder.session_id()).expect("it is there");
     assert!(session.alive_for.is_some() && session.since().is_some(), "{session:?}");
     assert!(session.locks.iter().any(|lock| lock.name.as_str() == "long"), "{session:?}");
     let details = operator.mutex("long").unwrap().inspect_full().await.unwrap();
-    assert_eq!(details.behind.as_ref().map(|s| s.session), Some(holder.session()));
-    assert_eq!(details.seen, Some(ObservedHolder::Hold(guard.fencing_token())));
+    assert_eq!(details.holder_session.as_ref().map(|s| s.id), Some(holder.session_id()));
+    assert_eq!(details.observed, Some(ObservedHolder::Hold(guard.fencing_token())));
     guard.release().await.unwrap();
 }
 
@@ -199,7 +201,7 @@ async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
     while guard.remaining() < 5 * S && mutex.inspect().await.unwrap().remaining < Some(60 * S) {
         sleep(5 * MS).await;
     }
-    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().await.unwrap().observed.expect("it is held");
     mutex.force_release(seen).await.expect("it is still held as it was seen");
     let lost =
         timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
@@ -220,10 +222,13 @@ async fn only_the_holder_that_was_seen_loses_the_lock(store: &TestStore) {
     let (operator, other) = (store.client_of_leases("ops").await, store.client_of_leases("another").await);
     let first = holder.mutex("a").unwrap().acquire().await.unwrap();
     let mutex = operator.mutex("a").unwrap();
-    let seen = mutex.inspect_full().await.unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().await.unwrap().observed.expect("it is held");
     first.release().await.unwrap();
     let error = mutex.force_release(seen).await.expect_err("it is free");
-    assert!(matches!(&error, ForceReleaseError::Changed { now } if now.holder.is_none()), "{error:?}");
+    assert!(
+        matches!(&error, ForceReleaseError::Changed { contention: now } if now.holder.is_none()),
+        "{error:?}"
+    );
     let second = holder.mutex("a").unwrap().acquire().await.unwrap();
     let error = mutex.force_release(seen).await.expect_err("it is another hold by now");
     assert!(error.to_string().contains("held by billing"), "{error}");
@@ -246,11 +251,11 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     let mut evictions = 0;
     let freed = timeout(10 * S, async {
         loop {
-            let round = monitor.round().await;
-            assert!(round.trouble.is_none(), "{round:?}");
+            let round = monitor.run_once().await;
+            assert!(round.fault.is_none(), "{round:?}");
             for evicted in round.evicted {
                 assert_eq!((evicted.name.as_str(), evicted.session), ("left", session));
-                assert_eq!(evicted.whose.as_ref().map(Label::as_str), Some("a dead session"));
+                assert_eq!(evicted.label.as_ref().map(Label::as_str), Some("a dead session"));
                 evictions += 1;
             }
             if !mutex.inspect().await.unwrap().held {
@@ -263,8 +268,8 @@ async fn a_monitor_frees_the_locks_of_a_dead_session(store: &TestStore) {
     let audit = mutex.inspect_full().await.unwrap().audit;
     assert!(audit.len() == 1 && audit[0].ended == Ended::Evicted, "{audit:?}");
     assert_eq!(evictions, 1);
-    let round = monitor.round().await;
-    assert!(round.evicted.is_empty() && round.left == 0, "{round:?}");
+    let round = monitor.run_once().await;
+    assert!(round.evicted.is_empty() && round.remaining == 0, "{round:?}");
     kept.release().await.expect("its session lives");
 }
 
@@ -274,14 +279,14 @@ async fn a_client_without_a_session_is_not_listed(store: &TestStore) {
     if store.url().starts_with("sqlite:") {
         // With SQLite each hold is visible, but its session is unknown.
         let sessions = operator.sessions().await.unwrap();
-        assert!(sessions.iter().all(|session| session.about.is_none()), "{sessions:?}");
+        assert!(sessions.iter().all(|session| session.metadata.is_none()), "{sessions:?}");
         let locks = operator.locks().await.unwrap();
-        assert!(locks.len() == 1 && locks[0].behind.is_none(), "{locks:?}");
+        assert!(locks.len() == 1 && locks[0].holder_session.is_none(), "{locks:?}");
     } else {
         assert_eq!(operator.sessions().await.unwrap(), []);
         assert_eq!(operator.locks().await.unwrap(), []);
     }
     let details = operator.mutex("a").unwrap().inspect_full().await.unwrap();
-    assert!(details.status.held && details.status.session.is_none() && details.behind.is_none());
+    assert!(details.status.held && details.status.session.is_none() && details.holder_session.is_none());
     held.release().await.unwrap();
 }

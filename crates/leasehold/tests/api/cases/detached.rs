@@ -53,7 +53,7 @@ async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(store: &TestSto
     assert_eq!(status.fence, Some(hold.fencing_token()));
     assert_eq!(status.holder.as_deref(), Some("a"));
     let latest = SystemTime::now() + LONG;
-    assert!(hold.ends_by() >= before + LONG && hold.ends_by() <= latest, "{:?}", hold.ends_by());
+    assert!(hold.expires_at() >= before + LONG && hold.expires_at() <= latest, "{:?}", hold.expires_at());
     assert_eq!(hold.lease(), LONG);
     hold.release(&a).await.expect("released");
     hold.release(&a).await.expect("a release that is repeated was executed once");
@@ -64,7 +64,7 @@ async fn a_detached_hold_outlives_its_client_and_is_released_by_another(store: &
     let (a, b) = (store.client("a").await, store.client("b").await);
     let text = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired").to_secret_text();
     assert!(text.contains(r#""format":1"#) && !text.contains('\n'), "one line with its format");
-    assert!(!text.contains(&a.session().to_string()), "it has a session of its own");
+    assert!(!text.contains(&a.session_id().to_string()), "it has a session of its own");
     drop(a);
     let hold: DetachedHold = text.parse().expect("it was written by us");
     tokio::time::sleep(300 * MS).await;
@@ -109,9 +109,9 @@ async fn a_detached_acquire_queues_and_others_queue_behind_it(store: &TestStore)
     assert!(start.elapsed() < 700 * MS, "woken by a message, not by polling: {:?}", start.elapsed());
     let status = mutex(&b).inspect().await.expect("an answer");
     assert!(status.remaining.is_some_and(|left| left > NEARLY), "{status:?}");
-    let missed = mutex(&b).wait(100 * MS).lease(LONG).acquire_detached().await;
+    let missed = mutex(&b).max_wait(100 * MS).lease(LONG).acquire_detached().await;
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
-    let missed = mutex(&b).wait(Duration::ZERO).lease(LONG).acquire_detached().await;
+    let missed = mutex(&b).max_wait(Duration::ZERO).lease(LONG).acquire_detached().await;
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     until_waiting(&mutex(&b), 0).await;
     hold.release(&b).await.expect("released");
@@ -166,14 +166,14 @@ async fn an_extend_of_a_detached_hold_lengthens_it(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let hold = mutex(&a).lease(2000 * MS).acquire_detached().await.expect("acquired");
     let mut hold = copy(&hold);
-    let before = hold.ends_by();
+    let before = hold.expires_at();
     hold.extend(&b, LONG).await.expect("extended");
     let left = mutex(&b).inspect().await.expect("an answer").remaining;
     assert!(left.is_some_and(|left| left > NEARLY && left <= LONG), "{left:?}");
-    assert!(hold.ends_by() > before + NEARLY && hold.ends_by() <= SystemTime::now() + LONG);
-    let until = hold.ends_by();
+    assert!(hold.expires_at() > before + NEARLY && hold.expires_at() <= SystemTime::now() + LONG);
+    let until = hold.expires_at();
     hold.extend(&b, 10 * MS).await.expect("extended");
-    assert_eq!(hold.ends_by(), until, "never shortened");
+    assert_eq!(hold.expires_at(), until, "never shortened");
     assert!(matches!(hold.extend(&b, Duration::ZERO).await, Err(ExtendError::Lease(_))));
     hold.release(&a).await.expect("released");
 }
@@ -214,11 +214,11 @@ async fn a_detached_hold_is_attached_once(store: &TestStore) {
         (Ok(guard), Err(refused)) | (Err(refused), Ok(guard)) => (guard, refused),
         both => panic!("exactly one attach succeeds: {both:?}"),
     };
-    assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
+    assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused:?}");
     // The dropped guard is released in the background: until then no other attach may succeed.
     drop(guard);
     let refused = third.attach(&b).await.expect_err("it is spent");
-    assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
+    assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused:?}");
     until_at_rest(&mutex(&a)).await;
     let refused = hold.attach(&a).await.expect_err("it was released");
     let AttachError::NotExtended { error: ExtendError::Lost(lost), .. } = refused else {
@@ -239,7 +239,7 @@ async fn an_attached_hold_is_lost_once_its_text_is_released(store: &TestStore) {
     b.flush().await;
     next.extend().await.expect("the hold is unaffected");
     let refused = copy(&text).attach(&b).await.expect_err("it was released here");
-    assert!(matches!(refused, AttachError::Already { .. }), "{refused:?}");
+    assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused:?}");
     next.release().await.expect("released");
 }
 
@@ -301,7 +301,7 @@ async fn a_detached_try_cancelled_at_every_await(store: &TestStore) {
 
 async fn a_detached_wait_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let (lock, other) = (mutex(&a).lease(LONG).wait(30 * MS), mutex(&b));
+    let (lock, other) = (mutex(&a).lease(LONG).max_wait(30 * MS), mutex(&b));
     let points = cancel_at_every_await(
         || async {
             let guard = other.acquire().await.expect("acquired");

@@ -18,7 +18,7 @@ on_every_store! {
     a_try_reports_the_leader,
     each_leader_is_observed_once_and_in_order,
     observers_are_notified_and_do_not_poll,
-    an_observer_goes_on_where_its_future_was_dropped,
+    an_observer_continues_where_its_future_was_dropped,
     a_forged_hint_does_no_harm,
     a_deposed_leader_is_notified_and_the_next_leads,
     work_is_dropped_when_the_leadership_is_lost,
@@ -149,7 +149,7 @@ async fn observers_are_notified_and_do_not_poll(store: &TestStore) {
     }
 }
 
-async fn an_observer_goes_on_where_its_future_was_dropped(store: &TestStore) {
+async fn an_observer_continues_where_its_future_was_dropped(store: &TestStore) {
     let (leader, observer) = (store.client("leader").await, store.client("observer").await);
     let mut leaders = election(&observer).observe();
     assert_eq!(next(&mut leaders).await, None);
@@ -197,7 +197,7 @@ async fn a_deposed_leader_is_notified_and_the_next_leads(store: &TestStore) {
     });
     until_waiting(&a, 1).await;
     let details = b.inspect_full().await.expect("an answer");
-    b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
+    b.force_release(details.observed.expect("there is a leader")).await.expect("deposed");
     let second = waiting.await.expect("no panic");
     assert!(second.fencing_token() > first.fencing_token());
     let lost = tokio::time::timeout(LIMIT, first.lost()).await.expect("the loss is reported");
@@ -211,7 +211,7 @@ async fn work_is_dropped_when_the_leadership_is_lost(store: &TestStore) {
     let error = a
         .lead(async |leadership| {
             let details = b.inspect_full().await.expect("an answer");
-            b.force_release(details.seen.expect("there is a leader")).await.expect("deposed");
+            b.force_release(details.observed.expect("there is a leader")).await.expect("deposed");
             leadership.lost().await;
             std::future::pending::<()>().await;
         })

@@ -208,7 +208,7 @@ async fn a_hold_released_by_force_is_not_handed_on(store: &TestStore) {
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");
     let guard = kept.acquire().await.expect("acquired");
-    let seen = mutex(&b).inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = mutex(&b).inspect_full().await.expect("an answer").observed.expect("the lock has a holder");
     mutex(&b).force_release(seen).await.expect("freed");
     let lost =
         tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("the loss is reported");

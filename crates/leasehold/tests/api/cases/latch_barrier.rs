@@ -64,7 +64,7 @@ async fn an_arrival_outlives_its_client(store: &TestStore) {
         latch(&gone, 2).arrive().await.expect("arrived");
         gone.shutdown(5 * S).await.expect("nothing is left to release");
     }
-    let latch = latch(&live, 2).remember(700 * MS);
+    let latch = latch(&live, 2).arrival_ttl(700 * MS);
     assert_eq!(latch.arrived().await.expect("an answer"), 1);
     latch.arrive().await.expect("arrived");
     latch.wait().await.expect("both have arrived");
@@ -89,7 +89,7 @@ async fn a_latch_is_counted_to_one_number(store: &TestStore) {
 
 async fn arriving_cancelled_at_every_await(store: &TestStore) {
     let client = store.client("a").await;
-    let latch = latch(&client, 2).remember(400 * MS);
+    let latch = latch(&client, 2).arrival_ttl(400 * MS);
     cancel_at_every_await(
         || async { latch.arrive().await.expect("arrived") },
         // At the latest the request's lease ends.
@@ -144,7 +144,7 @@ async fn a_dead_party_of_a_barrier_is_not_counted(store: &TestStore) {
     let live = store.client("live").await;
     let live = barrier(&live, 2);
     let dead = {
-        let dying = store.builder().label("dying").session(S).connect().await.expect("connected");
+        let dying = store.builder().label("dying").session_ttl(S).connect().await.expect("connected");
         let barrier = barrier(&dying, 2);
         let waiting = tokio::spawn(async move { barrier.wait().await });
         until_waiting(&live, 1).await;

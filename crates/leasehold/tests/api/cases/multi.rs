@@ -46,12 +46,12 @@ fn some(random: &Random) -> Vec<&'static str> {
 async fn a_set_is_neither_empty_nor_without_a_bound(store: &TestStore) {
     let client = store.client("a").await;
     let names = |many: usize| (0..many).map(|n| format!("{n}"));
-    let most = client.multi_mutex(names(MultiMutex::MOST).chain(names(3))).expect("each counts once");
+    let most = client.multi_mutex(names(MultiMutex::MAX_LOCKS).chain(names(3))).expect("each counts once");
     let all = most.acquire().await.expect("acquired");
     all.check().expect("held");
     all.release().await.expect("released");
-    let many = client.multi_mutex(names(MultiMutex::MOST + 1)).expect_err("too many");
-    assert_eq!(many, LockError::TooManyNames { named: 65, most: 64 });
+    let many = client.multi_mutex(names(MultiMutex::MAX_LOCKS + 1)).expect_err("too many");
+    assert_eq!(many, LockError::TooManyNames { given: 65, max: 64 });
     assert_eq!(client.multi_mutex(names(0)).expect_err("none"), LockError::NoName);
 }
 
@@ -153,7 +153,8 @@ async fn the_loss_of_one_is_the_loss_of_all(store: &TestStore) {
     let [a, b] = [store.client_with("one", Duration::from_millis(600)).await, store.client("another").await];
     let guard = a.multi_mutex(["a", "b"]).expect("good names").acquire().await.expect("acquired");
     let signal = guard.lost_signal();
-    let seen = mutex(&b, "b").inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen =
+        mutex(&b, "b").inspect_full().await.expect("an answer").observed.expect("the lock has a holder");
     assert!(!signal.is_cancelled());
     mutex(&b, "b").force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");

@@ -16,7 +16,7 @@ on_every_store! {
     a_try_reports_the_holder,
     a_try_does_not_barge,
     waiting_ends_at_its_limit_and_reports_the_holder,
-    a_dropped_guard_gives_the_lock_back,
+    a_dropped_guard_releases_the_lock,
     tasks_of_a_process_are_served_in_order,
     processes_are_served_in_order,
     a_process_has_one_queue_entry_per_lock,
@@ -45,8 +45,8 @@ on_every_store! {
     a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next,
     a_watchdog_renews_as_often_as_it_may,
     an_extend_reaches_the_cap_and_not_beyond,
-    a_shutdown_gives_everything_back,
-    a_dropped_shutdown_goes_on,
+    a_shutdown_releases_everything,
+    a_dropped_shutdown_continues,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -141,7 +141,7 @@ async fn waiting_ends_at_its_limit_and_reports_the_holder(store: &TestStore) {
     for by_setting in [false, true] {
         let start = Instant::now();
         let missed = if by_setting {
-            b.clone().wait(120 * MS).acquire().await
+            b.clone().max_wait(120 * MS).acquire().await
         } else {
             b.acquire_timeout(120 * MS).await
         };
@@ -155,7 +155,7 @@ async fn waiting_ends_at_its_limit_and_reports_the_holder(store: &TestStore) {
     assert!(status.held);
 }
 
-async fn a_dropped_guard_gives_the_lock_back(store: &TestStore) {
+async fn a_dropped_guard_releases_the_lock(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a1, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
     drop(a1.acquire().await.expect("acquired"));
@@ -386,7 +386,7 @@ async fn a_retry_policy_gives_up_after_its_tries(store: &TestStore) {
     let polling = b.mutex("m").expect("a good name").retry(RetryPolicy::constant(20 * MS).tries(4));
     let start = Instant::now();
     let missed = polling.acquire().await;
-    assert!(matches!(missed, Err(AcquireError::OutOfTries { .. })), "{missed:?}");
+    assert!(matches!(missed, Err(AcquireError::RetriesExhausted { .. })), "{missed:?}");
     assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
     assert_eq!(polling.inspect().await.expect("an answer").waiting, 0, "a caller that polls does not queue");
     let polling = polling.retry(RetryPolicy::exponential(5 * MS, 20 * MS));
@@ -662,7 +662,10 @@ async fn a_watchdog_renews_as_often_as_it_may(store: &TestStore) {
         tokio::time::sleep(5 * MS).await;
     }
     let extended = guard.extend().await;
-    assert!(matches!(extended, Err(ExtendError::Capped { left }) if left <= 600 * MS), "{extended:?}");
+    assert!(
+        matches!(extended, Err(ExtendError::Capped { remaining: left }) if left <= 600 * MS),
+        "{extended:?}"
+    );
     assert_eq!(guard.lost().await.reason, LostReason::Capped);
     // Two renewals, each after a third of the lease, and then a whole lease.
     assert!(start.elapsed() >= 950 * MS, "{:?}", start.elapsed());
@@ -688,7 +691,10 @@ async fn an_extend_reaches_the_cap_and_not_beyond(store: &TestStore) {
     guard.extend_to(5_000 * MS).await.expect("it is before the cap");
     assert!(!guard.is_capped());
     let beyond = guard.extend_to(20_000 * MS).await;
-    assert!(matches!(beyond, Err(ExtendError::Capped { left }) if left <= 10_000 * MS), "{beyond:?}");
+    assert!(
+        matches!(beyond, Err(ExtendError::Capped { remaining: left }) if left <= 10_000 * MS),
+        "{beyond:?}"
+    );
     guard.extend().await.expect("up to the cap");
     assert!(guard.is_capped());
     assert!(guard.valid_until() >= before + 10_000 * MS && guard.valid_until() <= cap);
@@ -700,7 +706,7 @@ async fn an_extend_reaches_the_cap_and_not_beyond(store: &TestStore) {
     assert!(matches!(none, Err(AcquireError::Lease(_))), "{none:?}");
 }
 
-async fn a_shutdown_gives_everything_back(store: &TestStore) {
+async fn a_shutdown_releases_everything(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let name = |n: usize| format!("m{n}");
     let mut guards = Vec::new();
@@ -766,7 +772,7 @@ async fn a_shutdown_gives_everything_back(store: &TestStore) {
     theirs.release().await.expect("released");
 }
 
-async fn a_dropped_shutdown_goes_on(store: &TestStore) {
+async fn a_dropped_shutdown_continues(store: &TestStore) {
     let (client, other) = (store.client("a").await, store.client("b").await);
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     {

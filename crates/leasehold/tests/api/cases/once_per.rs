@@ -54,14 +54,14 @@ async fn one_instance_runs_and_a_late_one_continues(store: &TestStore) {
     let text = contention.to_string();
     assert!(text.starts_with(&format!("left resting by instance {} for ", ran[0])), "{text}");
     let status = late.inspect().await.expect("an answer");
-    assert!(status.held && status.rests && status.session.is_none(), "{status:?}");
+    assert!(status.held && status.in_cooldown && status.session.is_none(), "{status:?}");
     assert!(status.remaining.is_some_and(|left| left <= HOUR && left > HOUR / 2), "{status:?}");
 }
 
 /// The period counts from when the run was granted, however long the work took.
 async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let (a, b) = (once(&a, 1_500 * MS).at_most(HOUR), once(&b, 1_500 * MS).at_most(HOUR));
+    let (a, b) = (once(&a, 1_500 * MS).max_duration(HOUR), once(&b, 1_500 * MS).max_duration(HOUR));
     let begun = Instant::now();
     let first = start(&a).await;
     let given = Instant::now();
@@ -78,29 +78,29 @@ async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore
     // The server's clock counts whole milliseconds.
     assert!(begun.elapsed() + 2 * MS >= 1_500 * MS, "too soon: {:?}", begun.elapsed());
     assert!(second.fencing_token() > fence);
-    second.give_up().await.expect("given up");
+    second.release().await.expect("given up");
 }
 
 async fn a_run_longer_than_its_period_blocks_no_other_after_it(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let turn = start(&once(&a, 100 * MS).at_most(HOUR)).await;
+    let turn = start(&once(&a, 100 * MS).max_duration(HOUR)).await;
     tokio::time::sleep(150 * MS).await;
     assert!(is_taken(&once(&b, 100 * MS)).await, "the work goes on");
     turn.check().expect("its turn lasts");
     turn.finish().await.expect("finished");
-    start(&once(&b, 100 * MS)).await.give_up().await.expect("given up");
+    start(&once(&b, 100 * MS)).await.release().await.expect("given up");
 }
 
 async fn an_abandoned_run_frees_its_period_at_once(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    start(&once(&a, HOUR)).await.give_up().await.expect("given up");
+    start(&once(&a, HOUR)).await.release().await.expect("given up");
     start(&once(&b, HOUR)).await.finish().await.expect("finished");
     assert!(is_taken(&once(&a, HOUR)).await);
 }
 
 /// The instance that runs disappears: no other instance runs before the period is over.
 async fn a_finished_period_outlives_its_client(store: &TestStore) {
-    let short = store.builder().label("short").session(Duration::from_secs(1)).connect().await;
+    let short = store.builder().label("short").session_ttl(Duration::from_secs(1)).connect().await;
     let short = short.expect("the store of a case can be reached");
     drop(start(&once(&short, HOUR)).await);
     short.shutdown(LIMIT).await.expect("nothing is left");
@@ -108,7 +108,7 @@ async fn a_finished_period_outlives_its_client(store: &TestStore) {
     tokio::time::sleep(1_200 * MS).await;
     let other = once(&store.client("other").await, HOUR);
     assert!(is_taken(&other).await);
-    assert!(!other.inspect().await.expect("an answer").rests, "the work has not been reported as done");
+    assert!(!other.inspect().await.expect("an answer").in_cooldown, "the work has not been reported as done");
 }
 
 /// A waiter for the lock is not granted it during the rest of the period, and acquires it afterwards.
@@ -140,7 +140,7 @@ async fn no_late_request_about_the_hold_ends_or_lengthens_the_rest(store: &TestS
     copy.attach(&client).await.expect_err("it is over");
     let status = lock.inspect().await.expect("an answer");
     assert!(
-        status.rests && status.remaining.is_some_and(|left| left <= Duration::from_secs(30)),
+        status.in_cooldown && status.remaining.is_some_and(|left| left <= Duration::from_secs(30)),
         "{status:?}"
     );
     assert!(status.remaining.is_some_and(|left| left > Duration::from_secs(10)), "{status:?}");
@@ -150,9 +150,9 @@ async fn a_rest_can_be_ended_by_force(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     start(&once(&a, HOUR)).await.finish().await.expect("finished");
     let details = mutex(&b).inspect_full().await.expect("an answer");
-    assert!(details.status.rests && details.behind.is_none());
-    mutex(&b).force_release(details.seen.expect("it rests")).await.expect("freed");
-    start(&once(&b, HOUR)).await.give_up().await.expect("given up");
+    assert!(details.status.in_cooldown && details.holder_session.is_none());
+    mutex(&b).force_release(details.observed.expect("it rests")).await.expect("freed");
+    start(&once(&b, HOUR)).await.release().await.expect("given up");
 }
 
 /// A run that was begun is undone: another instance can run.
@@ -186,7 +186,7 @@ async fn finish_cancelled_at_every_await(store: &TestStore) {
             }
             // A request in flight may still arrive.
             a.flush().await;
-            while let Some(seen) = other.inspect_full().await.expect("an answer").seen {
+            while let Some(seen) = other.inspect_full().await.expect("an answer").observed {
                 let _ = other.force_release(seen).await;
             }
         },
@@ -201,7 +201,7 @@ async fn run_cancelled_at_every_await(store: &TestStore) {
         || async { one.run(async |_| tokio::task::yield_now().await).await.expect("an answer") },
         async |_| {
             a.flush().await;
-            while let Some(seen) = other.inspect_full().await.expect("an answer").seen {
+            while let Some(seen) = other.inspect_full().await.expect("an answer").observed {
                 let _ = other.force_release(seen).await;
             }
         },

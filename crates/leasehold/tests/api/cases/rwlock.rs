@@ -143,7 +143,7 @@ async fn readers_that_waited_go_in_together(store: &TestStore) {
 
 async fn an_owner_reads_again_past_a_waiting_writer(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     let lock = rwlock(&a).owned_by(&owner);
     let outer = lock.read().await.expect("acquired");
     let waiting = tokio::spawn({
@@ -170,7 +170,7 @@ async fn an_owner_reads_again_past_a_waiting_writer(store: &TestStore) {
 /// Failure row 28.
 async fn what_would_wait_for_itself_fails_at_once(store: &TestStore) {
     let a = store.client("a").await;
-    let lock = rwlock(&a).owned_by(&a.owner());
+    let lock = rwlock(&a).owned_by(&a.new_owner());
     let impossible = |error: &AcquireError| {
         matches!(error, AcquireError::Impossible(Refused::WouldDeadlock | Refused::NothingToUpgrade))
     };
@@ -278,7 +278,7 @@ async fn a_live_reader_does_not_keep_a_dead_one(store: &TestStore) {
     tokio::time::sleep(1200 * MS).await;
     kept.check().expect("renewed");
     let status = lock.inspect().await.expect("an answer");
-    assert_eq!(status.sharers.len(), 1, "{status:?}");
+    assert_eq!(status.shared_holders.len(), 1, "{status:?}");
     kept.release().await.expect("released");
     rwlock(&dying)
         .try_write()
@@ -309,9 +309,9 @@ async fn the_status_lists_all_shared_holders(store: &TestStore) {
     let second = rwlock(&b).upgradable_read().await.expect("acquired");
     let status = rwlock(&b).inspect().await.expect("an answer");
     let holders: Vec<_> = status
-        .sharers
+        .shared_holders
         .iter()
-        .map(|sharer| (sharer.holder.clone().expect("a label"), sharer.mode, sharer.fence.expect("a token")))
+        .map(|sharer| (sharer.label.clone().expect("a label"), sharer.mode, sharer.fence.expect("a token")))
         .collect();
     assert_eq!(
         holders,
@@ -320,7 +320,7 @@ async fn the_status_lists_all_shared_holders(store: &TestStore) {
             ("reader b".to_owned(), LockMode::Upgradable, second.fencing_token()),
         ]
     );
-    assert_eq!(status.sharers[0].owner.as_ref(), Some(&owner));
+    assert_eq!(status.shared_holders[0].owner.as_ref(), Some(&owner));
     let missed = rwlock(&a).write_timeout(30 * MS).await.expect_err("two have it");
     assert!(missed.to_string().contains("held by reader "), "{missed}");
     first.release().await.expect("released");

@@ -19,9 +19,9 @@ on_every_store! {
     permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
-    a_dropped_permit_is_given_back,
-    a_shutdown_gives_permits_back,
-    one_hold_is_freed_by_force_and_no_other,
+    a_dropped_permit_is_released,
+    a_shutdown_releases_permits,
+    one_hold_is_force_released_and_no_other,
     acquiring_permits_cancelled_at_every_await,
     waiting_for_permits_cancelled_at_every_await,
     releasing_permits_cancelled_at_every_await,
@@ -83,7 +83,7 @@ async fn several_permits_are_acquired_at_once_or_none(store: &TestStore) {
     let one = b.try_acquire().await.expect("an answer").granted().expect("one is left");
     assert!(one.fencing_token() > two.fencing_token());
     let status = b.inspect().await.expect("an answer");
-    assert_eq!((status.taken(), status.limit, status.sharers.len()), (3, Some(3), 2));
+    assert_eq!((status.taken(), status.limit, status.shared_holders.len()), (3, Some(3), 2));
     assert!(status.ours && status.held);
     one.release().await.expect("released");
     two.release().await.expect("released");
@@ -215,7 +215,7 @@ async fn a_watchdog_keeps_permits_and_a_lease_ends(store: &TestStore) {
     kept.release().await.expect("released");
 }
 
-async fn a_dropped_permit_is_given_back(store: &TestStore) {
+async fn a_dropped_permit_is_released(store: &TestStore) {
     let client = store.client("a").await;
     let semaphore = semaphore(&client, 1);
     drop(semaphore.acquire().await.expect("acquired"));
@@ -224,7 +224,7 @@ async fn a_dropped_permit_is_given_back(store: &TestStore) {
     again.release().await.expect("released");
 }
 
-async fn a_shutdown_gives_permits_back(store: &TestStore) {
+async fn a_shutdown_releases_permits(store: &TestStore) {
     let (ending, other) = (store.client("ending").await, store.client("other").await);
     let (all, other) = (semaphore(&ending, 3), semaphore(&other, 3));
     let held = (all.acquire().await.expect("acquired"), all.acquire_many(2).await.expect("acquired"));
@@ -249,14 +249,14 @@ async fn a_shutdown_gives_permits_back(store: &TestStore) {
         .expect("released");
 }
 
-async fn one_hold_is_freed_by_force_and_no_other(store: &TestStore) {
+async fn one_hold_is_force_released_and_no_other(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (mine, theirs) = (semaphore(&a, 2), semaphore(&b, 2));
     let (first, second) =
         (mine.acquire().await.expect("acquired"), theirs.acquire().await.expect("acquired"));
     let status = theirs.inspect().await.expect("an answer");
-    let of_first = status.sharers.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
-    let seen = of_first.and_then(leasehold::SharedHolder::seen).expect("the holder is reported");
+    let of_first = status.shared_holders.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
+    let seen = of_first.and_then(leasehold::SharedHolder::observed).expect("the holder is reported");
     theirs.force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("reported by a message");
     assert_eq!(lost.reason, LostReason::ForceReleased);

@@ -166,7 +166,7 @@ async fn row_35_every_kind_is_released_while_its_slot_moves() {
     one.release().await.expect("released");
     arrives(moved);
     let status = permits.inspect().await.expect("an answer");
-    assert_eq!(status.sharers.len(), 1, "{status:?}");
+    assert_eq!(status.shared_holders.len(), 1, "{status:?}");
     other.release().await.expect("released");
 
     let library = ours.rwlock("library").expect("a good name");

@@ -20,7 +20,7 @@ fn start(server: &RedisServer, name: &str, session: Duration) -> Worker {
 }
 
 async fn live(server: &RedisServer, session: Duration) -> Client {
-    Client::builder(server.url()).session(session).connect().await.expect("the server can be reached")
+    Client::builder(server.url()).session_ttl(session).connect().await.expect("the server can be reached")
 }
 
 /// Kills twenty holders with leases of a minute at different moments and returns how long the next client waited for
@@ -139,7 +139,7 @@ async fn row_23_fifty_dead_in_the_queue_cost_no_more_than_one() {
     assert!(killed.elapsed() < session + S, "{:?}", killed.elapsed());
     guard.release().await.expect("released");
     assert_eq!(mutex.inspect().await.expect("an answer").waiting, 0);
-    let ours = next.session().to_string();
+    let ours = next.session_id().to_string();
     let begun = Instant::now();
     loop {
         let left = sessions_in_keys(&server);
@@ -232,7 +232,7 @@ fn a_worker_that_holds() {
     let session = Duration::from_millis(env("LEASEHOLD_TEST_SESSION_MS").parse().expect("a number"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let client = runtime.block_on(async {
-        Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await.expect("connected")
+        Client::builder(env("LEASEHOLD_TEST_URL")).session_ttl(session).connect().await.expect("connected")
     });
     let mutex = client.mutex(env("LEASEHOLD_TEST_NAME")).expect("a good name").lease(LIMIT);
     let mut guard = runtime.block_on(mutex.acquire()).expect("acquired");

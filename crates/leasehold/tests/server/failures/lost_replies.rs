@@ -112,7 +112,7 @@ async fn row_5_a_release_cut_short_is_carried_on() {
 
 /// Row 6: the same if the caller is cancelled before or during its release.
 #[tokio::test]
-async fn row_6_a_cancelled_caller_gives_the_lock_back() {
+async fn row_6_a_cancelled_caller_releases_the_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
@@ -174,7 +174,7 @@ async fn a_connection_that_breaks_while_it_greets_is_replaced() {
 /// A hold counts as spent once its release was first sent: the next local waiter gets a hold of its own, even if the
 /// reply to the release is lost.
 #[tokio::test]
-async fn a_hold_whose_release_was_sent_is_never_handed_on() {
+async fn a_hold_whose_release_was_sent_is_never_handed_off() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));

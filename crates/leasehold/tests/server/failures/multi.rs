@@ -243,7 +243,7 @@ fn a_worker_that_holds_several() {
     let session = Duration::from_millis(env("LEASEHOLD_TEST_SESSION_MS").parse().expect("a number"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await;
+        let client = Client::builder(env("LEASEHOLD_TEST_URL")).session_ttl(session).connect().await;
         let guard = all(&client.expect("connected")).acquire().await.expect("acquired");
         Worker::report("held");
         let _ = Worker::receive();

@@ -161,7 +161,7 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
         let error = client
             .mutex("job")
             .expect("a good name")
-            .wait(waited)
+            .max_wait(waited)
             .acquire()
             .await
             .expect_err("three are gone");
@@ -289,7 +289,7 @@ async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [Re
         QuorumConfig::of(nodes).expect("a quorum").min_uptime(uptime).node_timeout(Duration::from_secs(1));
     let store = RedisStore::connect_quorum(config).await.expect("a majority");
     let client = Client::with_store(store).watchdog_lease(uptime).connect().await.expect("connected");
-    (client.mutex("job").expect("a name").wait(Duration::from_secs(60)), single)
+    (client.mutex("job").expect("a name").max_wait(Duration::from_secs(60)), single)
 }
 
 /// A node may be a primary monitored by Sentinels. After a failover the client uses the new primary, which votes
@@ -364,7 +364,7 @@ async fn the_first_lease_of_a_quorum_ends_the_hold_of_a_dead_process() {
     dead.expect("held", LIMIT).expect("it has the lock");
     dead.kill().expect("killed");
     let client = client(&url).await;
-    let mutex = client.mutex("job").expect("a name").wait(Duration::from_secs(60));
+    let mutex = client.mutex("job").expect("a name").max_wait(Duration::from_secs(60));
     mutex.acquire().await.expect("its lease has ended").release().await.expect("released");
 }
 

@@ -35,12 +35,12 @@ async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = client(&server.url()).await;
-    let other = lock(&other, &other.owner());
+    let other = lock(&other, &other.new_owner());
     let lose = || proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
         let a = client(&proxy.url()).await;
-        let owner = a.owner();
+        let owner = a.new_owner();
         let ours = lock(&a, &owner);
         lose();
         let outer = within(5 * S, ours.acquire()).await.expect("acquired by asking again");
@@ -66,7 +66,7 @@ async fn row_2_a_re_entry_without_an_answer_is_undone() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, other) = (quick(&proxy.url(), 300 * MS, 30 * S).await, client(&server.url()).await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     // Acquired by another process, so that keeping the entry needs no connection of the failing client.
     let travelled = Owner::from_header(owner.to_header()).expect("our own header");
     let outer = lock(&other, &travelled).acquire().await.expect("acquired");
@@ -91,7 +91,7 @@ async fn row_2_entries_sent_twice_count_once() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, other) = (client(&proxy.url()).await, client(&server.url()).await);
-    let (owner, other) = (a.owner(), lock(&other, &other.owner()));
+    let (owner, other) = (a.new_owner(), lock(&other, &other.new_owner()));
     let ours = lock(&a, &owner);
     proxy.duplicate_requests(command("EVALSHA"));
     for _ in 0..10 {
@@ -120,7 +120,7 @@ async fn row_3_no_entry_is_resent_behind_our_back() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = sessionless(&proxy.url()).await;
     // A lease that the test reaches without an extension.
-    let ours = lock(&ours, &ours.owner()).lease(2_900 * MS);
+    let ours = lock(&ours, &ours.new_owner()).lease(2_900 * MS);
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
     let outer = ours.acquire().await.expect("acquired");
@@ -139,7 +139,7 @@ async fn row_3_no_entry_is_resent_behind_our_back() {
 async fn row_14_a_hung_owner_does_not_keep_the_lock() {
     let server = server();
     let (a, other) = (quick(&server.url(), 2 * S, 600 * MS).await, client(&server.url()).await);
-    let (ours, other) = (lock(&a, &a.owner()), lock(&other, &other.owner()));
+    let (ours, other) = (lock(&a, &a.new_owner()), lock(&other, &other.new_owner()));
     let outer = ours.clone().max_hold(1_500 * MS).acquire().await.expect("acquired");
     let inner = ours.clone().max_renewals(2).acquire().await.expect("entered");
     let start = Instant::now();
@@ -161,7 +161,7 @@ async fn row_14_a_hung_owner_does_not_keep_the_lock() {
 async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
     let server = server();
     let (a, b) = (sessionless(&server.url()).await, sessionless(&server.url()).await);
-    let (ours, other) = (lock(&a, &a.owner()), lock(&b, &b.owner()));
+    let (ours, other) = (lock(&a, &a.new_owner()), lock(&b, &b.new_owner()));
     let stale = ours.clone().lease(300 * MS).acquire().await.expect("acquired");
     let theirs = within(3 * S, other.clone().lease(60 * S).acquire()).await.expect("the lease has ended");
     stale.check().expect_err("it is over");
@@ -200,7 +200,7 @@ async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
 async fn row_17_tasks_of_one_handle_have_their_own_entries() {
     let server = server();
     let (a, b) = (sessionless(&server.url()).await, client(&server.url()).await);
-    let (owner, other) = (a.owner(), lock(&b, &b.owner()));
+    let (owner, other) = (a.new_owner(), lock(&b, &b.new_owner()));
     let handle = std::sync::Arc::new(lock(&a, &owner));
     let enter = async |lease| {
         let handle = std::sync::Arc::clone(&handle);
@@ -235,11 +235,11 @@ async fn row_17_tasks_of_one_handle_have_their_own_entries() {
 async fn row_28_a_re_entry_does_not_wait_for_itself() {
     let server = server();
     let (a, b) = (client(&server.url()).await, client(&server.url()).await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     let ours = lock(&a, &owner);
     let outer = ours.acquire().await.expect("acquired");
     let waiting = [&a, &b].map(|client| {
-        let lock = lock(client, &client.owner());
+        let lock = lock(client, &client.new_owner());
         tokio::spawn(async move { lock.acquire().await.expect("acquired").release().await })
     });
     // A process has one entry in the store's queue; its other waiters wait in the process's own queue.
@@ -285,7 +285,7 @@ async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
     let mut dead = start(&server, session);
     let owner = Owner::new(dead.expect("held by ", LIMIT).expect("it has entered")).expect("an owner");
     let next = client(&server.url()).await;
-    let (ours, other) = (lock(&live, &owner).lease(60 * S), lock(&next, &next.owner()));
+    let (ours, other) = (lock(&live, &owner).lease(60 * S), lock(&next, &next.new_owner()));
     let kept = ours.acquire().await.expect("entered");
     assert_eq!((kept.count(), counted(&server, &owner)), (3, 3));
     let waiter = tokio::spawn({
@@ -319,7 +319,7 @@ async fn row_10_a_suspended_owner_has_lost_all_entries() {
     let live = client(&server.url()).await;
     let mut holder = start(&server, session);
     holder.expect("held by ", LIMIT).expect("it has entered");
-    let other = lock(&live, &live.owner());
+    let other = lock(&live, &live.new_owner());
     holder.stop().expect("stopped");
     let next = within(session + 2 * S, other.acquire()).await.expect("acquired");
     holder.send("check").expect("the worker receives the command");
@@ -342,10 +342,10 @@ fn a_worker_that_enters_twice() {
     let session = Duration::from_millis(env("LEASEHOLD_TEST_SESSION_MS").parse().expect("a number"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = Client::builder(env("LEASEHOLD_TEST_URL")).session(session).connect().await;
+        let client = Client::builder(env("LEASEHOLD_TEST_URL")).session_ttl(session).connect().await;
         let client = client.expect("connected");
         // An owner of this process: an owner received from elsewhere lives by its lease alone.
-        let lock = lock(&client, &client.owner());
+        let lock = lock(&client, &client.new_owner());
         let mut guards = Vec::new();
         for _ in 0..2 {
             guards.push(lock.acquire().await.expect("acquired"));

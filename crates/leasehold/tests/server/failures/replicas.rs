@@ -47,7 +47,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
         let guard = lock.acquire().await.expect("acquired");
         // The replica has acknowledged the hold, so there is no need to poll.
         let there = replica.cli(&["GET", "m"]).expect("a reply");
-        assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session().to_string()));
+        assert_eq!(there.text().map(|token| &token[..16]), Some(&*ours.session_id().to_string()));
         guard.release().await.expect("released");
     }
     replica.stop().expect("stopped");
@@ -64,7 +64,7 @@ async fn row_30_an_acquire_counts_once_a_replica_has_it() {
 async fn row_30_no_kind_of_lock_is_acquired_without_the_replica() {
     let (primary, replica) = pair().await;
     let ours = careful(&primary, S).await;
-    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.owner());
+    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.new_owner());
     let permits = ours.semaphore("s", 3).expect("a name");
     let shared = ours.rwlock("w").expect("a name");
     let both = ours.multi_mutex(["a", "b"]).expect("names");

@@ -129,7 +129,7 @@ async fn nothing_is_left(server: &RedisServer) {
     all.release().await.expect("released");
     let status = semaphore.inspect().await.expect("an answer");
     assert_eq!((status.taken(), status.waiting, status.limit), (0, 0, Some(PERMITS)));
-    let ours = own.session().to_string();
+    let ours = own.session_id().to_string();
     until("no key of the dead is left", LIMIT, async || {
         let keys = words(server, &["KEYS", "*"]);
         assert!(!keys.contains(&"permits".to_owned()), "the lock's own key went with its last hold");
@@ -166,7 +166,7 @@ fn a_worker_that_takes_permits() {
     let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let client = Client::builder(&url).session(2 * S).connect().await.expect("connected");
+        let client = Client::builder(&url).session_ttl(2 * S).connect().await.expect("connected");
         let semaphore = client.semaphore("permits", PERMITS).expect("a good name");
         loop {
             let permit = semaphore.acquire().await.expect("acquired");

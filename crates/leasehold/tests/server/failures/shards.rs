@@ -41,7 +41,8 @@ fn mutex(client: &Client, name: &str) -> Mutex {
 async fn a_suspended_shard_affects_its_own_locks_only() {
     let servers = boot();
     let names = names(&servers).await;
-    let builder = || Client::builder(url(&servers)).session(S).call_timeout(300 * MS).watchdog_lease(3 * S);
+    let builder =
+        || Client::builder(url(&servers)).session_ttl(S).call_timeout(300 * MS).watchdog_lease(3 * S);
     let (ours, theirs) =
         (builder().connect().await.expect("they run"), builder().connect().await.expect("they run"));
     let mut held = Vec::new();
@@ -167,7 +168,7 @@ async fn a_client_is_one_session_on_all_shards() {
         loop {
             let sessions = client.sessions().await.expect("a list");
             let [session] = &sessions[..] else { panic!("{sessions:?}") };
-            assert_eq!(session.session, client.session());
+            assert_eq!(session.id, client.session_id());
             if session.locks.len() == names.len() {
                 return;
             }

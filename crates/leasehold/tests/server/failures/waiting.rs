@@ -115,7 +115,7 @@ async fn row_44_a_forged_message_gives_nothing() {
         async move { mutex.acquire().await.expect("acquired") }
     });
     until_waiting(&holder, 1).await;
-    let mailbox = format!("leasehold:mailbox:{}", waiting.session());
+    let mailbox = format!("leasehold:mailbox:{}", waiting.session_id());
     for n in 0..200 {
         let forged = match n % 4 {
             0 => format!("grant 00000000{n:016x} 9007199254740991"),
@@ -274,6 +274,11 @@ async fn a_lock_without_an_expiry_gets_one_on_request() {
         Some(-1),
         "the client was not configured to set an expiry"
     );
-    let guard = ours.clone().adopt(300 * MS).acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
+    let guard = ours
+        .clone()
+        .expire_foreign(300 * MS)
+        .acquire_timeout(Duration::from_secs(5))
+        .await
+        .expect("acquired");
     guard.release().await.expect("released");
 }

@@ -1,20 +1,18 @@
 //! Local hand-off: hands a hold whose guard was released to the next waiter, keeps it for later acquisitions, or
 //! returns it to the store.
 //!
-//! How often a hold may change hands, and with which fencing tokens, is up to the core's [`Cohort`]; renewing it and
-//! consulting the store is up to the keeper.
+//! A hold without a guard that stays in the process is *idle*. How often a hold may change hands, and with which
+//! fencing tokens, is up to the core's [`Cohort`]; renewing it and consulting the store is up to the keeper.
 //!
-//! 1. A kept hold occupies its lock entry, so that no task sends a request meanwhile. It has no holder: the task at
+//! 1. An idle hold occupies its lock entry, so that no task sends a request meanwhile. It has no holder: the task at
 //!    the front takes it, and owns it only once the keeper agrees.
-//! 2. Exactly one party is responsible for returning a kept hold: the front; or, with an empty queue, the keeper,
+//! 2. Exactly one party is responsible for returning an idle hold: the front; or, with an empty queue, the keeper,
 //!    which checks the entry when the time is over; or the last task to leave the queue.
-//! 3. A hold is handed on only to a request that it satisfies: same value, session and liveness.
+//! 3. A hold is handed off only to a request that it satisfies: same value, session and liveness.
 //! 4. While the store is consulted, the front only waits for the reply. It always comes, or the hold is lost.
 
 use super::{CurrentHold, LockEntry, State, WaiterAction};
-use crate::engine::hold::{Hold, HoldEvents};
-use crate::engine::keeper::keep_id::KeepId;
-use crate::engine::local::reservation::{Call, Heard, Rest};
+use crate::engine::hold::{AfterReserve, Hold, HoldEvents, IdleCheck, KeepId, ReserveRequest};
 use crate::engine::session::Session;
 use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
 use leasehold_core::machine::contender::{AcquireTerms, Grant};
@@ -28,295 +26,292 @@ pub(crate) struct ReleasePolicy {
     /// Set to leave the lock free at every n-th release by this process.
     pub(crate) free_every: Option<u32>,
     /// How long it is kept for later acquisitions of this process if the queue is empty.
-    pub(crate) keep_for: Option<Duration>,
+    pub(crate) max_idle: Option<Duration>,
 }
 
 impl ReleasePolicy {
     /// Returns it to the store in any case.
-    pub(crate) const TO_STORE: Self = Self { free_every: Some(1), keep_for: None };
+    pub(crate) const TO_STORE: Self = Self { free_every: Some(1), max_idle: None };
 }
 
 /// Hand-off state of the hold that the store granted to this process.
-pub(in crate::engine) struct Handoff {
-    pub(in crate::engine) hold: HoldId,
+pub(super) struct Handoff {
+    pub(super) hold: HoldId,
     cohort: Cohort,
-    /// Set while the hold is kept (1).
-    kept: Option<KeepId>,
+    /// Set while the hold is idle (1).
+    idle: Option<KeepId>,
     /// Set while the store is consulted (4).
-    calling: bool,
-    /// Set from the store's reply until the hold is handed on.
-    answered: bool,
+    reserving: bool,
+    /// Set from the store's reply until the hold is handed off.
+    reserve_answered: bool,
     /// How long and since when it is kept with an empty queue.
-    keep_for: Option<Duration>,
-    rests_since: Moment,
-    /// When the keeper checks the entry, if at all: never after a kept hold must be returned.
-    watched: Option<Moment>,
+    max_idle: Option<Duration>,
+    idle_since: Moment,
+    /// When the keeper checks the entry, if at all: never after an idle hold must be returned.
+    check_at: Option<Moment>,
 }
 
-/// The follow-up actions for a hold that is kept.
-pub(in crate::engine) struct Passed {
+/// The follow-up actions for a hold that has become idle.
+pub(in crate::engine) struct KeptLocally {
     /// The request to send to the store.
-    pub(in crate::engine) call: Option<Call>,
+    pub(in crate::engine) reserve: Option<ReserveRequest>,
     /// When the keeper must check the entry.
-    pub(in crate::engine) watch: Option<Moment>,
+    pub(in crate::engine) check_at: Option<Moment>,
 }
 
 impl Handoff {
-    /// State for a newly granted hold; `None` if this kind of hold is not handed on.
-    pub(in crate::engine) fn of(lock: &Lock, grant: &Grant, now: Moment, last_in_line: u64) -> Option<Self> {
+    /// State for a newly granted hold; `None` if this kind of hold is not handed off.
+    pub(super) fn of(lock: &Lock, grant: &Grant, now: Moment, last_waiter: u64) -> Option<Self> {
         let is_plain = lock.kind.supports_handoff() && grant.claim.value.is_none();
         is_plain.then(|| Self {
             hold: grant.claim.hold,
-            cohort: Cohort::new(now, grant.others_wait, last_in_line),
-            kept: None,
-            calling: false,
-            answered: false,
-            keep_for: None,
-            rests_since: now,
-            watched: None,
+            cohort: Cohort::new(now, grant.others_wait, last_waiter),
+            idle: None,
+            reserving: false,
+            reserve_answered: false,
+            max_idle: None,
+            idle_since: now,
+            check_at: None,
         })
     }
 
     /// The request to send to the store, unless one is in flight.
-    fn call(&mut self, lease: Option<Duration>) -> Option<Call> {
-        let asked = std::mem::replace(&mut self.calling, true);
-        (!asked).then_some(Call { lease, tell: self.keep_for.is_some() })
+    fn reserve(&mut self, lease: Option<Duration>) -> Option<ReserveRequest> {
+        let in_flight = std::mem::replace(&mut self.reserving, true);
+        (!in_flight).then_some(ReserveRequest { lease, notify_wanted: self.max_idle.is_some() })
     }
 }
 
 /// How much time a hold must have left for this lease: with less, it is extended before the hand-off.
-fn least(lease: Duration) -> Duration {
+fn min_remaining(lease: Duration) -> Duration {
     lease.min(FIRST_LEASE) * 9 / 10
 }
 
 /// Whether a hold satisfies these terms (3).
-fn fits(hold: &Hold, terms: &AcquireTerms) -> bool {
-    terms.value.is_none() && terms.mode == LockMode::Exclusive && terms.liveness == hold.session.life
+fn satisfies(hold: &Hold, terms: &AcquireTerms) -> bool {
+    terms.value.is_none() && terms.mode == LockMode::Exclusive && terms.liveness == hold.session.liveness
 }
 
 impl LockEntry {
     /// Keeps a released hold for the next waiter or for later acquisitions. `None` if it must be released at the
     /// store.
-    pub(in crate::engine) fn pass_on(
+    pub(in crate::engine) fn keep_locally(
         &self,
         hold: &Arc<Hold>,
         keep: KeepId,
-        parting: ReleasePolicy,
+        policy: ReleasePolicy,
         now: Moment,
-    ) -> Option<Passed> {
+    ) -> Option<KeptLocally> {
         let mut state = self.state();
         let state = &mut *state;
-        let occupant = state.occupants.get(&hold.claim.hold)?;
-        let is_there = Arc::ptr_eq(&occupant.hold, hold) && !occupant.leaving && now < hold.valid_until();
+        let current = state.holds.get(&hold.claim.hold)?;
+        let is_held = Arc::ptr_eq(&current.hold, hold) && !current.releasing && now < hold.valid_until();
         let releases = state.releases.wrapping_add(1);
-        let lies_free = parting.free_every.is_some_and(|every| releases.is_multiple_of(every.max(1)));
-        if !is_there || lies_free || state.closed || hold.session.id != state.contender.session() {
+        let is_freed = policy.free_every.is_some_and(|every| releases.is_multiple_of(every.max(1)));
+        if !is_held || is_freed || state.closed || hold.session.id != state.contender.session() {
             return None;
         }
-        let passing = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold)?;
-        passing.keep_for = parting.keep_for;
-        let next = match (state.line.front_id(), state.line.front(), parting.keep_for) {
-            (Some(id), Some(front), _) if front.queue && fits(hold, front) => passing.cohort.decide(now, id),
-            (None, _, Some(_)) => passing.cohort.decide_idle(),
+        let handoff = state.handoff.as_mut().filter(|handoff| handoff.hold == hold.claim.hold)?;
+        handoff.max_idle = policy.max_idle;
+        let decision = match (state.queue.front_id(), state.queue.front(), policy.max_idle) {
+            (Some(id), Some(front), _) if front.queue && satisfies(hold, front) => {
+                handoff.cohort.decide(now, id)
+            }
+            (None, _, Some(_)) => handoff.cohort.decide_idle(),
             _ => HandoffDecision::Release,
         };
-        let call = match next {
+        let reserve = match decision {
             HandoffDecision::Release => return None,
-            HandoffDecision::Reserve => passing.call(None),
+            HandoffDecision::Reserve => handoff.reserve(None),
             HandoffDecision::HandOff => None,
         };
-        hold.pass();
-        (passing.kept, passing.rests_since) = (Some(keep), now);
+        hold.set_idle();
+        (handoff.idle, handoff.idle_since) = (Some(keep), now);
         // Also with tasks in the queue, as they may leave it. The previous holder may have asked for a longer time.
-        let until = parting.keep_for.map(|keep_for| now + keep_for);
-        let watch = until.filter(|until| passing.watched.is_none_or(|watched| *until < watched));
-        passing.watched = watch.or(passing.watched);
+        let until = policy.max_idle.map(|max_idle| now + max_idle);
+        let check_at = until.filter(|until| handoff.check_at.is_none_or(|check_at| *until < check_at));
+        handoff.check_at = check_at.or(handoff.check_at);
         state.releases = releases;
-        state.signal_front();
-        Some(Passed { call, watch })
+        state.queue.signal_front();
+        Some(KeptLocally { reserve, check_at })
     }
 
-    /// Takes a kept hold for a new acquisition, if the queue is empty and the hold satisfies it.
-    pub(in crate::engine) fn take_kept(
+    /// Takes the idle hold for a new acquisition, if the queue is empty and the hold satisfies it.
+    pub(in crate::engine) fn take_idle(
         &self,
         session: &Session,
-        life: Liveness,
+        liveness: Liveness,
         lease: Duration,
         now: Moment,
-    ) -> Option<(Arc<Hold>, KeepId, Option<Call>)> {
+    ) -> Option<(Arc<Hold>, KeepId, Option<ReserveRequest>)> {
         let mut state = self.state();
-        let passing = state.passing.as_ref().filter(|_| state.line.front().is_none() && !state.closed)?;
-        let (keep, hold) = (passing.kept?, &state.occupants.get(&passing.hold)?.hold);
+        let handoff = state.handoff.as_ref().filter(|_| state.queue.front().is_none() && !state.closed)?;
+        let (keep, hold) = (handoff.idle?, &state.holds.get(&handoff.hold)?.hold);
         let ends = hold.kept_until().min(hold.valid_until());
-        let has_come = state.line.last_id() + 1;
-        let fits = hold.session.id == session.id && hold.session.life == life;
-        if !fits
-            || now + least(lease) > ends
-            || passing.cohort.decide(now, has_come) != HandoffDecision::HandOff
+        let new_waiter = state.queue.last_id() + 1;
+        let suits = hold.session.id == session.id && hold.session.liveness == liveness;
+        if !suits
+            || now + min_remaining(lease) > ends
+            || handoff.cohort.decide(now, new_waiter) != HandoffDecision::HandOff
         {
             return None;
         }
         let hold = hold.clone();
-        let (hold, call) = state.hand_out(&hold, now)?;
-        Some((hold, keep, call))
+        let (hold, reserve) = state.hand_off(&hold, now)?;
+        Some((hold, keep, reserve))
     }
 
-    /// Takes the hold that is kept for later acquisitions: none will come.
-    pub(in crate::engine) fn part(&self) -> Option<KeepId> {
-        self.state().part()
+    /// Removes the idle hold: no acquisition will take it.
+    pub(in crate::engine) fn remove_idle(&self) -> Option<KeepId> {
+        self.state().remove_idle()
     }
 }
 
 impl HoldEvents for LockEntry {
-    fn vacate(&self, hold: &Hold) {
-        Self::vacate(self, hold);
+    fn remove_hold(&self, hold: &Hold) {
+        Self::remove_hold(self, hold);
     }
 
     fn handle_reserved(
         &self,
         hold: &Hold,
         reserved: Option<(TokenBlock, bool)>,
-        told: bool,
+        subscribed: bool,
         sent_at: Moment,
-    ) -> Heard {
+    ) -> AfterReserve {
         let mut state = self.state();
-        let last_in_line = state.line.last_id();
-        let Some(passing) = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold) else {
-            return Heard::Noted;
+        let last_waiter = state.queue.last_id();
+        let Some(handoff) = state.handoff.as_mut().filter(|handoff| handoff.hold == hold.claim.hold) else {
+            return AfterReserve::Nothing;
         };
-        (passing.calling, passing.answered) = (false, true);
+        (handoff.reserving, handoff.reserve_answered) = (false, true);
         match reserved {
-            Some(reserved) => passing.cohort.handle_reserved(reserved, told, sent_at, last_in_line),
-            None => passing.cohort.handle_refused(),
+            Some(reserved) => handoff.cohort.handle_reserved(reserved, subscribed, sent_at, last_waiter),
+            None => handoff.cohort.handle_refused(),
         }
-        state.signal_front();
-        if state.is_kept_in_vain() {
-            return Heard::GiveBack;
+        state.queue.signal_front();
+        if state.remove_unwanted_idle() {
+            return AfterReserve::Release;
         }
-        state.ask_to_keep().map_or(Heard::Noted, Heard::Ask)
+        state.reserve_for_idle().map_or(AfterReserve::Nothing, AfterReserve::Request)
     }
 
     fn handle_wanted(&self, hold: &Hold, now: Moment) -> bool {
         let mut state = self.state();
-        let last_in_line = state.line.last_id();
-        let Some(passing) = state.passing.as_mut().filter(|passing| passing.hold == hold.claim.hold) else {
+        let last_waiter = state.queue.last_id();
+        let Some(handoff) = state.handoff.as_mut().filter(|handoff| handoff.hold == hold.claim.hold) else {
             return false;
         };
-        passing.cohort.handle_wanted(now, last_in_line);
-        state.is_kept_in_vain()
+        handoff.cohort.handle_wanted(now, last_waiter);
+        state.remove_unwanted_idle()
     }
 
-    fn end_rest(&self, now: Moment) -> Rest {
+    fn check_idle(&self, now: Moment) -> IdleCheck {
         let mut state = self.state();
-        let in_line = state.line.front().is_some();
-        let Some(passing) = &mut state.passing else { return Rest::InUse };
-        let until = match (passing.kept, passing.keep_for) {
-            (Some(_), Some(keep_for)) if !in_line => passing.rests_since + keep_for,
+        let has_waiters = state.queue.front().is_some();
+        let Some(handoff) = &mut state.handoff else { return IdleCheck::InUse };
+        let until = match (handoff.idle, handoff.max_idle) {
+            (Some(_), Some(max_idle)) if !has_waiters => handoff.idle_since + max_idle,
             _ => {
-                passing.watched = None;
-                return Rest::InUse;
+                handoff.check_at = None;
+                return IdleCheck::InUse;
             }
         };
         if now < until {
-            passing.watched = Some(until);
-            return Rest::Until(until);
+            handoff.check_at = Some(until);
+            return IdleCheck::Until(until);
         }
-        let hold = passing.hold;
-        state.put_out(hold);
-        Rest::Over
+        let hold = handoff.hold;
+        state.remove_hold(hold);
+        IdleCheck::Over
     }
 }
 
 impl State {
-    /// The next action of the front while a hold is kept here.
-    pub(in crate::engine) fn turn_of_the_next(
-        &mut self,
-        id: u64,
-        session: &Session,
-        now: Moment,
-    ) -> Option<WaiterAction> {
-        let passing = self.passing.as_mut().filter(|_| self.line.is_front(id))?;
-        let (keep, hold) = (passing.kept?, self.occupants.get(&passing.hold)?.hold.clone());
-        let terms = self.line.front()?;
-        let is_short = now + least(terms.lease) > hold.kept_until();
-        let next = match passing.cohort.decide(now, id) {
-            _ if hold.session.id != session.id || !fits(&hold, terms) => HandoffDecision::Release,
+    /// The next action of the front while a hold is idle.
+    pub(super) fn poll_handoff(&mut self, id: u64, session: &Session, now: Moment) -> Option<WaiterAction> {
+        let handoff = self.handoff.as_mut().filter(|_| self.queue.is_front(id))?;
+        let (keep, hold) = (handoff.idle?, self.holds.get(&handoff.hold)?.hold.clone());
+        let terms = self.queue.front()?;
+        let is_short = now + min_remaining(terms.lease) > hold.kept_until();
+        let decision = match handoff.cohort.decide(now, id) {
+            _ if hold.session.id != session.id || !satisfies(&hold, terms) => HandoffDecision::Release,
             HandoffDecision::HandOff if is_short => HandoffDecision::Reserve,
-            next => next,
+            decision => decision,
         };
-        match next {
+        match decision {
             // The reply does not allow a hand-off.
-            HandoffDecision::Reserve if passing.answered && !passing.calling => {
-                passing.kept = None;
-                Some(WaiterAction::GiveBack(hold, keep))
+            HandoffDecision::Reserve if handoff.reserve_answered && !handoff.reserving => {
+                handoff.idle = None;
+                Some(WaiterAction::ReleaseIdle(hold, keep))
             }
             HandoffDecision::Release => {
-                passing.kept = None;
-                Some(WaiterAction::GiveBack(hold, keep))
+                handoff.idle = None;
+                Some(WaiterAction::ReleaseIdle(hold, keep))
             }
             HandoffDecision::Reserve => {
                 let lease = is_short.then_some(terms.lease);
-                Some(WaiterAction::Call(keep, passing.call(lease)))
+                Some(WaiterAction::AwaitReserve(keep, handoff.reserve(lease)))
             }
             HandoffDecision::HandOff => {
-                self.line.remove(id);
-                let (hold, call) = self.hand_out(&hold, now)?;
-                Some(WaiterAction::HandedOn(hold, keep, call))
+                self.queue.remove(id);
+                let (hold, reserve) = self.hand_off(&hold, now)?;
+                Some(WaiterAction::HandedOff(hold, keep, reserve))
             }
         }
     }
 
-    /// Hands the kept hold on with the next token. Returns the request to send to the store if tokens run low.
-    fn hand_out(&mut self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<Call>)> {
-        let passing = self.passing.as_mut()?;
-        let fence = passing.cohort.hand_off()?;
-        (passing.kept, passing.answered) = (None, false);
-        let goes_on = self.line.front().is_some() || passing.keep_for.is_some();
-        let call = if goes_on && passing.cohort.should_reserve(now) { passing.call(None) } else { None };
-        let next = Arc::new(hold.handed_on(fence));
-        self.occupants.insert(next.claim.hold, CurrentHold { hold: next.clone(), leaving: false });
-        Some((next, call))
+    /// Hands the idle hold off with the next token. Returns the request to send to the store if tokens run low.
+    fn hand_off(&mut self, hold: &Hold, now: Moment) -> Option<(Arc<Hold>, Option<ReserveRequest>)> {
+        let handoff = self.handoff.as_mut()?;
+        let fence = handoff.cohort.hand_off()?;
+        (handoff.idle, handoff.reserve_answered) = (None, false);
+        let has_next = self.queue.front().is_some() || handoff.max_idle.is_some();
+        let reserve =
+            if has_next && handoff.cohort.should_reserve(now) { handoff.reserve(None) } else { None };
+        let next = Arc::new(hold.handed_off(fence));
+        self.holds.insert(next.claim.hold, CurrentHold { hold: next.clone(), releasing: false });
+        Some((next, reserve))
     }
 
-    /// Whether a hold is kept in vain; if so, removes it.
-    fn is_kept_in_vain(&mut self) -> bool {
-        let Some(passing) = &self.passing else { return false };
-        let in_vain = passing.kept.is_some()
-            && self.line.front().is_none()
-            && passing.cohort.decide_idle() == HandoffDecision::Release;
-        if in_vain {
-            let hold = passing.hold;
-            self.put_out(hold);
+    /// Removes an idle hold that must go back to the store. Returns whether there was one.
+    fn remove_unwanted_idle(&mut self) -> bool {
+        let Some(handoff) = &self.handoff else { return false };
+        let is_unwanted = handoff.idle.is_some()
+            && self.queue.front().is_none()
+            && handoff.cohort.decide_idle() == HandoffDecision::Release;
+        if is_unwanted {
+            let hold = handoff.hold;
+            self.remove_hold(hold);
         }
-        in_vain
+        is_unwanted
     }
 
     /// The request to send for a hold that is kept for later acquisitions, if any.
-    fn ask_to_keep(&mut self) -> Option<Call> {
-        let passing = self.passing.as_mut().filter(|_| self.line.front().is_none())?;
-        let is_kept = passing.kept.is_some() && passing.keep_for.is_some();
-        if is_kept && passing.cohort.decide_idle() == HandoffDecision::Reserve {
-            passing.call(None)
+    fn reserve_for_idle(&mut self) -> Option<ReserveRequest> {
+        let handoff = self.handoff.as_mut().filter(|_| self.queue.front().is_none())?;
+        let is_kept = handoff.idle.is_some() && handoff.max_idle.is_some();
+        if is_kept && handoff.cohort.decide_idle() == HandoffDecision::Reserve {
+            handoff.reserve(None)
         } else {
             None
         }
     }
 
-    /// The last task has left the queue: returns the hold that was kept for it (2).
-    pub(in crate::engine) fn unclaimed_keep(&mut self) -> Option<KeepId> {
-        let passing = self.passing.as_ref().filter(|_| self.line.front().is_none())?;
-        // The keeper takes care of a hold that is to be kept, if the store notifies this process of other waiters, or
-        // has been asked to.
-        let is_told = passing.calling || passing.cohort.decide_idle() == HandoffDecision::HandOff;
-        let is_seen_to = passing.keep_for.is_some() && passing.watched.is_some() && is_told;
-        if is_seen_to { None } else { self.part() }
+    /// The last task has left the queue: removes the idle hold that was meant for it (2).
+    pub(super) fn take_unclaimed(&mut self) -> Option<KeepId> {
+        let handoff = self.handoff.as_ref().filter(|_| self.queue.front().is_none())?;
+        // The keeper takes care of a hold that is kept for later acquisitions, if the store notifies this process of
+        // other waiters, or has been asked to.
+        let is_notified = handoff.reserving || handoff.cohort.decide_idle() == HandoffDecision::HandOff;
+        let is_kept = handoff.max_idle.is_some() && handoff.check_at.is_some() && is_notified;
+        if is_kept { None } else { self.remove_idle() }
     }
 
-    /// Removes the kept hold.
-    pub(in crate::engine) fn part(&mut self) -> Option<KeepId> {
-        let passing = self.passing.as_ref()?;
-        let (keep, hold) = (passing.kept?, passing.hold);
-        self.put_out(hold);
+    fn remove_idle(&mut self) -> Option<KeepId> {
+        let handoff = self.handoff.as_ref()?;
+        let (keep, hold) = (handoff.idle?, handoff.hold);
+        self.remove_hold(hold);
         Some(keep)
     }
 }

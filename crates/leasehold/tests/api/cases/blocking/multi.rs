@@ -14,7 +14,7 @@ on_every_store! {
     no_lock_is_held_if_one_is_taken,
     a_set_is_renewed_while_its_thread_does_nothing,
     a_set_is_lost_as_a_whole,
-    a_dropped_set_is_given_back,
+    a_dropped_set_is_released,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -59,7 +59,7 @@ fn no_lock_is_held_if_one_is_taken(store: &TestStore) {
     assert_eq!(set.names().map(LockName::as_str).collect::<Vec<_>>(), NAMES);
     let tried = set.try_acquire().unwrap();
     assert!(matches!(&tried, MultiAttempt::Taken { lock, .. } if lock.as_str() == "b"), "{tried:?}");
-    for missed in [set.acquire_timeout(S), set.clone().wait(S).acquire()] {
+    for missed in [set.acquire_timeout(S), set.clone().max_wait(S).acquire()] {
         let Err(Error::Failed(AcquireError::TimedOut { lock, .. })) = missed else { panic!("{missed:?}") };
         assert_eq!(lock.as_str(), "b");
     }
@@ -97,10 +97,10 @@ fn a_set_is_renewed_while_its_thread_does_nothing(store: &TestStore) {
 fn a_set_is_lost_as_a_whole(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client().mutex("b").unwrap());
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
-    assert_eq!(set.lost(50 * MS), Ok(None));
-    let seen = other.inspect_full().unwrap().seen.expect("it is held");
+    assert_eq!(set.lost_timeout(50 * MS), Ok(None));
+    let seen = other.inspect_full().unwrap().observed.expect("it is held");
     other.force_release(seen).unwrap();
-    let lost = set.lost(10 * S).unwrap().expect("one hold was evicted");
+    let lost = set.lost_timeout(10 * S).unwrap().expect("one hold was evicted");
     assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::ForceReleased));
     assert!(set.lost_signal().is_cancelled() && set.check().is_err());
     let Err(Error::Failed(failed)) = set.release() else { panic!("a set with a lost hold was released") };
@@ -109,7 +109,7 @@ fn a_set_is_lost_as_a_whole(store: &TestStore) {
     again.release().unwrap();
 }
 
-fn a_dropped_set_is_given_back(store: &TestStore) {
+fn a_dropped_set_is_released(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let set = client.multi_mutex(NAMES).unwrap().acquire().unwrap();
     // On another thread, and while it panics.

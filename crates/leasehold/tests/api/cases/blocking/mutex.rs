@@ -2,7 +2,7 @@
 
 use super::{MS, S};
 use crate::cases::store::TestStore;
-use leasehold::blocking::{Client, Error, NotAttached};
+use leasehold::blocking::{AttachError, Client, Error};
 use leasehold::{AcquireError, Attempt, DetachedHold, LostReason, ReleaseError, RunError};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -15,8 +15,8 @@ on_every_store! {
     a_hold_is_renewed_while_its_thread_does_nothing,
     everything_can_be_dropped_in_any_order,
     a_guard_is_released_by_another_thread,
-    a_thread_that_panics_gives_its_lock_back,
-    a_run_ends_before_its_lock_is_given_back,
+    a_thread_that_panics_releases_its_lock,
+    a_run_ends_before_its_lock_is_released,
     a_run_whose_lock_was_lost_has_no_result,
     a_shutdown_wakes_the_waiting_threads,
     waiting_ends_at_its_limit,
@@ -112,7 +112,7 @@ fn a_guard_is_released_by_another_thread(store: &TestStore) {
     assert!(!mutex.inspect().unwrap().held);
 }
 
-fn a_thread_that_panics_gives_its_lock_back(store: &TestStore) {
+fn a_thread_that_panics_releases_its_lock(store: &TestStore) {
     let client = store.blocking_client();
     let mutex = client.mutex("m").unwrap();
     let ended = thread::spawn({
@@ -126,7 +126,7 @@ fn a_thread_that_panics_gives_its_lock_back(store: &TestStore) {
     mutex.acquire_timeout(2500 * MS).unwrap().release().unwrap();
 }
 
-fn a_run_ends_before_its_lock_is_given_back(store: &TestStore) {
+fn a_run_ends_before_its_lock_is_released(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client().mutex("m").unwrap());
     let mutex = client.mutex("m").unwrap();
     let held = mutex.run(|guard| {
@@ -136,7 +136,7 @@ fn a_run_ends_before_its_lock_is_given_back(store: &TestStore) {
     assert!(held.unwrap());
     assert!(!other.inspect().unwrap().held);
     let blocked = other.acquire().unwrap();
-    let missed = mutex.clone().wait(50 * MS).run(|_| panic!("it must not run"));
+    let missed = mutex.clone().max_wait(50 * MS).run(|_| panic!("it must not run"));
     let missed: Error<RunError> = missed.map(|(): ()| ()).unwrap_err();
     assert!(matches!(missed, Error::Failed(RunError::Acquire(AcquireError::TimedOut { .. }))), "{missed:?}");
     blocked.release().unwrap();
@@ -145,7 +145,7 @@ fn a_run_ends_before_its_lock_is_given_back(store: &TestStore) {
 fn a_run_whose_lock_was_lost_has_no_result(store: &TestStore) {
     let mutex = store.blocking_client().mutex("m").unwrap().max_hold(300 * MS);
     let result = mutex.run(|guard| {
-        guard.lost(20 * S).unwrap().expect("it has a cap");
+        guard.lost_timeout(20 * S).unwrap().expect("it has a cap");
         7
     });
     let Err(Error::Failed(RunError::Lost(lost))) = result else { panic!("{result:?}") };
@@ -159,7 +159,7 @@ fn a_shutdown_wakes_the_waiting_threads(store: &TestStore) {
     let elsewhere = other.mutex("wanted").unwrap().acquire().unwrap();
     thread::scope(|threads| {
         let waiting: Vec<_> = (0..4).map(|_| threads.spawn(|| wanted.acquire())).collect();
-        let watching = threads.spawn(|| guard.lost(20 * S));
+        let watching = threads.spawn(|| guard.lost_timeout(20 * S));
         let start = Instant::now();
         while other.mutex("wanted").unwrap().inspect().unwrap().waiting == 0 {
             assert!(start.elapsed() < 5 * S, "nothing blocks");
@@ -185,7 +185,7 @@ fn waiting_ends_at_its_limit(store: &TestStore) {
     let start = Instant::now();
     let missed = mutex.acquire_timeout(200 * MS);
     assert!(matches!(missed, Err(Error::Failed(AcquireError::TimedOut { .. }))), "{missed:?}");
-    let missed = mutex.clone().wait(100 * MS).acquire();
+    let missed = mutex.clone().max_wait(100 * MS).acquire();
     assert!(matches!(missed, Err(Error::Failed(AcquireError::TimedOut { .. }))), "{missed:?}");
     assert!((300 * MS..2 * S).contains(&start.elapsed()), "{:?}", start.elapsed());
     guard.release().unwrap();
@@ -194,10 +194,10 @@ fn waiting_ends_at_its_limit(store: &TestStore) {
 fn a_loss_wakes_the_thread_that_waits_for_it(store: &TestStore) {
     let (client, other) = (store.blocking_client(), store.blocking_client());
     let guard = client.mutex("m").unwrap().max_hold(600 * MS).acquire().unwrap();
-    assert_eq!(guard.lost(50 * MS), Ok(None));
+    assert_eq!(guard.lost_timeout(50 * MS), Ok(None));
     assert!(!guard.lost_signal().is_cancelled());
     let start = Instant::now();
-    let lost = guard.lost(Duration::MAX).unwrap().expect("it has a cap");
+    let lost = guard.lost_timeout(Duration::MAX).unwrap().expect("it has a cap");
     assert_eq!(lost.reason, LostReason::Capped);
     assert!(start.elapsed() < 2 * S, "{:?}", start.elapsed());
     assert!(guard.lost_signal().is_cancelled() && guard.check().is_err());
@@ -220,7 +220,7 @@ fn detached_holds_pass_from_client_to_client(store: &TestStore) {
     let lost = other.extend_detached(&mut text.parse().unwrap(), S);
     assert!(matches!(lost, Err(Error::Failed(leasehold::ExtendError::Lost(_)))), "{lost:?}");
     let gone = other.attach(text.parse().unwrap());
-    assert!(matches!(gone, Err(NotAttached::Failed(_))), "{gone:?}");
+    assert!(matches!(gone, Err(AttachError::Failed(_))), "{gone:?}");
 }
 
 fn the_calls_of_operators_work_from_threads(store: &TestStore) {
@@ -231,11 +231,11 @@ fn the_calls_of_operators_work_from_threads(store: &TestStore) {
         assert!(start.elapsed() < 10 * S, "no notification of the lock arrived");
         thread::sleep(20 * MS);
     }
-    assert!(other.sessions().unwrap().iter().any(|session| session.session == client.session()));
+    assert!(other.sessions().unwrap().iter().any(|session| session.id == client.session_id()));
     let mutex = other.mutex("m").unwrap();
-    let seen = mutex.inspect_full().unwrap().seen.expect("it is held");
+    let seen = mutex.inspect_full().unwrap().observed.expect("it is held");
     mutex.force_release(seen).unwrap();
-    let lost = guard.lost(10 * S).unwrap().expect("it was freed");
+    let lost = guard.lost_timeout(10 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::ForceReleased);
-    assert_eq!(other.block_on(async { other.as_async().monitor().round().await }).unwrap().evicted, []);
+    assert_eq!(other.block_on(async { other.as_async().monitor().run_once().await }).unwrap().evicted, []);
 }

@@ -18,7 +18,7 @@ on_every_store! {
     an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
     a_thread_does_not_enter_by_the_hold_of_an_ended_thread,
     a_run_works_for_the_owner_of_its_guard,
-    a_dropped_guard_gives_its_entry_back,
+    a_dropped_guard_releases_its_reentry,
     an_entry_is_renewed_while_its_thread_does_nothing,
     a_loss_wakes_the_thread_that_waits_for_it,
     force_ends_all_guards_of_an_owner,
@@ -91,7 +91,7 @@ fn clients_of_one_thread_exclude_each_other(store: &TestStore) {
 
 fn threads_in_one_scope_are_inside_at_once(store: &TestStore) {
     let client = store.blocking_client();
-    let (lock, owner) = (client.reentrant_mutex("r").unwrap(), client.owner());
+    let (lock, owner) = (client.reentrant_mutex("r").unwrap(), client.new_owner());
     let inside = Barrier::new(2);
     let enter = || {
         owner.sync_scope(|| {
@@ -151,11 +151,11 @@ fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
     assert_eq!(count.unwrap(), 2);
     assert_eq!(Owner::current(), None);
     assert!(!lock.inspect().unwrap().held);
-    let result = lock.clone().max_hold(300 * MS).run(|guard| guard.lost(20 * S).unwrap().is_some());
+    let result = lock.clone().max_hold(300 * MS).run(|guard| guard.lost_timeout(20 * S).unwrap().is_some());
     assert!(matches!(&result, Err(Error::Failed(RunError::Lost(_)))), "{result:?}");
 }
 
-fn a_dropped_guard_gives_its_entry_back(store: &TestStore) {
+fn a_dropped_guard_releases_its_reentry(store: &TestStore) {
     let (lock, other) = (lock(store), lock(store));
     let outer = lock.acquire().unwrap();
     drop(lock.acquire().unwrap());
@@ -190,24 +190,24 @@ fn a_loss_wakes_the_thread_that_waits_for_it(store: &TestStore) {
     let lock = lock(store);
     let outer = lock.acquire().unwrap();
     let capped = lock.clone().max_hold(600 * MS).acquire().unwrap();
-    assert_eq!(capped.lost(50 * MS), Ok(None));
+    assert_eq!(capped.lost_timeout(50 * MS), Ok(None));
     assert!(!capped.lost_signal().is_cancelled());
-    let lost = capped.lost(20 * S).unwrap().expect("it has a cap");
+    let lost = capped.lost_timeout(20 * S).unwrap().expect("it has a cap");
     assert_eq!(lost.reason, LostReason::Capped);
     assert!(capped.lost_signal().is_cancelled() && capped.check().is_err());
     assert!(capped.is_capped() && !outer.is_capped());
     outer.check().unwrap();
-    assert_eq!(outer.lost(50 * MS), Ok(None), "the others are left alone");
+    assert_eq!(outer.lost_timeout(50 * MS), Ok(None), "the others are left alone");
     assert_eq!(outer.release().unwrap(), Released::Free);
 }
 
 fn force_ends_all_guards_of_an_owner(store: &TestStore) {
     let (lock, other) = (lock(store), lock(store));
     let guards = [lock.acquire().unwrap(), lock.acquire().unwrap()];
-    let seen = other.inspect_full().unwrap().seen.expect("it is held");
+    let seen = other.inspect_full().unwrap().observed.expect("it is held");
     other.force_release(seen).unwrap();
     for guard in guards {
-        let lost = guard.lost(10 * S).unwrap().expect("it was freed");
+        let lost = guard.lost_timeout(10 * S).unwrap().expect("it was freed");
         // The reason is recorded for the first of them only.
         assert!(matches!(lost.reason, LostReason::ForceReleased | LostReason::Removed), "{lost}");
         let released = guard.release();

@@ -16,12 +16,12 @@ on_every_store! {
     a_thread_reads_again_and_does_not_wait_for_itself,
     an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
     an_upgrade_waits_for_the_readers_and_a_downgrade_admits_them,
-    an_upgrade_that_fails_gives_the_read_back,
+    an_upgrade_that_fails_returns_the_read,
     a_waiter_that_gave_up_does_not_block_its_owner,
     a_run_works_for_the_owner_of_its_guard,
     a_latch_releases_all_waiting_threads,
     threads_meet_at_a_barrier_repeatedly,
-    what_is_dropped_is_given_back,
+    dropped_guards_are_released,
     each_hold_is_renewed_while_its_thread_does_nothing,
     each_hold_is_lost_by_itself,
     a_shutdown_wakes_the_waiting_threads,
@@ -76,7 +76,7 @@ fn permits_are_taken_together_and_their_number_can_change(store: &TestStore) {
     let one = permits.try_acquire().unwrap().granted().expect("there is one left");
     assert!(one.fencing_token() > two.fencing_token());
     let status = permits.inspect().unwrap();
-    assert_eq!((status.taken(), status.limit, status.sharers.len()), (3, Some(3), 2));
+    assert_eq!((status.taken(), status.limit, status.shared_holders.len()), (3, Some(3), 2));
     let impossible = permits.acquire_many(4).expect_err("there are fewer");
     assert!(matches!(impossible, Error::Failed(AcquireError::Impossible(_))), "{impossible:?}");
     thread::scope(|threads| {
@@ -123,7 +123,7 @@ fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(store: &TestStore) 
     let (one, other) = (clients[0].rwlock("rw").unwrap(), clients[1].rwlock("rw").unwrap());
     let guards = [one.read().unwrap(), other.read().unwrap()];
     assert!(is_taken(&one.owned("a writer").try_write().unwrap()));
-    let modes: Vec<_> = one.inspect().unwrap().sharers.iter().map(|sharer| sharer.mode).collect();
+    let modes: Vec<_> = one.inspect().unwrap().shared_holders.iter().map(|sharer| sharer.mode).collect();
     assert_eq!(modes, [LockMode::Read, LockMode::Read]);
     for guard in guards {
         guard.release().unwrap();
@@ -171,7 +171,7 @@ fn an_explicit_owner_precedes_the_scope_and_the_scope_the_thread(store: &TestSto
     let by = |lock: &RwLock| {
         let guard = lock.read().unwrap();
         let owner = guard.owner().clone();
-        assert_eq!(lock.inspect().unwrap().sharers[0].owner.as_ref(), Some(&owner));
+        assert_eq!(lock.inspect().unwrap().shared_holders[0].owner.as_ref(), Some(&owner));
         guard.release().unwrap();
         owner
     };
@@ -207,7 +207,7 @@ fn an_upgrade_waits_for_the_readers_and_a_downgrade_admits_them(store: &TestStor
     assert!(!lock.inspect().unwrap().held);
 }
 
-fn an_upgrade_that_fails_gives_the_read_back(store: &TestStore) {
+fn an_upgrade_that_fails_returns_the_read(store: &TestStore) {
     let (lock, other) =
         (store.blocking_client().rwlock("rw").unwrap(), store.blocking_client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
@@ -255,13 +255,14 @@ fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
     let job = Owner::new("the job").unwrap();
     let twice = lock.clone().owned_by(&job).run_reading(|guard| {
         assert_eq!((Owner::current().as_ref(), guard.owner()), (Some(&job), &job));
-        lock.run_reading(|_| lock.inspect().unwrap().sharers.len()).unwrap()
+        lock.run_reading(|_| lock.inspect().unwrap().shared_holders.len()).unwrap()
     });
     assert_eq!(twice.unwrap(), 2);
     assert!(lock.run_writing(|_| is_taken(&lock.owned("another").try_read().unwrap())).unwrap());
     let permits = client.semaphore("s", 2).unwrap();
     assert_eq!(permits.run(|_| permits.inspect().unwrap().taken()).unwrap(), 1);
-    let lost = permits.clone().max_hold(300 * MS).run(|permit| permit.lost(20 * S).unwrap().is_some());
+    let lost =
+        permits.clone().max_hold(300 * MS).run(|permit| permit.lost_timeout(20 * S).unwrap().is_some());
     assert!(matches!(&lost, Err(Error::Failed(RunError::Lost(_)))), "{lost:?}");
     assert_eq!(Owner::current(), None);
 }
@@ -328,7 +329,7 @@ fn threads_meet_at_a_barrier_repeatedly(store: &TestStore) {
     }
 }
 
-fn what_is_dropped_is_given_back(store: &TestStore) {
+fn dropped_guards_are_released(store: &TestStore) {
     let client = store.blocking_client();
     let (permits, lock) = (client.semaphore("s", 1).unwrap(), client.rwlock("rw").unwrap());
     drop(permits.acquire().unwrap());
@@ -376,15 +377,16 @@ fn each_hold_is_lost_by_itself(store: &TestStore) {
     let capped = |cap: Duration| permits.clone().max_hold(cap);
     let operator = store.blocking_client().semaphore("s", 3).unwrap();
     let details = operator.inspect_full().unwrap();
-    let seen = details.status.sharers.iter().find(|sharer| sharer.fence == Some(freed.fencing_token()));
-    operator.force_release(seen.and_then(leasehold::SharedHolder::seen).expect("it is held")).unwrap();
-    let lost = freed.lost(20 * S).unwrap().expect("it was freed");
+    let seen =
+        details.status.shared_holders.iter().find(|sharer| sharer.fence == Some(freed.fencing_token()));
+    operator.force_release(seen.and_then(leasehold::SharedHolder::observed).expect("it is held")).unwrap();
+    let lost = freed.lost_timeout(20 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::ForceReleased);
     let released = freed.release();
     assert!(matches!(&released, Err(Error::Failed(ReleaseError::Lost(_)))), "{released:?}");
     let short = capped(600 * MS).acquire_timeout(20 * S).unwrap();
-    assert_eq!(short.lost(50 * MS), Ok(None));
-    assert_eq!(short.lost(20 * S).unwrap().expect("it has a cap").reason, LostReason::Capped);
+    assert_eq!(short.lost_timeout(50 * MS), Ok(None));
+    assert_eq!(short.lost_timeout(20 * S).unwrap().expect("it has a cap").reason, LostReason::Capped);
     assert!(short.lost_signal().is_cancelled() && short.is_capped() && !stays.is_capped());
     stays.check().unwrap();
     stays.release().unwrap();

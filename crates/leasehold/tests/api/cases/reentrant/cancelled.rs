@@ -20,8 +20,8 @@ on_every_store! {
 /// Two clients, an owner of the first, and its lock.
 async fn fixture(store: &TestStore) -> (Client, Client, Owner, ReentrantMutex, ReentrantMutex) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let owner = a.owner();
-    let (ours, theirs) = (lock(&a, &owner), lock(&b, &b.owner()));
+    let owner = a.new_owner();
+    let (ours, theirs) = (lock(&a, &owner), lock(&b, &b.new_owner()));
     (a, b, owner, ours, theirs)
 }
 
@@ -59,7 +59,7 @@ async fn a_re_entry_past_waiters_cancelled_at_every_await(store: &TestStore) {
     let outer = acquired(&ours).await;
     // Tasks of other owners wait in both processes.
     let waiting = [&a, &b].map(|client| {
-        let lock = lock(client, &client.owner());
+        let lock = lock(client, &client.new_owner());
         tokio::spawn(async move { acquired(&lock).await.release().await })
     });
     until_waiting(&ours, 1).await;
@@ -111,7 +111,7 @@ async fn a_release_with_local_waiters_cancelled_at_every_await(store: &TestStore
     cancel_at_every_await(
         || async {
             let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);
-            let waiter = lock(&a, &a.owner());
+            let waiter = lock(&a, &a.new_owner());
             let waiter = tokio::spawn(async move { acquired(&waiter).await.release().await });
             tokio::task::yield_now().await;
             outer.release().await.expect("released");

@@ -21,11 +21,11 @@ on_every_store! {
     an_entry_ends_by_itself_and_leaves_the_others,
     a_loss_reaches_all_guards_of_an_owner,
     a_cap_is_that_of_one_guard,
-    a_dropped_guard_gives_its_entry_back,
+    a_dropped_guard_releases_its_reentry,
     a_run_enters_again,
     status_reports_the_owner_and_its_count,
     a_mutex_of_the_same_name_is_refused,
-    a_shutdown_gives_all_entries_back,
+    a_shutdown_releases_all_entries,
 }
 
 const S: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ const S: Duration = Duration::from_secs(1);
 async fn an_owner_enters_again_and_counts(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (plain, other) = (a.reentrant_mutex("m").expect("a good name"), lock(&b, &owner("other")));
-    let scope = a.owner();
+    let scope = a.new_owner();
     let token = scope
         .scope(async {
             let guards = [acquired(&plain).await, acquired(&plain).await, acquired(&plain).await];
@@ -66,7 +66,7 @@ async fn an_owner_enters_again_and_counts(store: &TestStore) {
 
 async fn guards_are_released_in_any_order(store: &TestStore) {
     let client = store.client("a").await;
-    let lock = lock(&client, &client.owner());
+    let lock = lock(&client, &client.new_owner());
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1]] {
         let mut guards = [(); 3].map(|()| None);
         for guard in &mut guards {
@@ -98,7 +98,7 @@ async fn clients_that_share_an_owner_do_not_exclude_each_other(store: &TestStore
             guard.release().await.expect("released")
         }
     };
-    let forks = client.owner().sync_scope(|| [Owner::spawn(work()), Owner::spawn(work())]);
+    let forks = client.new_owner().sync_scope(|| [Owner::spawn(work()), Owner::spawn(work())]);
     let mut released = Vec::new();
     for fork in forks {
         released.push(fork.await.expect("no panic"));
@@ -110,20 +110,20 @@ async fn clients_that_share_an_owner_do_not_exclude_each_other(store: &TestStore
 
 async fn another_owner_is_excluded(store: &TestStore) {
     let (a, b) = (store.client("the holder").await, store.client("b").await);
-    let guard = acquired(&lock(&a, &a.owner())).await;
+    let guard = acquired(&lock(&a, &a.new_owner())).await;
     let again = acquired(&lock(&a, guard.owner())).await;
     for client in [&a, &b] {
-        let contention = taken(&lock(client, &client.owner())).await;
+        let contention = taken(&lock(client, &client.new_owner())).await;
         let text = contention.to_string();
         let expected = format!("held by the holder (owner {}, 2 times) for ", guard.owner());
         assert!(text.starts_with(&expected), "{text}");
-        let missed = lock(client, &client.owner()).acquire_timeout(50 * MS).await;
+        let missed = lock(client, &client.new_owner()).acquire_timeout(50 * MS).await;
         assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     }
     guard.release().await.expect("released");
-    taken(&lock(&b, &b.owner())).await;
+    taken(&lock(&b, &b.new_owner())).await;
     again.release().await.expect("released");
-    until_at_rest(&lock(&b, &b.owner())).await;
+    until_at_rest(&lock(&b, &b.new_owner())).await;
 }
 
 async fn without_a_scope_every_other_acquire_is_excluded(store: &TestStore) {
@@ -141,10 +141,10 @@ async fn without_a_scope_every_other_acquire_is_excluded(store: &TestStore) {
 
 async fn an_owner_enters_again_in_another_process(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
-    let here = lock(&a, &a.owner());
+    let here = lock(&a, &a.new_owner());
     let outer = acquired(&here).await;
     let session = here.inspect().await.expect("an answer").session;
-    assert_eq!(session, Some(a.session()));
+    assert_eq!(session, Some(a.session_id()));
     let travelled = Owner::from_header(outer.owner().to_header()).expect("our own header");
     let there = b.reentrant_mutex("m").expect("a good name");
     let inner = travelled.scope(acquired(&there)).await;
@@ -155,7 +155,7 @@ async fn an_owner_enters_again_in_another_process(store: &TestStore) {
     // The outer entry is released first.
     assert_eq!(outer.release().await.expect("released"), Released::StillHeld { count: 1 });
     inner.check().expect("held");
-    taken(&lock(&c, &c.owner())).await;
+    taken(&lock(&c, &c.new_owner())).await;
     let status = there.inspect().await.expect("an answer");
     assert_eq!((status.session, status.count), (None, 1), "it lives by its lease alone");
     assert_eq!(inner.release().await.expect("released"), Released::Free);
@@ -177,7 +177,7 @@ async fn a_custom_owner_is_the_same_everywhere(store: &TestStore) {
 
 async fn a_short_lease_does_not_shorten_a_long_one(store: &TestStore) {
     let client = store.client_of_leases("a").await;
-    let plain = lock(&client, &client.owner());
+    let plain = lock(&client, &client.new_owner());
     let long = acquired(&plain.clone().lease(60 * S)).await;
     until("it has its lease", async || long.remaining() > 55 * S).await;
     let short = acquired(&plain.clone().lease(400 * MS)).await;
@@ -197,7 +197,7 @@ async fn a_short_lease_does_not_shorten_a_long_one(store: &TestStore) {
 /// even where the own lease is shorter than any first lease. A cap applies to its own entry, and takes precedence.
 async fn the_longest_lease_rules_in_every_process(store: &TestStore) {
     let (a, b) = (store.client_of_leases("a").await, store.client_of_leases("b").await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     let outer = acquired(&lock(&a, &owner).lease(40 * S)).await;
     until("it has its lease", async || outer.remaining() > 35 * S).await;
     let inner = acquired(&lock(&b, &owner).lease(2 * S)).await;
@@ -226,7 +226,7 @@ async fn the_longest_lease_rules_in_every_process(store: &TestStore) {
 
 async fn leases_can_be_summed(store: &TestStore) {
     let (a, b) = (store.client_of_leases("a").await, store.client_of_leases("b").await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     let summed = |client| lock(client, &owner).sum_leases(true);
     let first = acquired(&summed(&a).lease(20 * S)).await;
     // Possibly before the first hold has been extended.
@@ -252,14 +252,14 @@ async fn leases_can_be_summed(store: &TestStore) {
 
 async fn an_entry_ends_by_itself_and_leaves_the_others(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let plain = lock(&a, &a.owner());
+    let plain = lock(&a, &a.new_owner());
     let start = Instant::now();
     let brief = acquired(&plain.clone().lease(250 * MS)).await;
     let kept = acquired(&plain).await;
     assert_eq!(brief.lost().await.reason, LostReason::Expired);
     assert!(start.elapsed() < 1250 * MS, "{:?}", start.elapsed());
     kept.check().expect("held");
-    let other = lock(&b, &b.owner());
+    let other = lock(&b, &b.new_owner());
     until("its count is gone", async || plain.hold_count().await.expect("an answer") == 1).await;
     taken(&other).await;
     // The owner still holds the lock, so no other owner has acquired it.
@@ -271,19 +271,19 @@ async fn an_entry_ends_by_itself_and_leaves_the_others(store: &TestStore) {
 
 async fn a_loss_reaches_all_guards_of_an_owner(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
-    let owner = a.owner();
+    let owner = a.new_owner();
     let guards = [
         acquired(&lock(&a, &owner)).await,
         acquired(&lock(&a, &owner)).await,
         acquired(&lock(&b, &owner)).await,
     ];
-    let other = lock(&c, &c.owner());
+    let other = lock(&c, &c.new_owner());
     let waiter = tokio::spawn({
         let other = other.clone();
         async move { acquired(&other).await }
     });
     until_waiting(&other, 1).await;
-    let seen = other.inspect_full().await.expect("an answer").seen.expect("the lock has a holder");
+    let seen = other.inspect_full().await.expect("an answer").observed.expect("the lock has a holder");
     let start = Instant::now();
     other.force_release(seen).await.expect("the holder is unchanged");
     for guard in guards {
@@ -300,7 +300,7 @@ async fn a_loss_reaches_all_guards_of_an_owner(store: &TestStore) {
 
 async fn a_cap_is_that_of_one_guard(store: &TestStore) {
     let client = store.client("a").await;
-    let plain = lock(&client, &client.owner());
+    let plain = lock(&client, &client.new_owner());
     let kept = acquired(&plain).await;
     let capped = acquired(&plain.clone().max_hold(300 * MS)).await;
     assert_eq!(capped.lost().await.reason, LostReason::Capped);
@@ -311,9 +311,9 @@ async fn a_cap_is_that_of_one_guard(store: &TestStore) {
     assert_eq!(kept.release().await.expect("released"), Released::Free);
 }
 
-async fn a_dropped_guard_gives_its_entry_back(store: &TestStore) {
+async fn a_dropped_guard_releases_its_reentry(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let (ours, other) = (lock(&a, &a.owner()), lock(&b, &b.owner()));
+    let (ours, other) = (lock(&a, &a.new_owner()), lock(&b, &b.new_owner()));
     let (outer, inner) = (acquired(&ours).await, acquired(&ours).await);
     let waiter = tokio::spawn({
         let other = other.clone();
@@ -346,11 +346,11 @@ async fn a_run_enters_again(store: &TestStore) {
 
 async fn status_reports_the_owner_and_its_count(store: &TestStore) {
     let (a, b) = (store.client("worker").await, store.client("b").await);
-    let ours = lock(&a, &a.owner());
+    let ours = lock(&a, &a.new_owner());
     let free = ours.inspect().await.expect("an answer");
     assert!(!free.held && !free.ours && free.owner.is_none() && free.count == 0);
     let guards = [acquired(&ours).await, acquired(&ours).await];
-    for (lock, here) in [(&ours, true), (&lock(&b, &b.owner()), false)] {
+    for (lock, here) in [(&ours, true), (&lock(&b, &b.new_owner()), false)] {
         let status = lock.inspect().await.expect("an answer");
         assert_eq!((status.held, status.ours, status.count), (true, here, 2));
         assert_eq!(status.owner.as_ref(), Some(guards[0].owner()));
@@ -365,7 +365,7 @@ async fn status_reports_the_owner_and_its_count(store: &TestStore) {
 
 async fn a_mutex_of_the_same_name_is_refused(store: &TestStore) {
     let client = store.client("a").await;
-    let (mutex, plain) = (client.mutex("m").expect("a good name"), lock(&client, &client.owner()));
+    let (mutex, plain) = (client.mutex("m").expect("a good name"), lock(&client, &client.new_owner()));
     let guard = acquired(&plain).await;
     let refused = mutex.try_acquire().await.expect_err("another kind");
     assert!(matches!(&refused, AcquireError::Store(fault) if !fault.is_transient()), "{refused:?}");
@@ -377,16 +377,16 @@ async fn a_mutex_of_the_same_name_is_refused(store: &TestStore) {
     held.release().await.expect("released");
 }
 
-async fn a_shutdown_gives_all_entries_back(store: &TestStore) {
+async fn a_shutdown_releases_all_entries(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let ours = lock(&a, &a.owner());
+    let ours = lock(&a, &a.new_owner());
     let guards = [acquired(&ours).await, acquired(&ours).await, acquired(&ours).await];
     // One waiter in this process, and one in another.
     let waits = tokio::spawn({
-        let lock = lock(&a, &a.owner());
+        let lock = lock(&a, &a.new_owner());
         async move { lock.acquire().await.map(drop) }
     });
-    let theirs = lock(&b, &b.owner());
+    let theirs = lock(&b, &b.new_owner());
     let next = tokio::spawn({
         let theirs = theirs.clone();
         async move { acquired(&theirs).await }

@@ -61,7 +61,7 @@ impl fmt::Debug for Machine {
 async fn mortal(store: &TestStore) -> (Client, impl FnOnce()) {
     let keepers = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let environment = Machine { started: Instant::now(), keepers: keepers.clone() };
-    let client = store.builder().session(Duration::from_secs(2)).environment(environment).connect().await;
+    let client = store.builder().session_ttl(Duration::from_secs(2)).environment(environment).connect().await;
     let kill =
         move || keepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(AbortHandle::abort);
     (client.expect("the store of a case can be reached"), kill)
@@ -79,12 +79,12 @@ async fn until_lengthened(lock: &ReentrantMutex) {
 /// continues where that process has died. Holds of the process's own owner are evicted.
 async fn what_is_held_for_an_owner_from_elsewhere_outlives_the_session(store: &TestStore) {
     let ((dying, kill), b, c) = (mortal(store).await, store.client("b").await, store.client("c").await);
-    let owner = b.owner();
+    let owner = b.new_owner();
     let travelled = Owner::from_header(owner.to_header()).expect("our own header");
     let lease = Duration::from_secs(30);
     let own = dying.reentrant_mutex("own").expect("a good name").lease(lease);
     let (ours, theirs) = (acquired(&own).await, acquired(&lock(&dying, &travelled).lease(lease)).await);
-    let (seen, own) = (lock(&c, &c.owner()), c.reentrant_mutex("own").expect("a good name"));
+    let (seen, own) = (lock(&c, &c.new_owner()), c.reentrant_mutex("own").expect("a good name"));
     until_lengthened(&seen).await;
     until_lengthened(&own).await;
 
@@ -119,6 +119,6 @@ async fn an_instance_id_that_can_be_no_part_of_an_owner_is_refused(store: &TestS
     }
     let longest = "x".repeat(235);
     let client = store.builder().instance_id(&longest).connect().await.expect("it leaves room");
-    let guard = acquired(&lock(&client, &client.owner()).lease(500 * MS)).await;
+    let guard = acquired(&lock(&client, &client.new_owner()).lease(500 * MS)).await;
     assert!(guard.owner().as_str().starts_with(&longest));
 }

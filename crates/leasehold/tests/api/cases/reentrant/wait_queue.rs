@@ -21,11 +21,11 @@ on_every_store! {
 
 async fn an_owner_re_enters_past_waiters(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let ours = lock(&a, &a.owner());
+    let ours = lock(&a, &a.new_owner());
     let outer = acquired(&ours).await;
     let mut waiting = Vec::new();
     for client in [&b, &a, &a] {
-        let lock = lock(client, &client.owner());
+        let lock = lock(client, &client.new_owner());
         waiting.push(queued(async move { acquired(&lock).await.release().await }).await);
     }
     until_waiting(&ours, 1).await;
@@ -47,16 +47,16 @@ async fn an_owner_re_enters_past_waiters(store: &TestStore) {
     for task in waiting {
         task.await.expect("no panic").expect("released");
     }
-    until_at_rest(&lock(&b, &b.owner())).await;
+    until_at_rest(&lock(&b, &b.new_owner())).await;
 }
 
 async fn tasks_are_served_in_order(store: &TestStore) {
     let client = store.client("a").await;
-    let guard = acquired(&lock(&client, &client.owner())).await;
+    let guard = acquired(&lock(&client, &client.new_owner())).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..20 {
-        let (lock, order) = (lock(&client, &client.owner()), order.clone());
+        let (lock, order) = (lock(&client, &client.new_owner()), order.clone());
         tasks.push(
             queued(async move {
                 let guard = acquired(&lock).await;
@@ -71,16 +71,16 @@ async fn tasks_are_served_in_order(store: &TestStore) {
         task.await.expect("no panic");
     }
     assert_eq!(*order.lock().expect("no panic"), (0..20).collect::<Vec<_>>());
-    until_at_rest(&lock(&client, &client.owner())).await;
+    until_at_rest(&lock(&client, &client.new_owner())).await;
 }
 
 async fn a_waiter_that_gives_up_leaves_the_queue_entry_to_the_next_task(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
-    let holder = lock(&a, &a.owner());
+    let holder = lock(&a, &a.new_owner());
     let guard = acquired(&holder).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let enter = |client: &leasehold::Client, name: &'static str| {
-        let (lock, order) = (lock(client, &client.owner()), order.clone());
+        let (lock, order) = (lock(client, &client.new_owner()), order.clone());
         async move {
             let guard = acquired(&lock).await;
             order.lock().expect("no panic").push(name);
@@ -88,7 +88,7 @@ async fn a_waiter_that_gives_up_leaves_the_queue_entry_to_the_next_task(store: &
         }
     };
     // The first waiter of `b` queues at the store, and gives up once `c` has queued behind it.
-    let gives_up = lock(&b, &b.owner());
+    let gives_up = lock(&b, &b.new_owner());
     let gives_up = queued(async move { gives_up.acquire_timeout(600 * MS).await.map(drop) }).await;
     until_waiting(&holder, 1).await;
     let second = queued(enter(&b, "b")).await;
@@ -110,7 +110,7 @@ async fn a_waiter_that_gives_up_leaves_the_queue_entry_to_the_next_task(store: &
 
 async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_elsewhere(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
-    let (first, shared) = (lock(&a, &a.owner()), owner("a trace"));
+    let (first, shared) = (lock(&a, &a.new_owner()), owner("a trace"));
     let guard = acquired(&first).await;
     // The shared owner waits in another process, ahead of this process's queue.
     let elsewhere = tokio::spawn({
@@ -118,7 +118,7 @@ async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_elsewhere(store: &
         async move { acquired(&lock).await }
     });
     until_waiting(&first, 1).await;
-    let other_owner = lock(&c, &c.owner());
+    let other_owner = lock(&c, &c.new_owner());
     let front = queued(async move { acquired(&other_owner).await.release().await }).await;
     let ours = lock(&c, &shared);
     let behind = queued(async move { acquired(&ours).await }).await;
@@ -144,12 +144,12 @@ async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_elsewhere(store: &
 
 async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_here(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    let (first, shared) = (lock(&a, &a.owner()), b.owner());
+    let (first, shared) = (lock(&a, &a.new_owner()), b.new_owner());
     let guard = acquired(&first).await;
     let ours = lock(&b, &shared);
     let [front, third] = [ours.clone(), ours.clone()].map(|lock| async move { acquired(&lock).await });
     let front = queued(front).await;
-    let between = lock(&b, &b.owner());
+    let between = lock(&b, &b.new_owner());
     let between = queued(async move { acquired(&between).await.release().await }).await;
     let third = queued(third).await;
     until_waiting(&first, 1).await;
@@ -167,8 +167,8 @@ async fn a_waiter_is_granted_when_its_owner_acquires_the_lock_here(store: &TestS
 async fn a_polling_owner_re_enters_too(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let policy = RetryPolicy::constant(10 * MS);
-    let shared = a.owner();
-    let other = acquired(&lock(&b, &b.owner())).await;
+    let shared = a.new_owner();
+    let other = acquired(&lock(&b, &b.new_owner())).await;
     let polls = lock(&a, &shared).retry(policy);
     let polls = queued(async move { acquired(&polls).await }).await;
     let elsewhere = lock(&b, &shared);
@@ -176,7 +176,7 @@ async fn a_polling_owner_re_enters_too(store: &TestStore) {
     other.release().await.expect("released");
     let (polls, elsewhere) = (polls.await.expect("no panic"), elsewhere.await.expect("no panic"));
     assert_eq!(polls.count().max(elsewhere.count()), 2);
-    let free = taken(&lock(&b, &b.owner())).await;
+    let free = taken(&lock(&b, &b.new_owner())).await;
     assert_eq!(free.owner(), Some(shared));
     polls.release().await.expect("released");
     elsewhere.release().await.expect("released");
@@ -220,5 +220,5 @@ async fn many_tasks_of_many_owners_exclude_each_other(store: &TestStore) {
     assert!(!lost.load(Ordering::SeqCst), "two owners inside");
     assert_eq!(count.load(Ordering::SeqCst), 240);
     let after = store.client("after").await;
-    until_at_rest(&lock(&after, &after.owner())).await;
+    until_at_rest(&lock(&after, &after.new_owner())).await;
 }

@@ -1,4 +1,4 @@
-//! The thread of a blocking client, and the only way in which callers wait for what runs there.
+//! The thread of a blocking client, with its runtime, and how callers wait for futures.
 //!
 //! 1. The thread owns the runtime: connections, messages and timers continue while no caller waits, and the
 //!    runtime is never dropped by a caller, which might be in an async context.
@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The largest budget of a tokio task between two yields: tokio keeps it in a byte.
-const LARGEST_BUDGET: usize = 256;
+const MAX_BUDGET: usize = 256;
 
 /// A call of the blocking API was made inside an async context, where it would keep other tasks from running:
 /// nothing was done.
@@ -42,7 +42,7 @@ pub struct AsyncContext;
 
 /// A thread that runs a runtime for as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct RuntimeThread {
     runtime: Handle,
     /// If set, the thread runs on after this value is dropped, until the token is cancelled.
     outlived_by: Arc<OnceLock<CancellationToken>>,
@@ -50,7 +50,7 @@ pub(super) struct Host {
     _open: DropGuard,
 }
 
-impl Host {
+impl RuntimeThread {
     /// Starts the thread.
     pub(super) fn start() -> io::Result<Self> {
         let closed = CancellationToken::new();
@@ -91,11 +91,11 @@ impl Host {
     /// Blocks the calling thread until a future completes.
     pub(super) fn wait<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
         refuse_async()?;
-        Ok(self.wait_anywhere(future))
+        Ok(self.wait_unchecked(future))
     }
 
     /// Like [`wait`](Self::wait), for a caller that has already checked its context.
-    pub(super) fn wait_anywhere<F: Future>(&self, future: F) -> F::Output {
+    pub(super) fn wait_unchecked<F: Future>(&self, future: F) -> F::Output {
         let _entered = self.runtime.enter();
         park_until(future)
     }
@@ -107,53 +107,53 @@ pub(super) fn refuse_async() -> Result<(), AsyncContext> {
     if Handle::try_current().is_err() {
         return Ok(());
     }
-    // A thread can have a runtime at hand without being polled by it. Only a polled task has a finite budget,
+    // A thread can have entered a runtime without being polled by it. Only a polled task has a finite budget,
     // which this check uses up, so the task yields a little earlier.
     let mut cx = Context::from_waker(Waker::noop());
-    let proceeds = |cx: &mut Context<'_>| pin!(tokio::task::consume_budget()).poll(cx).is_ready();
-    if (0..LARGEST_BUDGET).all(|_| proceeds(&mut cx)) { Ok(()) } else { Err(AsyncContext) }
+    let has_budget = |cx: &mut Context<'_>| pin!(tokio::task::consume_budget()).poll(cx).is_ready();
+    if (0..MAX_BUDGET).all(|_| has_budget(&mut cx)) { Ok(()) } else { Err(AsyncContext) }
 }
 
 /// Polls a future on this thread until it is ready, and parks in between (2).
 fn park_until<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let bell = Arc::new(Bell::default());
-    let waker = Waker::from(bell.clone());
+    let thread_waker = Arc::new(ThreadWaker::default());
+    let waker = Waker::from(thread_waker.clone());
     let mut cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        bell.wait();
+        thread_waker.wait();
     }
 }
 
 /// Wakes a parked thread. The thread's own park token would not do: the future may consume it while it is
 /// polled.
 #[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
+struct ThreadWaker {
+    woken: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl ThreadWaker {
     fn wait(&self) {
         // No panic can happen while this mutex is locked.
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*rung {
-            rung = self.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*woken {
+            woken = self.changed.wait(woken).unwrap_or_else(PoisonError::into_inner);
         }
-        *rung = false;
+        *woken = false;
     }
 }
 
-impl Wake for Bell {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
     }
 }
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_future_is_woken_from_its_own_poll_from_timers_and_from_other_threads() {
-        let host = Host::start().expect("a thread");
-        let slept = host.wait(async {
+        let thread = RuntimeThread::start().expect("a thread");
+        let slept = thread.wait(async {
             tokio::task::yield_now().await;
             tokio::time::sleep(Duration::from_millis(5)).await;
             let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -219,16 +219,16 @@ mod tests {
 
     #[test]
     fn the_thread_goes_on_until_what_it_outlives_has_ended() {
-        let host = Host::start().expect("a thread");
+        let thread = RuntimeThread::start().expect("a thread");
         let (end, ran) = (CancellationToken::new(), Arc::new(()));
-        host.outlive(end.clone());
+        thread.outlive(end.clone());
         let kept = Arc::downgrade(&ran);
-        let handle = host.runtime.clone();
+        let handle = thread.runtime.clone();
         handle.spawn(async move {
             std::future::pending::<()>().await;
             drop(ran);
         });
-        drop(host);
+        drop(thread);
         let done = std::thread::spawn({
             let handle = handle.clone();
             move || park_until(async { handle.spawn(async { 7 }).await })

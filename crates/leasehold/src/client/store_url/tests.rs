@@ -19,7 +19,8 @@ const SERVERS: [&str; 10] = [
 ];
 const SOCKET: &str = "redis+unix:///run/redis.sock";
 
-/// What a URL becomes: its redacted form, or nothing if it does not parse. Either way no message shows the secret.
+/// What a URL becomes: its redacted form, or nothing if it does not parse. Either way no message shows the
+/// secret.
 #[track_caller]
 fn redacted(url: &str) -> Option<String> {
     let parsed = StoreUrl::parse(url);
@@ -133,7 +134,7 @@ fn sockets_and_sentinels_lose_their_passwords() {
 fn stores_without_users_have_no_password() {
     for url in ["memory:", "memory:a", "sqlite:/a:b@c", "sqlite:locks.db?x=y"] {
         let parsed = StoreUrl::parse(url).expect("it parses");
-        assert!(!parsed.has_password() && !parsed.takes_credentials(), "{url}");
+        assert!(!parsed.has_password() && !parsed.supports_credentials(), "{url}");
         assert_eq!(parsed.redacted(), url);
         assert!(parsed.servers().is_empty(), "{url}");
     }

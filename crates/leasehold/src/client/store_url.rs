@@ -1,10 +1,10 @@
-//! URLs of all stores, parsed once at the edge.
+//! The URLs of all stores.
 //!
-//! Owns which schemes there are, and what may be shown of a URL. What follows the scheme of a server is parsed in the Redis
-//! store; connecting is the client's.
+//! Owns the schemes, and what may be shown of a URL. The Redis store parses what follows the scheme of a
+//! server. Nothing here connects.
 //!
-//! 1. What is shown of a URL is written from its parsed configuration, never cut out of its text: a part that the parser does
-//!    not understand is an error, and so cannot hide a secret.
+//! 1. A redacted URL is built from the parsed configuration, never cut out of the text: a part that the parser does not
+//!    understand is an error, and so cannot hide a secret.
 //! 2. An error shows no part of the URL.
 
 #[cfg(feature = "redis")]
@@ -12,10 +12,11 @@ use leasehold_redis::{QuorumConfig, RedisConfig, UrlError};
 use std::fmt;
 use std::str::FromStr;
 
-/// The URL of a store, parsed: which kind of store it is, whether it contains a password, and how it reads without.
+/// The parsed URL of a store.
 ///
-/// [`Client::connect`](crate::Client::connect) parses its URL by this and lists the schemes. Use it where a URL goes to
-/// another process, a log or a user: `Debug` and [`redacted`](Self::redacted) show no password.
+/// [`Client::connect`](crate::Client::connect) parses its argument to this type, and its documentation lists
+/// the schemes. Use it to show a URL in a log or to a user: `Debug` and [`redacted`](Self::redacted) show no
+/// password.
 ///
 /// ```
 /// use leasehold::store::StoreUrl;
@@ -32,7 +33,7 @@ pub struct StoreUrl {
     config: StoreConfig,
 }
 
-/// Which kind of store a URL is of.
+/// The kind of store that a URL names.
 ///
 /// ```
 /// use leasehold::store::{StoreKind, StoreUrl};
@@ -49,13 +50,13 @@ pub enum StoreKind {
     Sqlite,
     /// One Redis or Valkey server, the primary behind Sentinels, or a cluster.
     Redis,
-    /// Independent servers with a part of the locks each: [`Shards`](crate::store::Shards).
+    /// Independent servers, each with a part of the locks: [`Shards`](crate::store::Shards).
     Shards,
     /// A majority of independent servers: [`QuorumStore`](crate::store::QuorumStore).
     Quorum,
 }
 
-/// Why a text is no URL of a store. It does not show the text, which may contain a password.
+/// Why a text is not the URL of a store. The error does not show the text, which may contain a password.
 ///
 /// ```
 /// use leasehold::store::StoreUrl;
@@ -80,7 +81,7 @@ pub enum StoreUrlError {
     /// The URL of a server, in a build without the feature `redis`.
     #[error("this build has no Redis store: switch the feature `redis` on")]
     NoRedis,
-    /// The URL of a server is wrong behind its scheme.
+    /// The URL of a server has an invalid part after its scheme.
     #[cfg(feature = "redis")]
     #[error(transparent)]
     Redis(#[from] UrlError),
@@ -102,7 +103,7 @@ pub(crate) enum StoreConfig {
 }
 
 impl StoreUrl {
-    /// Parses a URL. Opens nothing. The same as [`FromStr`].
+    /// Parses a URL, and opens nothing. [`FromStr`] does the same.
     pub fn parse(url: &str) -> Result<Self, StoreUrlError> {
         let (scheme, rest) = url.split_once(':').ok_or(StoreUrlError::NoScheme)?;
         let config = match scheme {
@@ -114,13 +115,13 @@ impl StoreUrl {
             | "rediss+cluster" => one_server(url)?,
             "redis+shard" | "rediss+shard" => shards(url)?,
             "redlock" | "redlocks" => quorum(url)?,
-            // The scheme is not repeated (2): what stands there may be a secret in the wrong place.
+            // The scheme is not shown (2): it may be a secret in the wrong position.
             _ => return Err(StoreUrlError::Scheme),
         };
         Ok(Self { config })
     }
 
-    /// Which kind of store it is.
+    /// Returns the kind of store.
     pub const fn kind(&self) -> StoreKind {
         match &self.config {
             StoreConfig::Memory(_) => StoreKind::Memory,
@@ -134,15 +135,16 @@ impl StoreUrl {
         }
     }
 
-    /// Whether the store has users and passwords: the servers have, and `memory:` and `sqlite:` have not.
-    pub const fn takes_credentials(&self) -> bool {
+    /// Returns whether the store supports users and passwords: servers do, `memory:` and `sqlite:` do not.
+    pub const fn supports_credentials(&self) -> bool {
         match self.kind() {
             StoreKind::Memory | StoreKind::Sqlite => false,
             StoreKind::Redis | StoreKind::Shards | StoreKind::Quorum => true,
         }
     }
 
-    /// Whether the URL contains a password: of the servers, or of the Sentinels. An empty one counts.
+    /// Returns whether the URL contains a password of the servers or of the Sentinels. An empty password
+    /// counts.
     pub fn has_password(&self) -> bool {
         match &self.config {
             StoreConfig::Memory(_) | StoreConfig::Sqlite(_) => false,
@@ -155,8 +157,8 @@ impl StoreUrl {
         }
     }
 
-    /// A URL of the same store with the same settings, and without passwords. Users, and the paths of certificates and keys,
-    /// stay. Defaults are left out.
+    /// Returns a URL of the same store with the same settings, without passwords. It keeps users and the
+    /// paths of certificates and keys, and leaves out defaults.
     pub fn redacted(&self) -> String {
         match &self.config {
             StoreConfig::Memory(name) => format!("memory:{name}"),
@@ -170,8 +172,8 @@ impl StoreUrl {
         }
     }
 
-    /// How each server of the store is reached: one for a server, Sentinels or a cluster, all of them for shards and a quorum,
-    /// none for `memory:` and `sqlite:`.
+    /// Returns the configuration of each server: one for a server, Sentinels or a cluster, one for each shard
+    /// or node of a quorum, none for `memory:` and `sqlite:`.
     #[cfg(feature = "redis")]
     pub fn servers(&self) -> &[RedisConfig] {
         match &self.config {

@@ -1,52 +1,52 @@
 //! The owner of a thread: used by a client where no scope sets another owner.
 //!
 //! 1. A thread's owner belongs to that thread and that client alone. It is never reused, even after the
-//!    thread or the client is gone.
+//!    thread has ended or the client has been dropped.
 //! 2. A tokio runtime runs one job after another on its threads. There each job has its own owner; otherwise
 //!    it would enter locks that an earlier job on the thread still holds.
 
-use crate::guard::owner::{Owner, Owners};
+use crate::guard::owner::{Owner, OwnerFactory};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 thread_local! {
-    static SELVES: RefCell<Vec<Oneself>> = const { RefCell::new(Vec::new()) };
+    static THREAD_OWNERS: RefCell<Vec<ThreadOwner>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The owner of a thread for one client.
-struct Oneself {
+struct ThreadOwner {
     /// Keeps the address of the client's owner factory from being reused.
-    client: Weak<Owners>,
+    client: Weak<OwnerFactory>,
     /// The runtime's job on this thread, if there is one (2).
     job: Option<tokio::task::Id>,
     owner: Owner,
 }
 
 /// Makes a call with this thread as owner, unless a scope sets another.
-pub(super) fn for_whom<T>(of: &Arc<Owners>, call: impl FnOnce() -> T) -> T {
+pub(super) fn with_thread_owner<T>(factory: &Arc<OwnerFactory>, call: impl FnOnce() -> T) -> T {
     match Owner::current() {
         Some(_) => call(),
-        None => owner(of).sync_scope(call),
+        None => owner(factory).sync_scope(call),
     }
 }
 
 /// The owner of this thread for one client.
-fn owner(of: &Arc<Owners>) -> Owner {
-    let oneself = SELVES.try_with(|selves| known_or_made(&mut selves.borrow_mut(), of));
+fn owner(factory: &Arc<OwnerFactory>) -> Owner {
+    let entry = THREAD_OWNERS.try_with(|owners| find_or_create(&mut owners.borrow_mut(), factory));
     // A thread that is ending has no owner any more.
-    oneself.unwrap_or_else(|_| of.make())
+    entry.unwrap_or_else(|_| factory.create())
 }
 
-fn known_or_made(selves: &mut Vec<Oneself>, of: &Arc<Owners>) -> Owner {
+fn find_or_create(owners: &mut Vec<ThreadOwner>, factory: &Arc<OwnerFactory>) -> Owner {
     let job = tokio::task::try_id();
-    let is_of = |oneself: &Oneself| std::ptr::eq(oneself.client.as_ptr(), Arc::as_ptr(of));
-    if let Some(known) = selves.iter().find(|oneself| is_of(oneself) && oneself.job == job) {
+    let is_of_client = |entry: &ThreadOwner| std::ptr::eq(entry.client.as_ptr(), Arc::as_ptr(factory));
+    if let Some(known) = owners.iter().find(|entry| is_of_client(entry) && entry.job == job) {
         return known.owner.clone();
     }
-    // Entries of clients that are gone, and of the previous job.
-    selves.retain(|oneself| oneself.client.strong_count() > 0 && !is_of(oneself));
-    let owner = of.make();
-    selves.push(Oneself { client: Arc::downgrade(of), job, owner: owner.clone() });
+    // Entries of dropped clients, and of the previous job.
+    owners.retain(|entry| entry.client.strong_count() > 0 && !is_of_client(entry));
+    let owner = factory.create();
+    owners.push(ThreadOwner { client: Arc::downgrade(factory), job, owner: owner.clone() });
     owner
 }
 
@@ -55,16 +55,16 @@ mod tests {
     use super::*;
     use leasehold_store::System;
 
-    fn client() -> Arc<Owners> {
-        Arc::new(Owners::new(None, Arc::new(System)).expect("no name is valid"))
+    fn client() -> Arc<OwnerFactory> {
+        Arc::new(OwnerFactory::new(None, Arc::new(System)).expect("no name is valid"))
     }
 
     fn known() -> usize {
-        SELVES.with(|selves| selves.borrow().len())
+        THREAD_OWNERS.with(|owners| owners.borrow().len())
     }
 
     #[test]
-    fn a_thread_is_one_to_a_client_and_another_to_another() {
+    fn a_thread_has_one_owner_for_each_client() {
         let (one, other) = (client(), client());
         let (first, second) = (owner(&one), owner(&other));
         assert_ne!(first, second);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_are_gone_are_forgotten() {
+    fn owners_of_dropped_clients_are_removed() {
         let stays = client();
         let first = owner(&stays);
         for _ in 0..100 {

@@ -1,0 +1,280 @@
+//! The builder of a client: its settings, and the order in which connecting checks and uses them.
+
+use crate::client::Client;
+use crate::client::open::{UrlOverrides, open};
+use crate::client::session_metadata::session_metadata;
+use crate::engine::{Engine, StartError, Timings};
+use crate::error::ConnectError;
+use crate::guard::owner::OwnerFactory;
+use crate::store::{Diagnosis, Store};
+use leasehold_core::Lease;
+use leasehold_store::{Environment, System};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The shortest lifetime of a session without a heartbeat.
+const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
+
+/// Configures and connects a [`Client`]: see [`Client::builder`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// let client = leasehold::Client::builder("memory:")
+///     .label("billing on web-3")
+///     .call_timeout(Duration::from_millis(500))
+///     .connect()
+///     .await?;
+/// # let _ = client; Ok(()) }
+/// ```
+#[must_use = "a builder does nothing until `connect`, or `connect_blocking`"]
+pub struct ClientBuilder {
+    target: Target,
+    overrides: UrlOverrides,
+    label: Option<String>,
+    session_labels: BTreeMap<String, String>,
+    instance: Option<String>,
+    timings: Timings,
+    /// Set to replace the machine's clock, randomness and threads.
+    environment: Option<Arc<dyn Environment>>,
+}
+
+/// What the client connects to.
+pub(super) enum Target {
+    Url(String),
+    Store(Arc<dyn Store>),
+}
+
+impl fmt::Debug for ClientBuilder {
+    /// Shows neither the URL nor any credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("label", &self.label)
+            .field("timings", &self.timings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientBuilder {
+    pub(super) fn new(target: Target) -> Self {
+        let timings = Timings {
+            call: Duration::from_secs(2),
+            outage: Duration::from_secs(30),
+            watchdog: Duration::from_secs(30),
+            session: Some(Client::DEFAULT_SESSION_TTL),
+        };
+        let (overrides, session_labels) = (UrlOverrides::default(), BTreeMap::new());
+        Self { target, overrides, label: None, session_labels, instance: None, timings, environment: None }
+    }
+
+    /// Sets the user to log in as, in place of the URL's.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.overrides.username = Some(username.into());
+        self
+    }
+
+    /// Sets the password to log in with, in place of the URL's.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.overrides.password = Some(password.into());
+        self
+    }
+
+    /// Sets the certificate, as PEM, of the authority that signed the server's certificate, in place of the
+    /// public authorities and the URL's `?ca=`. For TLS URLs only: with any other URL, connecting fails.
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.overrides.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// Sets the client certificate and its key, as PEM, for servers that require one (mTLS), in place of the
+    /// URL's `?cert=` and `?key=`. For TLS URLs only: with any other URL, connecting fails.
+    ///
+    /// ```no_run
+    /// # async fn example(certificate: Vec<u8>, key: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("rediss://locks.example:6380")
+    ///     .client_certificate(certificate, key) // from a vault, for example
+    ///     .connect()
+    ///     .await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn client_certificate(mut self, cert_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.overrides.client_certificate = Some((cert_pem.into(), key_pem.into()));
+        self
+    }
+
+    /// Sets the prefix of all keys and channels, in place of the URL's `?prefix=`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.overrides.prefix = Some(prefix.into());
+        self
+    }
+
+    /// Sets the label that other clients see while this client holds a lock. Default: `host/pid/program`.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// Sets how long one call to the store may take, including resends. Default: 2 s.
+    pub fn call_timeout(mut self, within: Duration) -> Self {
+        self.timings.call = within;
+        self
+    }
+
+    /// Sets how long a waiter without a time limit tolerates a store that does not reply. Default: 30 s.
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.timings.outage = limit;
+        self
+    }
+
+    /// Sets the lease of locks without a lease of their own. Default: 30 s. It is renewed after every third
+    /// of it, and bounds how long a lock outlives its process.
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.timings.watchdog = lease;
+        self
+    }
+
+    /// Sets how long this client's session lives without a heartbeat. Default: 10 s; at least 1 s. Four
+    /// heartbeats are sent in that time.
+    ///
+    /// Everything that the client holds or waits for lives with its session. If a process dies, its locks are
+    /// released when its session ends, however long their leases are. The same holds for a process that
+    /// cannot reach the store for that long, or is suspended. So this setting trades how soon a crash is
+    /// detected against how long an outage of the store is tolerated; a Redis fail-over takes some seconds.
+    /// The client counts from before each heartbeat was sent, and considers its locks valid no longer than
+    /// that, with a margin for clock drift.
+    ///
+    /// If the store itself knows which processes live (`sqlite:`), a death is detected at once, and no
+    /// session lapses.
+    pub fn session_ttl(mut self, alive: Duration) -> Self {
+        self.timings.session = Some(alive);
+        self
+    }
+
+    /// Uses no session: this client's holds end with their leases only. An outage of the store is tolerated
+    /// as long as the leases last, and the lock of a dead process is not free before its lease ends.
+    pub fn without_session(mut self) -> Self {
+        self.timings.session = None;
+        self
+    }
+
+    /// Adds a label to this client's session, beside its label, host, process and program: a zone or a
+    /// release, say. All of them together have at most 4 KiB.
+    pub fn session_label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.session_labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Sets the prefix of the [owners](Client::new_owner) that this client creates, in place of a random UUID: a
+    /// pod name, say, so that operators can tell what holds a [`ReentrantMutex`](crate::ReentrantMutex). At
+    /// most 235 bytes, and no control characters.
+    ///
+    /// No two clients may use the same id at the same time, on any host: their owners could be equal, and
+    /// would then enter each other's locks.
+    pub fn instance_id(mut self, id: impl Into<String>) -> Self {
+        self.instance = Some(id.into());
+        self
+    }
+
+    /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
+    /// store](Client::with_store), no tokio runtime is needed then.
+    pub fn environment(mut self, environment: impl Environment) -> Self {
+        self.environment = Some(Arc::new(environment));
+        self
+    }
+
+    /// Connects, diagnoses each server of the store from its own settings and state, and disconnects. No key
+    /// is written. A server with [findings](crate::store::Finding) is diagnosed even if the URL has
+    /// `?strict=1`. All servers of a store are diagnosed. The result is empty for `memory:` and `sqlite:`,
+    /// which have no server and no settings that could endanger locks.
+    ///
+    /// Fails if the store cannot be reached, rejects the user, or is too old.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    ///
+    /// for diagnosis in Client::builder("memory:").diagnose().await? {
+    ///     println!("{}: {} findings", diagnosis.node, diagnosis.findings.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn diagnose(mut self) -> Result<Vec<Diagnosis>, ConnectError> {
+        self.check_environment()?;
+        self.overrides.lenient = true;
+        let within = self.timings.call;
+        let store = match self.target {
+            Target::Store(store) => store,
+            Target::Url(url) => {
+                let environment = self.environment.unwrap_or_else(|| Arc::new(System));
+                open(&url, self.overrides, within, &environment).await?
+            }
+        };
+        Ok(store.diagnose(within).await?)
+    }
+
+    /// Fails if no call could succeed in this context.
+    fn check_environment(&self) -> Result<(), ConnectError> {
+        let is_self_contained = self.environment.is_some() && matches!(self.target, Target::Store(_));
+        if !is_self_contained && tokio::runtime::Handle::try_current().is_err() {
+            let text = "there is no tokio runtime here: connect inside one";
+            return Err(ConnectError::Setting(text.into()));
+        }
+        if self.timings.call.is_zero() {
+            return Err(ConnectError::Setting("the call timeout must not be zero".into()));
+        }
+        Ok(())
+    }
+
+    /// Connects to the store.
+    ///
+    /// Fails like [`Client::connect`], if a setting is invalid, and outside of a tokio runtime where one is
+    /// needed.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn connect(self) -> Result<Client, ConnectError> {
+        self.check_environment()?;
+        if let Err(error) = Lease::For(self.timings.watchdog).check() {
+            return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
+        }
+        if self.timings.session.is_some_and(|alive| alive < MIN_SESSION_TTL) {
+            let text =
+                "a session must live for at least 1 s: a shorter one would end at any brief network delay";
+            return Err(ConnectError::Setting(text.into()));
+        }
+        let environment = self.environment.unwrap_or_else(|| Arc::new(System));
+        let owners = owners(self.instance, &environment)?;
+        let metadata = session_metadata(self.label, self.session_labels, &*environment)?;
+        let store = match self.target {
+            Target::Store(store) => store,
+            Target::Url(url) => open(&url, self.overrides, self.timings.call, &environment).await?,
+        };
+        if let Some(most) = store.capabilities().max_lease.filter(|most| self.timings.watchdog > *most) {
+            let lease = self.timings.watchdog;
+            let error = leasehold_core::LeaseError::TooLongForStore { lease, max: most };
+            return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
+        }
+        let engine = Engine::start(store, environment, metadata, self.timings).await;
+        let engine = engine.map_err(|error| match error {
+            StartError::Session(fault) => ConnectError::Store(fault),
+            StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
+        })?;
+        Ok(Client { engine, owners: Arc::new(owners) })
+    }
+}
+
+/// The factory of this client's owners.
+fn owners(
+    instance: Option<String>,
+    environment: &Arc<dyn Environment>,
+) -> Result<OwnerFactory, ConnectError> {
+    OwnerFactory::new(instance, Arc::clone(environment)).ok_or_else(|| {
+        let most = OwnerFactory::MAX_INSTANCE;
+        let text = format!("an instance id has 1 to {most} bytes and no control characters, unlike this one");
+        ConnectError::Setting(text)
+    })
+}

@@ -1,0 +1,116 @@
+//! Opens the store of a URL, with the settings of the builder that override those of the URL.
+
+use crate::error::ConnectError;
+use crate::store::{MemoryStore, Store, StoreConfig, StoreUrl};
+use leasehold_store::Environment;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Credentials, certificates and key prefix that override those of the URL.
+#[derive(Default)]
+pub(super) struct UrlOverrides {
+    pub(super) username: Option<String>,
+    pub(super) password: Option<String>,
+    pub(super) prefix: Option<String>,
+    /// Set to inspect a server regardless of its findings.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has findings"))]
+    pub(super) lenient: bool,
+    /// The certificate authority to trust in place of the public ones.
+    pub(super) root_certificate: Option<Vec<u8>>,
+    /// The client's certificate and its key.
+    pub(super) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl UrlOverrides {
+    /// Fails if anything is set: this kind of store supports none of it.
+    fn reject_for(&self, store: &str) -> Result<(), ConnectError> {
+        let Self { username, password, prefix, root_certificate, client_certificate, lenient: _ } = self;
+        if username.is_some() || password.is_some() || prefix.is_some() {
+            let text = format!("`{store}` takes no user, password or key prefix: these are for Redis");
+            return Err(ConnectError::Setting(text));
+        }
+        if root_certificate.is_some() || client_certificate.is_some() {
+            let text = format!("`{store}` takes no certificates: these are for Redis over TLS");
+            return Err(ConnectError::Setting(text));
+        }
+        Ok(())
+    }
+
+    /// Applies these settings to a server's configuration.
+    #[cfg(feature = "redis")]
+    fn apply(
+        &self,
+        mut config: crate::store::RedisConfig,
+    ) -> Result<crate::store::RedisConfig, ConnectError> {
+        if let Some(username) = &self.username {
+            config = config.username(username);
+        }
+        if let Some(password) = &self.password {
+            config = config.password(password);
+        }
+        if let Some(prefix) = &self.prefix {
+            config = config.prefix(prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
+        }
+        if self.lenient {
+            config = config.lenient();
+        }
+        if let Some(pem) = &self.root_certificate {
+            config = config.root_certificate(pem.clone());
+        }
+        if let Some((certificate, key)) = &self.client_certificate {
+            config = config.client_certificate(certificate.clone(), key.clone());
+        }
+        Ok(config)
+    }
+}
+
+/// Opens the store of a URL.
+pub(super) async fn open(
+    url: &str,
+    overrides: UrlOverrides,
+    within: Duration,
+    environment: &Arc<dyn Environment>,
+) -> Result<Arc<dyn Store>, ConnectError> {
+    #[cfg(feature = "redis")]
+    use crate::store::{RedisConfig, RedisStore};
+    #[cfg(feature = "redis")]
+    let configured = |config: RedisConfig| {
+        Ok::<_, ConnectError>(
+            overrides.apply(config)?.connect_timeout(within).in_world(Arc::clone(environment)),
+        )
+    };
+    #[cfg(not(feature = "redis"))]
+    let _ = (within, environment);
+    match StoreUrl::parse(url)?.into_config() {
+        StoreConfig::Memory(name) => {
+            overrides.reject_for("memory:")?;
+            Ok(Arc::new(MemoryStore::named(&name)))
+        }
+        StoreConfig::Sqlite(path) => {
+            overrides.reject_for("sqlite:")?;
+            open_sqlite(&path).await
+        }
+        #[cfg(feature = "redis")]
+        StoreConfig::Redis(config) => Ok(Arc::new(RedisStore::connect(configured(*config)?).await?)),
+        #[cfg(feature = "redis")]
+        StoreConfig::Shards(shards) => {
+            let shards = shards.into_iter().map(configured).collect::<Result<Vec<_>, _>>()?;
+            Ok(Arc::new(RedisStore::connect_shards(shards).await?))
+        }
+        #[cfg(feature = "redis")]
+        StoreConfig::Quorum(quorum) => {
+            Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(configured)?).await?))
+        }
+    }
+}
+
+#[cfg(feature = "sqlite")]
+async fn open_sqlite(path: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    Ok(Arc::new(crate::store::SqliteStore::open(path).await?))
+}
+
+#[cfg(not(feature = "sqlite"))]
+#[allow(clippy::unused_async, reason = "matches the signature of the build that has the store")]
+async fn open_sqlite(_path: &str) -> Result<Arc<dyn Store>, ConnectError> {
+    Err(ConnectError::Url("this build has no SQLite store: enable the feature `sqlite`".into()))
+}

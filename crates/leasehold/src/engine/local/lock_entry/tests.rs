@@ -1,0 +1,262 @@
+//! The state machine of a lock entry, driven by hand.
+
+use super::*;
+use leasehold_core::{Label, Liveness};
+
+fn entry() -> Arc<LockEntry> {
+    let lock = Lock::mutex("job".parse().expect("a good name"));
+    Arc::new(LockEntry::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
+}
+
+fn session() -> Arc<Session> {
+    Arc::new(Session::new(
+        Partition::ONLY,
+        SessionId::from_random([1; 12]),
+        Liveness::Session { alive_ms: 10_000 },
+        at(100),
+    ))
+}
+
+fn terms() -> Arc<AcquireTerms> {
+    let label = Label::new("").expect("an empty label is a label");
+    let lease = Duration::from_secs(1);
+    Arc::new(AcquireTerms {
+        lease,
+        label,
+        value: None,
+        adopt: None,
+        liveness: Liveness::Session { alive_ms: 10_000 },
+        queue: true,
+        poll_often: false,
+        fresh_hold: false,
+        mode: LockMode::Exclusive,
+    })
+}
+
+fn at(s: u64) -> Moment {
+    Moment::from_micros(s * 1_000_000)
+}
+
+fn granted() -> Acquired {
+    Acquired::Granted {
+        fence: FencingToken::new(1),
+        remaining_ms: 1_000,
+        others_wait: false,
+        owner_holds: None,
+    }
+}
+
+fn sent(action: &WaiterAction, path: RequestPath) -> PendingRequest {
+    let WaiterAction::Send(request, _) = action else { panic!("it sends a request") };
+    assert_eq!(request.path, path);
+    *request
+}
+
+fn is_signaled(entry: &LockEntry, id: u64) -> bool {
+    entry.state().queue.poll_signaled(id, std::task::Waker::noop()).is_ready()
+}
+
+/// An entry whose hold ends at two seconds, and the front of its queue, which sleeps without a limit.
+fn taken() -> (Arc<LockEntry>, Arc<Hold>, u64) {
+    let (entry, random) = (entry(), &mut || 7);
+    let (holder, front) = (entry.join(terms()), entry.join(terms()));
+    let request = sent(&entry.poll(holder, &session(), at(1), random), RequestPath::Queue);
+    assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Blocked(None)));
+    entry.handle_answer(request, Ok(&granted()), at(1), random);
+    let WaiterAction::Granted(hold, ..) = entry.poll(holder, &session(), at(1), random) else {
+        panic!("it was granted")
+    };
+    assert!(!is_signaled(&entry, front));
+    (entry, hold, front)
+}
+
+fn reentrant() -> Arc<LockEntry> {
+    let lock = Lock::reentrant("job".parse().expect("a good name"));
+    Arc::new(LockEntry::new(lock, Partition::ONLY, SessionId::from_random([1; 12]), 0, |_| {}))
+}
+
+fn of(owner: &str) -> Arc<AcquireTerms> {
+    let value = OwnValue::new(owner).ok();
+    Arc::new(AcquireTerms { value, ..(*terms()).clone() })
+}
+
+fn held_by(owner: &str) -> Acquired {
+    let holder = Holder {
+        label: None,
+        owner: OwnValue::new(owner).ok(),
+        count: 1,
+        remaining_ms: None,
+        fence: None,
+        since_ms: None,
+        session: None,
+        mode: LockMode::Exclusive,
+        in_cooldown: false,
+    };
+    Acquired::Taken { holder: Some(holder), position: Some(0), predecessor: None, other_holders: Vec::new() }
+}
+
+/// Random bits that differ from call to call.
+fn counter() -> impl FnMut() -> u64 {
+    let mut n = 0;
+    move || {
+        n += 1;
+        n
+    }
+}
+
+#[test]
+fn a_call_during_a_request_takes_effect_after_its_reply() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let (front, behind) = (entry.join(of("x")), entry.join(of("y")));
+    let by_front = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Queue);
+    let first = sent(&entry.poll(behind, &session(), at(1), random), RequestPath::Bypass);
+    entry.handle_answer(by_front, Ok(&held_by("y")), at(1), random);
+    // This request was executed before the owner acquired the lock.
+    entry.handle_answer(first, Ok(&held_by("z")), at(1), random);
+    assert!(is_signaled(&entry, behind));
+    let second = sent(&entry.poll(behind, &session(), at(1), random), RequestPath::Bypass);
+    entry.handle_answer(second, Ok(&held_by("z")), at(1), random);
+    assert!(
+        matches!(entry.poll(behind, &session(), at(1), random), WaiterAction::Blocked(None)),
+        "one request per call"
+    );
+    // The same with no request in flight.
+    assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Sleep(_)));
+    let by_front = sent(&entry.poll(front, &session(), at(9), random), RequestPath::Queue);
+    entry.handle_answer(by_front, Ok(&held_by("y")), at(9), random);
+    assert!(is_signaled(&entry, behind));
+    let third = sent(&entry.poll(behind, &session(), at(9), random), RequestPath::Bypass);
+    entry.handle_answer(third, Ok(&granted()), at(9), random);
+    assert!(matches!(entry.poll(behind, &session(), at(9), random), WaiterAction::Granted(..)));
+    // It acquired the lock past the front, which still keeps its queue entry alive.
+    assert!(matches!(entry.poll(front, &session(), at(9), random), WaiterAction::Sleep(_)));
+}
+
+#[test]
+fn a_question_without_an_answer_is_asked_again_by_the_same_hold() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let (front, behind) = (entry.join(of("x")), entry.join(of("y")));
+    entry.poll(front, &session(), at(1), random);
+    let WaiterAction::Send(request @ PendingRequest { path: RequestPath::Bypass, .. }, acquire) =
+        entry.poll(behind, &session(), at(1), random)
+    else {
+        panic!("it bypasses the queue")
+    };
+    assert!(acquire.queue.is_none(), "the process has one queue entry");
+    entry.handle_answer(request, Err(Executed::Unknown), at(1), random);
+    assert!(matches!(entry.poll(behind, &session(), at(1), random), WaiterAction::Sleep(_)), "after a pause");
+    let WaiterAction::Send(PendingRequest { path: RequestPath::Bypass, .. }, again) =
+        entry.poll(behind, &session(), at(3), random)
+    else {
+        panic!("its owner may wait for it")
+    };
+    assert_eq!(acquire.claim, again.claim);
+    assert_eq!(entry.leave(behind).claims, [acquire.claim], "its request must be undone");
+}
+
+/// The task in front has timed out while its request was in flight.
+#[test]
+fn a_lock_won_past_the_queue_is_kept_by_a_task_that_came_to_the_front() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let (front, behind) = (entry.join(of("x")), entry.join(of("y")));
+    let by_front = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Queue);
+    entry.handle_answer(by_front, Ok(&held_by("z")), at(1), random);
+    let WaiterAction::Send(request @ PendingRequest { path: RequestPath::Bypass, .. }, acquire) =
+        entry.poll(behind, &session(), at(1), random)
+    else {
+        panic!("it bypasses the queue")
+    };
+    assert!(entry.leave(front).claims.is_empty(), "its queue entry passes to the next waiter");
+    entry.handle_answer(request, Ok(&granted()), at(1), random);
+    let WaiterAction::Granted(hold, _, undone) = entry.poll(behind, &session(), at(1), random) else {
+        panic!("it was granted")
+    };
+    assert_eq!(hold.claim, acquire.claim, "neither undone nor requested again");
+    assert_eq!(undone.len(), 1, "no task needs the queue entry any more");
+}
+
+#[test]
+fn a_new_front_sends_its_request_before_its_predecessor_is_undone() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let (first, second) = (entry.join(of("x")), entry.join(of("y")));
+    let WaiterAction::Send(request, acquire) = entry.poll(first, &session(), at(1), random) else {
+        panic!("it sends a request")
+    };
+    entry.handle_answer(request, Ok(&held_by("z")), at(1), random);
+    assert!(entry.leave(first).claims.is_empty(), "its queue entry passes to the next waiter");
+    assert!(is_signaled(&entry, second));
+    let WaiterAction::Send(request @ PendingRequest { path: RequestPath::Queue, .. }, next) =
+        entry.poll(second, &session(), at(1), random)
+    else {
+        panic!("it takes the queue entry over")
+    };
+    assert!(next.queue.is_some() && next.claim.hold != acquire.claim.hold);
+    let undone = entry.handle_answer(request, Ok(&held_by("z")), at(1), random);
+    assert_eq!(undone, [acquire.claim]);
+    assert_eq!(entry.leave(second).claims, [next.claim]);
+}
+
+#[test]
+fn the_last_release_of_an_owner_asks_for_those_in_line() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let holds = [(); 3].map(|()| {
+        let id = entry.join(of("x"));
+        let WaiterAction::Send(request, _) = entry.poll(id, &session(), at(1), random) else {
+            panic!("it sends a request")
+        };
+        entry.handle_answer(request, Ok(&granted()), at(1), random);
+        let WaiterAction::Granted(hold, ..) = entry.poll(id, &session(), at(1), random) else {
+            panic!("granted")
+        };
+        hold
+    });
+    let front = entry.join(of("y"));
+    let request = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Bypass);
+    entry.handle_answer(request, Ok(&held_by("x")), at(1), random);
+    assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Blocked(Some(_))));
+    let mut asks = |hold: &Hold| entry.begin_release(hold, None, &session(), at(1), random).1.is_some();
+    assert_eq!([asks(&holds[1]), asks(&holds[0]), asks(&holds[2])], [false, false, true]);
+    for hold in &holds {
+        entry.remove_hold(hold);
+    }
+    assert!(is_signaled(&entry, front));
+    assert!(!entry.is_held(at(1)));
+}
+
+#[test]
+fn finding_the_entry_empty_signals_the_front() {
+    let (entry, _hold, front) = taken();
+    let (last, random) = (entry.join(terms()), &mut || 7);
+    assert!(
+        matches!(entry.poll(last, &session(), at(1), random), WaiterAction::Blocked(None)),
+        "the keeper signals the front, and the front the next waiter"
+    );
+    assert!(matches!(entry.poll(last, &session(), at(3), random), WaiterAction::Blocked(None)));
+    assert!(is_signaled(&entry, front), "or it would sleep forever");
+}
+
+#[test]
+fn a_release_that_comes_back_with_the_lock_tells_the_front_also_where_the_hold_had_lapsed() {
+    let (entry, hold, front) = taken();
+    let random = &mut || 7;
+    let (_, next) = entry.begin_release(&hold, None, &session(), at(1), random);
+    let (with_release, _) = next.expect("a task is queued");
+    // The release takes long. Meanwhile the front sends its own request and learns that the lock is held.
+    let own = sent(&entry.poll(front, &session(), at(3), random), RequestPath::Queue);
+    entry.handle_answer(
+        own,
+        Ok(&Acquired::Taken {
+            holder: None,
+            position: Some(0),
+            predecessor: None,
+            other_holders: Vec::new(),
+        }),
+        at(3),
+        random,
+    );
+    assert!(matches!(entry.poll(front, &session(), at(3), random), WaiterAction::Sleep(_)));
+    entry.handle_answer(with_release, Ok(&granted()), at(1), random);
+    entry.remove_hold(&hold);
+    assert!(is_signaled(&entry, front));
+    assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Granted(..)));
+}

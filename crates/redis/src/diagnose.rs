@@ -20,14 +20,14 @@ const SAFE: &str = "noeviction";
 type Version = (u32, u32, u32);
 
 /// Vulnerabilities of the Lua engine that were fixed together.
-struct Holes {
+struct Vulnerability {
     product: &'static str,
     names: &'static [&'static str],
     /// The first affected branch.
     since: (u32, u32),
     /// The first fixed version of each branch, in ascending order. Branches after the last were never affected;
     /// branches between and before were never fixed.
-    mended: &'static [Version],
+    fixed_in: &'static [Version],
 }
 
 /// Known vulnerabilities, oldest first. Sources: the release notes (`00-RELEASENOTES`, and the releases on GitHub) of
@@ -41,76 +41,86 @@ struct Holes {
 /// - CVE-2025-67733, in Valkey: GHSA-p876-p7q5-hv2m. It names 9.0.2, whose notes do not list it; those of 9.0.3 do.
 /// - CVE-2026-23631: GHSA-8ghh-qpmp-7826. Not in 6.2: redis/redis#15231. valkey-io/valkey#3631 to #3635; 8.0.8 was withdrawn
 ///   for 8.0.9, for another reason.
-const HOLES: [Holes; 11] = [
-    Holes {
+const VULNERABILITIES: [Vulnerability; 11] = [
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2022-24735", "CVE-2022-24736"],
         since: (0, 0),
-        mended: &[(6, 2, 7), (7, 0, 0)],
+        fixed_in: &[(6, 2, 7), (7, 0, 0)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2022-24834"],
         since: (0, 0),
-        mended: &[(6, 2, 13), (7, 0, 12), (7, 2, 0)],
+        fixed_in: &[(6, 2, 13), (7, 0, 12), (7, 2, 0)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2024-31449"],
         since: (0, 0),
-        mended: &[(6, 2, 16), (7, 2, 6), (7, 4, 1)],
+        fixed_in: &[(6, 2, 16), (7, 2, 6), (7, 4, 1)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2024-46981"],
         since: (0, 0),
-        mended: &[(6, 2, 17), (7, 2, 7), (7, 4, 2)],
+        fixed_in: &[(6, 2, 17), (7, 2, 7), (7, 4, 2)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2025-49844", "CVE-2025-46817", "CVE-2025-46818", "CVE-2025-46819"],
         since: (0, 0),
-        mended: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
+        fixed_in: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2026-23631"],
         since: (7, 0),
-        mended: &[(7, 2, 14), (7, 4, 9), (8, 2, 6), (8, 4, 3), (8, 6, 3)],
+        fixed_in: &[(7, 2, 14), (7, 4, 9), (8, 2, 6), (8, 4, 3), (8, 6, 3)],
     },
-    Holes { product: VALKEY, names: &["CVE-2024-31449"], since: (0, 0), mended: &[(7, 2, 7), (8, 0, 1)] },
-    Holes { product: VALKEY, names: &["CVE-2024-46981"], since: (0, 0), mended: &[(7, 2, 8), (8, 0, 2)] },
-    Holes {
+    Vulnerability {
+        product: VALKEY,
+        names: &["CVE-2024-31449"],
+        since: (0, 0),
+        fixed_in: &[(7, 2, 7), (8, 0, 1)],
+    },
+    Vulnerability {
+        product: VALKEY,
+        names: &["CVE-2024-46981"],
+        since: (0, 0),
+        fixed_in: &[(7, 2, 8), (8, 0, 2)],
+    },
+    Vulnerability {
         product: VALKEY,
         names: &["CVE-2025-49844", "CVE-2025-46817", "CVE-2025-46818", "CVE-2025-46819"],
         since: (0, 0),
-        mended: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
+        fixed_in: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
     },
-    Holes {
+    Vulnerability {
         product: VALKEY,
         names: &["CVE-2025-67733"],
         since: (0, 0),
-        mended: &[(7, 2, 12), (8, 0, 7), (8, 1, 6), (9, 0, 3)],
+        fixed_in: &[(7, 2, 12), (8, 0, 7), (8, 1, 6), (9, 0, 3)],
     },
-    Holes {
+    Vulnerability {
         product: VALKEY,
         names: &["CVE-2026-23631"],
         since: (0, 0),
-        mended: &[(7, 2, 13), (8, 0, 8), (8, 1, 7), (9, 0, 4)],
+        fixed_in: &[(7, 2, 13), (8, 0, 8), (8, 1, 7), (9, 0, 4)],
     },
 ];
 
 const REDIS: &str = "Redis";
 const VALKEY: &str = "Valkey";
 
-impl Holes {
+impl Vulnerability {
     fn are_in(&self, version: Version) -> bool {
         let branch = |(major, minor, _): Version| (major, minor);
-        let newest = self.mended.last().copied().unwrap_or_default();
-        let mended = self.mended.iter().find(|mended| branch(**mended) == branch(version));
+        let newest = self.fixed_in.last().copied().unwrap_or_default();
+        let fixed_in = self.fixed_in.iter().find(|fixed_in| branch(**fixed_in) == branch(version));
         branch(version) >= self.since
             && branch(version) <= branch(newest)
-            && mended.is_none_or(|mended| version < *mended)
+            && fixed_in.is_none_or(|fixed_in| version < *fixed_in)
     }
 }
 
@@ -147,7 +157,7 @@ pub(crate) fn judge(info: &str) -> Vec<Finding> {
             .into_iter()
             .flatten()
             .collect();
-    findings.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
@@ -156,9 +166,9 @@ pub(crate) fn judge(info: &str) -> Vec<Finding> {
 pub(crate) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
     let mut findings = judge(info);
     if min_uptime == Some(Duration::ZERO) {
-        let forgets = |hazard: &&mut Finding| hazard.kind == FindingKind::NotPersistent;
-        findings.iter_mut().filter(forgets).for_each(|hazard| hazard.severity = Severity::Warning);
-        findings.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+        let forgets = |finding: &&mut Finding| finding.kind == FindingKind::NotPersistent;
+        findings.iter_mut().filter(forgets).for_each(|finding| finding.severity = Severity::Warning);
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     }
     findings
 }
@@ -193,7 +203,7 @@ fn replica(info: &str) -> Option<Finding> {
 fn lua(info: &str) -> Option<Finding> {
     let (product, text) = product(info)?;
     let version = numbers(text)?;
-    let of_product = || HOLES.iter().filter(|holes| holes.product == product);
+    let of_product = || VULNERABILITIES.iter().filter(|holes| holes.product == product);
     let there: Vec<_> = of_product().filter(|holes| holes.are_in(version)).collect();
     if there.is_empty() {
         return None;
@@ -201,7 +211,7 @@ fn lua(info: &str) -> Option<Finding> {
     // The first version without any of them: in the server's own branch if possible, otherwise in a later one.
     let has_none =
         |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
-    let (major, minor, patch) = of_product().flat_map(|holes| holes.mended).filter(has_none).min()?;
+    let (major, minor, patch) = of_product().flat_map(|holes| holes.fixed_in).filter(has_none).min()?;
     let kind = FindingKind::LuaVulnerabilities {
         server: format!("{product} {}", shown(text)),
         vulnerabilities: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
@@ -240,10 +250,10 @@ fn shown(word: &str) -> String {
 /// Reason to refuse a server that must be the `primary`, or that is used in `strict` mode.
 pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Option<FaultKind> {
     let serious: Vec<_> =
-        findings.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
+        findings.iter().filter(|finding| strict && finding.severity >= Severity::Warning).cloned().collect();
     // A read-only replica may be promoted at any time, so it is waited for.
-    let waits = |hazard: &Finding| hazard.kind == FindingKind::Replica { writes: false };
-    let is_replica = findings.iter().any(|hazard| matches!(hazard.kind, FindingKind::Replica { .. }));
+    let waits = |finding: &Finding| finding.kind == FindingKind::Replica { writes: false };
+    let is_replica = findings.iter().any(|finding| matches!(finding.kind, FindingKind::Replica { .. }));
     if primary && is_replica || !serious.is_empty() && serious.iter().all(waits) {
         return Some(FaultKind::ReadOnly);
     }
@@ -273,7 +283,7 @@ mod tests {
     use super::*;
 
     fn words(info: &str) -> String {
-        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.as_str());
+        let word = |finding: &Finding| format!("{:?} {}", finding.severity, finding.kind.as_str());
         judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
     }
 
@@ -367,11 +377,11 @@ mod tests {
 
     #[test]
     fn the_table_is_in_order() {
-        for Holes { mended, names, .. } in &HOLES {
-            assert!(mended.is_sorted() && !mended.is_empty(), "{names:?}");
-            let mut branches: Vec<_> = mended.iter().map(|(major, minor, _)| (major, minor)).collect();
+        for Vulnerability { fixed_in, names, .. } in &VULNERABILITIES {
+            assert!(fixed_in.is_sorted() && !fixed_in.is_empty(), "{names:?}");
+            let mut branches: Vec<_> = fixed_in.iter().map(|(major, minor, _)| (major, minor)).collect();
             branches.dedup();
-            assert_eq!(branches.len(), mended.len(), "{names:?}: a branch is fixed once");
+            assert_eq!(branches.len(), fixed_in.len(), "{names:?}: a branch is fixed once");
         }
     }
 

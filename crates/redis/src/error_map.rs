@@ -140,8 +140,8 @@ fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
     // The client library wraps the cause in an `Arc`.
     let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let source = source.and_then(|source| source.downcast_ref::<io::Error>());
-    if let Some(told) = source.and_then(tls::judge) {
-        return told;
+    if let Some(report) = source.and_then(tls::judge) {
+        return report;
     }
     match source.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
@@ -223,18 +223,18 @@ mod tests {
             ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated, Executed::No),
             ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::ReadOnly, Executed::No),
         ] {
-            let verdict = judge_text(code, details);
-            assert_eq!((verdict.kind, verdict.executed), (kind, executed), "{code} {details}");
+            let meaning = judge_text(code, details);
+            assert_eq!((meaning.kind, meaning.executed), (kind, executed), "{code} {details}");
         }
     }
 
     #[test]
     fn what_we_sent_is_not_shown() {
-        let verdict = judge_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
+        let meaning = judge_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
         assert_eq!(
-            verdict.kind,
+            meaning.kind,
             FaultKind::Failed("the server reports: ERR unknown command 'EVALSHA'".to_owned())
         );
-        assert_eq!(verdict.executed, Executed::No);
+        assert_eq!(meaning.executed, Executed::No);
     }
 }

@@ -2,7 +2,7 @@
 //! changed.
 //!
 //! It owns the loop of WATCH, read, MULTI and EXEC, counts its attempts, and reports the result of the last.
-//! It has no lock, no lease and no fencing token, and shares nothing with the engine. It exists for cases
+//! It has no lock, no lease and no fencing token, and results nothing with the engine. It exists for cases
 //! that suit it, and for comparison.
 //!
 //! If conflicts are rare, it costs less than a lock, since no client waits for another. If they are frequent,
@@ -87,7 +87,7 @@ pub struct Watched<'a>(&'a mut Connection);
 /// let change = Change::new(writes, "sold to ann");
 /// # let _ = change;
 /// ```
-#[must_use = "a change takes effect only when it is returned to `transact`"]
+#[must_use = "a change may_acquire effect only when it is returned to `transact`"]
 pub struct Change<T> {
     writes: Pipeline,
     value: T,

@@ -52,7 +52,7 @@ impl SessionKeys<'_> {
 
     /// The channel on which the release of a lock, or the leader of an election, is published; `None` for other
     /// kinds.
-    pub(crate) fn said(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
+    pub(crate) fn announcement_channel(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
         match kind {
             Kind::Reentrant => Some(keys.redisson_channel()),
             Kind::Election => Some(self.keys.leader_channel(keys)),

@@ -7,18 +7,18 @@
 //!    migrates and some keys of a lock have already moved, the store executes as much of an operation as the
 //!    remaining keys allow: a holder can still renew and release.
 
-use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
+use super::cluster::{self, Cluster, Node, OnSplit, SLOTS, is_unknown_script};
 use super::config::RedisConfig;
 use super::conn::borrowed::BorrowedConnection;
-use super::conn::link::{Link, Lost, Wire};
+use super::conn::link::{Link, LinkConnection, Lost};
 use super::conn::mailbox::Mailboxes;
 use super::diagnose;
 use super::error_map::judge;
+use super::location::ServerLocation;
 use super::replicas::Replicas;
 use super::script::reply::{self, Malformed};
-use super::script::{Call, goes_by_token};
+use super::script::{Call, extends_by_token};
 use super::session_keys::SessionKeys;
-use super::site::ServerLocation;
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{
     Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,
@@ -39,17 +39,17 @@ use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
 
 /// How many times one operation is sent at most, for a server whose scripts are flushed continually (1).
-const SENT_AT_MOST: u32 = 4;
+const MAX_SENDS: u32 = 4;
 /// Limit of extends in one call: a server executes one call at a time, so all other requests wait for it.
-pub(crate) const EXTENDS_AT_ONCE: usize = 64;
+pub(crate) const MAX_EXTENDS_PER_CALL: usize = 64;
 /// Number of session records read in one request: other requests wait while the server answers it.
-pub(crate) const RECORDS_AT_ONCE: usize = 256;
+pub(crate) const RECORDS_PER_REQUEST: usize = 256;
 /// Number of clock readings; the one with the shortest round trip is the most precise.
 const CLOCK_READINGS: usize = 5;
 /// Clock difference from which a finding is reported. Clocks that NTP synchronizes differ by less.
-const CLOCKS_APART: Duration = Duration::from_secs(1);
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 /// Upper limit of the time of a call, so that the deadline cannot overflow.
-const FAR: Duration = Duration::from_secs(24 * 3600);
+const MAX_CALL_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Store on one Redis (6.2 or newer) or Valkey (7.2 or newer) server, or on a cluster of them.
 ///
@@ -68,17 +68,17 @@ const FAR: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone)]
 pub struct RedisStore {
     keys: KeySpace,
-    way: Arc<Way>,
+    backend: Arc<Backend>,
     /// Set if a hold counts only once replicas have acknowledged it.
     replicas: Option<Arc<Replicas>>,
 }
 
 /// Outcome of a session operation that did not succeed.
-pub(crate) type Attended = Outcome<SessionReply>;
+pub(crate) type SessionOutcome = Outcome<SessionReply>;
 
 /// How the store reaches the server.
 #[derive(Debug)]
-enum Way {
+enum Backend {
     /// A connection that the store makes.
     Link(Link),
     /// A connection that the user supplied.
@@ -88,10 +88,10 @@ enum Way {
 }
 
 /// A connection to send on.
-pub(crate) enum Line<'a> {
-    Link(&'a Link, Wire),
+pub(crate) enum CallTarget<'a> {
+    Link(&'a Link, LinkConnection),
     BorrowedConnection(&'a BorrowedConnection),
-    Node(Arc<Node>, Option<Wire>),
+    Node(Arc<Node>, Option<LinkConnection>),
 }
 
 impl RedisStore {
@@ -126,10 +126,10 @@ impl RedisStore {
 
     /// Waits for the end of the first attempt to connect, where it is the store that connects.
     pub(crate) async fn reach(&self) -> Result<(), Fault> {
-        match &*self.way {
-            Way::Link(link) => link.connect().await,
-            Way::Cluster(cluster) => cluster.connect().await,
-            Way::BorrowedConnection(_) => Ok(()),
+        match &*self.backend {
+            Backend::Link(link) => link.connect().await,
+            Backend::Cluster(cluster) => cluster.connect().await,
+            Backend::BorrowedConnection(_) => Ok(()),
         }
     }
 
@@ -145,11 +145,11 @@ impl RedisStore {
         let keys = config.keys().clone();
         let wanted = config.wanted_replicas();
         let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
-        let way = match config.site() {
-            ServerLocation::Cluster(_) => Way::Cluster(Cluster::new(config)),
-            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
+        let backend = match config.location() {
+            ServerLocation::Cluster(_) => Backend::Cluster(Cluster::new(config)),
+            _ => Backend::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
         };
-        Self { keys, way: Arc::new(way), replicas }
+        Self { keys, backend: Arc::new(backend), replicas }
     }
 
     /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix.
@@ -160,7 +160,7 @@ impl RedisStore {
     /// notice a grant after 50 to 250 ms in place of a round trip.
     ///
     /// The store does not reconnect: once the connection is broken, all calls fail. [`fork`](Store::fork)
-    /// shares the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
+    /// results the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
     /// its settings are checked: [`Store::diagnose`] returns the findings.
     ///
     /// ```no_run
@@ -181,42 +181,42 @@ impl RedisStore {
         pushes: Option<Receiver<PushInfo>>,
     ) -> Result<Self, KeyError> {
         let keys = KeySpace::new(prefix)?;
-        let lent =
+        let borrowed =
             BorrowedConnection::new(connection, Mailboxes::new(keys.mailbox_prefix().to_owned()), pushes);
-        Ok(Self { keys, way: Arc::new(Way::BorrowedConnection(lent)), replicas: None })
+        Ok(Self { keys, backend: Arc::new(Backend::BorrowedConnection(borrowed)), replicas: None })
     }
 
     fn node(&self) -> &Arc<str> {
-        match &*self.way {
-            Way::Link(link) => link.node(),
-            Way::BorrowedConnection(lent) => lent.node(),
-            Way::Cluster(cluster) => cluster.name(),
+        match &*self.backend {
+            Backend::Link(link) => link.node(),
+            Backend::BorrowedConnection(borrowed) => borrowed.node(),
+            Backend::Cluster(cluster) => cluster.name(),
         }
     }
 
     /// The cluster, if the store is on one.
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
-        match &*self.way {
-            Way::Cluster(cluster) => Some(cluster),
-            Way::Link(_) | Way::BorrowedConnection(_) => None,
+        match &*self.backend {
+            Backend::Cluster(cluster) => Some(cluster),
+            Backend::Link(_) | Backend::BorrowedConnection(_) => None,
         }
     }
 
     /// Session keys for the slot of these lock keys.
-    fn home(&self, keys: &LockKeys) -> SessionKeys<'_> {
+    fn session_keys(&self, keys: &LockKeys) -> SessionKeys<'_> {
         SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
     }
 
     /// Session keys for a partition.
-    pub(crate) fn home_at(&self, place: Partition) -> SessionKeys<'_> {
-        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
+    pub(crate) fn session_keys_at(&self, partition: Partition) -> SessionKeys<'_> {
+        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| partition.as_u16() % SLOTS) }
     }
 
     /// Minimum uptime before the server grants locks, if it is a node of a quorum.
     fn min_uptime(&self) -> Option<Duration> {
-        match &*self.way {
-            Way::Link(link) => link.config().min_uptime(),
-            Way::BorrowedConnection(_) | Way::Cluster(_) => None,
+        match &*self.backend {
+            Backend::Link(link) => link.config().min_uptime(),
+            Backend::BorrowedConnection(_) | Backend::Cluster(_) => None,
         }
     }
 
@@ -230,19 +230,19 @@ impl RedisStore {
             return Err(unusable(refused.to_string()));
         }
         let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
-        let call = Call::new(op, lock.kind, &self.home(&keys), &keys);
+        let call = Call::new(op, lock.kind, &self.session_keys(&keys), &keys);
         let call = call.ok_or_else(|| unusable("this operation has no script".to_owned()))?;
         Ok((keys, call))
     }
 
     /// Returns a connection to the node that serves `slot`; outside a cluster the slot is ignored.
-    async fn line(&self, slot: u16, deadline: Instant) -> Result<Line<'_>, Fault> {
-        match &*self.way {
-            Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
-            Way::BorrowedConnection(lent) => Ok(Line::BorrowedConnection(lent)),
-            Way::Cluster(cluster) => {
-                let (node, wire) = cluster.wire(slot, deadline).await?;
-                Ok(Line::Node(node, Some(wire)))
+    async fn line(&self, slot: u16, deadline: Instant) -> Result<CallTarget<'_>, Fault> {
+        match &*self.backend {
+            Backend::Link(link) => Ok(CallTarget::Link(link, link.connection(deadline).await?)),
+            Backend::BorrowedConnection(borrowed) => Ok(CallTarget::BorrowedConnection(borrowed)),
+            Backend::Cluster(cluster) => {
+                let (node, connection) = cluster.connection(slot, deadline).await?;
+                Ok(CallTarget::Node(node, Some(connection)))
             }
         }
     }
@@ -252,16 +252,16 @@ impl RedisStore {
             Ok(call) => call,
             Err(fault) => return Outcome::Failed(Executed::No, fault),
         };
-        match self.reply(keys.slot(), &call, false, Split::Tell, deadline).await {
+        match self.reply(keys.slot(), &call, false, OnSplit::Report, deadline).await {
             Ok((value, _)) if self.cluster().is_some() && cluster::is_split(&value) => {}
             Ok((value, line)) => return self.outcome(op, &value, &line),
             Err(outcome) => return outcome,
         }
         // Some of the keys have already migrated (3).
-        let Some(lesser) = Call::lesser(op, lock.kind, &self.home(&keys), &keys) else {
+        let Some(reduced) = Call::reduced(op, lock.kind, &self.session_keys(&keys), &keys) else {
             return self.send_call(op, keys.slot(), &call, deadline).await;
         };
-        let (value, line) = match self.reply(keys.slot(), &lesser, false, Split::Tell, deadline).await {
+        let (value, line) = match self.reply(keys.slot(), &reduced, false, OnSplit::Report, deadline).await {
             Ok(reply) => reply,
             Err(outcome) => return outcome,
         };
@@ -279,7 +279,7 @@ impl RedisStore {
     }
 
     async fn send_call(&self, op: &Op, slot: u16, call: &Call, deadline: Instant) -> Outcome {
-        match self.reply(slot, call, false, Split::Wait, deadline).await {
+        match self.reply(slot, call, false, OnSplit::Retry, deadline).await {
             Ok((value, line)) => self.outcome(op, &value, &line),
             Err(outcome) => outcome,
         }
@@ -292,14 +292,14 @@ impl RedisStore {
         slot: u16,
         call: &Call,
         mut with_script: bool,
-        split: Split,
+        on_split: OnSplit,
         deadline: Instant,
-    ) -> Result<(Value, Line<'_>), Outcome<T>> {
-        if let Way::Cluster(cluster) = &*self.way {
-            let (value, node) = cluster.reply(slot, call, with_script, split, deadline).await?;
-            return Ok((value, Line::Node(node, None)));
+    ) -> Result<(Value, CallTarget<'_>), Outcome<T>> {
+        if let Backend::Cluster(cluster) = &*self.backend {
+            let (value, node) = cluster.reply(slot, call, with_script, on_split, deadline).await?;
+            return Ok((value, CallTarget::Node(node, None)));
         }
-        for _ in 0..SENT_AT_MOST {
+        for _ in 0..MAX_SENDS {
             let mut line = self.line(slot, deadline).await.map_err(refused)?;
             if let Some(kind) = line.refusal(call) {
                 return Err(Outcome::Failed(Executed::No, self.fault(kind, Phase::Send)));
@@ -323,7 +323,7 @@ impl RedisStore {
     /// others. That is rare: it happens after a restart or a script flush, and at the first use of a script that is
     /// not preloaded.
     async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
-        if let Way::Cluster(cluster) = &*self.way {
+        if let Backend::Cluster(cluster) = &*self.backend {
             return self.send_all_in(cluster, ops, deadline).await;
         }
         let calls = self.calls(ops);
@@ -346,7 +346,7 @@ impl RedisStore {
                 let ops = &ops[of];
                 match answer {
                     Ok((call, Some(value))) if is_unknown_script(&value) => {
-                        match self.reply(0, &call, true, Split::Wait, deadline).await {
+                        match self.reply(0, &call, true, OnSplit::Retry, deadline).await {
                             Ok((value, line)) => self.outcomes(ops, &value, &line),
                             Err(outcome) => vec![outcome; ops.len()],
                         }
@@ -370,7 +370,7 @@ impl RedisStore {
         let mut from = 0;
         while let Some((lock, op)) = ops.get(from) {
             let extends: Vec<_> =
-                ops[from..].iter().take(EXTENDS_AT_ONCE).map_while(|op| self.extend(op)).collect();
+                ops[from..].iter().take(MAX_EXTENDS_PER_CALL).map_while(|op| self.extend(op)).collect();
             let call = match &extends[..] {
                 [] | [_] => self.call(lock, op).map(|(_, call)| call),
                 extends => Ok(Call::extends(extends)),
@@ -385,7 +385,7 @@ impl RedisStore {
     /// Returns an extend that can share a call with others, with the keys of its lock.
     fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
         match op {
-            Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
+            Op::Extend(extend) if extends_by_token(lock.kind, extend) => {
                 Some((self.keys.lock(lock).ok()?, lock.kind, extend))
             }
             _ => None,
@@ -393,7 +393,7 @@ impl RedisStore {
     }
 
     /// Outcomes of the operations that one call covers.
-    pub(crate) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
+    pub(crate) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &CallTarget<'_>) -> Vec<Outcome> {
         match (ops, value) {
             ([(_, op)], value) => vec![self.outcome(op, value, line)],
             (ops, Value::Array(values)) if values.len() == ops.len() => {
@@ -407,35 +407,35 @@ impl RedisStore {
         }
     }
 
-    fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
-        if let Err(outcome) = self.no_error(value, line) {
+    fn outcome(&self, op: &Op, value: &Value, line: &CallTarget<'_>) -> Outcome {
+        if let Err(outcome) = self.check_error(value, line) {
             return outcome;
         }
         self.well_formed(reply::read(op, value)).map_or_else(|outcome| outcome, Outcome::Done)
     }
 
     /// Converts an error reply to its outcome.
-    pub(crate) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
+    pub(crate) fn check_error<T>(&self, value: &Value, line: &CallTarget<'_>) -> Result<(), Outcome<T>> {
         let Value::ServerError(error) = value else { return Ok(()) };
-        let mut verdict = judge(error);
+        let mut meaning = judge(error);
         let node = match line {
-            Line::Link(link, wire) if verdict.elsewhere => {
-                link.replace(wire);
+            CallTarget::Link(link, connection) if meaning.elsewhere => {
+                link.replace(connection);
                 link.node()
             }
-            Line::Node(node, wire) => {
+            CallTarget::Node(node, connection) => {
                 // The slot was migrating until the deadline.
                 if matches!(error.code(), "MOVED" | "ASK") {
-                    verdict.kind = FaultKind::Busy;
+                    meaning.kind = FaultKind::Busy;
                 }
-                if let (true, Some(wire)) = (verdict.elsewhere, wire) {
-                    node.link.replace(wire);
+                if let (true, Some(connection)) = (meaning.elsewhere, connection) {
+                    node.link.replace(connection);
                 }
                 node.name()
             }
-            Line::Link(..) | Line::BorrowedConnection(_) => self.node(),
+            CallTarget::Link(..) | CallTarget::BorrowedConnection(_) => self.node(),
         };
-        Err(verdict.outcome(node))
+        Err(meaning.outcome(node))
     }
 
     pub(crate) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
@@ -443,7 +443,7 @@ impl RedisStore {
         read.map_err(|malformed| Outcome::Failed(Executed::Unknown, fault(malformed)))
     }
 
-    async fn take_all(
+    async fn send_acquire_all(
         &self,
         asks: &[(Lock, Acquire)],
         deadline: Instant,
@@ -455,26 +455,26 @@ impl RedisStore {
         let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
         let slot = asks.first().map_or(0, |(keys, _)| keys.slot());
         let call = Call::acquire_all(&asks);
-        let (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
-        self.no_error(&value, &line)?;
-        self.well_formed(reply::shares(asks.len(), &value))
+        let (value, line) = self.reply(slot, &call, false, OnSplit::Retry, deadline).await?;
+        self.check_error(&value, &line)?;
+        self.well_formed(reply::results(asks.len(), &value))
     }
 
-    async fn beat(
+    async fn heartbeat(
         &self,
-        home: &SessionKeys<'_>,
-        beat: &Heartbeat,
+        session_keys: &SessionKeys<'_>,
+        heartbeat: &Heartbeat,
         deadline: Instant,
-    ) -> Result<SessionReply, Attended> {
-        let slot = home.slot.unwrap_or(0);
-        let call = Call::beat(beat, home);
-        let (mut value, mut line) = self.reply(slot, &call, false, Split::Tell, deadline).await?;
-        if home.slot.is_some() && cluster::is_split(&value) {
+    ) -> Result<SessionReply, SessionOutcome> {
+        let slot = session_keys.slot.unwrap_or(0);
+        let call = Call::heartbeat(heartbeat, session_keys);
+        let (mut value, mut line) = self.reply(slot, &call, false, OnSplit::Report, deadline).await?;
+        if session_keys.slot.is_some() && cluster::is_split(&value) {
             // The index only serves listings, so the heartbeat may skip it (3).
-            let call = Call::lesser_beat(beat, home);
-            (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
+            let call = Call::reduced_heartbeat(heartbeat, session_keys);
+            (value, line) = self.reply(slot, &call, false, OnSplit::Retry, deadline).await?;
         }
-        self.no_error(&value, &line)?;
+        self.check_error(&value, &line)?;
         let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
             Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
         });
@@ -483,45 +483,45 @@ impl RedisStore {
 
     async fn end(
         &self,
-        home: &SessionKeys<'_>,
+        session_keys: &SessionKeys<'_>,
         session: SessionId,
         deadline: Instant,
-    ) -> Result<SessionReply, Attended> {
+    ) -> Result<SessionReply, SessionOutcome> {
         let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("DEL").arg(home.session(session));
-        pipeline.cmd("ZREM").arg(home.sessions()).arg(session.to_string());
-        if let (Way::Cluster(cluster), Some(slot)) = (&*self.way, home.slot) {
+        pipeline.cmd("DEL").arg(session_keys.session(session));
+        pipeline.cmd("ZREM").arg(session_keys.sessions()).arg(session.to_string());
+        if let (Backend::Cluster(cluster), Some(slot)) = (&*self.backend, session_keys.slot) {
             for (at, command) in pipeline.cmd_iter().enumerate() {
                 let (value, node) = cluster.command(slot, command, deadline).await?;
                 if at == 0 {
-                    self.no_error(&value, &Line::Node(node, None))?;
+                    self.check_error(&value, &CallTarget::Node(node, None))?;
                 }
             }
             return Ok(SessionReply::End);
         }
         // The index only serves listings. If its update fails, the start of the next session repairs it.
-        self.plain(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
+        self.send_commands(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
     }
 
     /// Lists the sessions: reads the index, then the records it names, in chunks. It never scans all keys of a
     /// server. Skips keys that are not session records.
-    async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
-        if let Way::Cluster(cluster) = &*self.way {
+    async fn list(&self, deadline: Instant) -> Result<SessionReply, SessionOutcome> {
+        if let Backend::Cluster(cluster) = &*self.backend {
             return self.list_in(cluster, deadline).await;
         }
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(cmd("ZRANGE").arg(self.keys.session_index()).arg(0).arg(-1).clone());
-        let values = self.plain(0, &pipeline, |_, _| false, deadline).await?;
+        let values = self.send_commands(0, &pipeline, |_, _| false, deadline).await?;
         let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
         sessions.sort_unstable();
         let mut entries: Vec<SessionEntry> = Vec::with_capacity(sessions.len());
-        for some in sessions.chunks(RECORDS_AT_ONCE) {
+        for some in sessions.chunks(RECORDS_PER_REQUEST) {
             let mut pipeline = Pipeline::with_capacity(1 + some.len());
             pipeline.cmd("TIME");
             for session in some {
                 pipeline.cmd("HGETALL").arg(self.keys.session(*session));
             }
-            let values = self.plain(0, &pipeline, |_, value| is_wrong_type(value), deadline).await?;
+            let values = self.send_commands(0, &pipeline, |_, value| is_wrong_type(value), deadline).await?;
             let now_ms = self.well_formed(values.first().ok_or(Malformed).and_then(reply::now_ms))?;
             for (session, value) in some.iter().zip(&values[1..]) {
                 if !is_wrong_type(value) {
@@ -534,11 +534,15 @@ impl RedisStore {
 
     /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
     /// result is incomplete.
-    pub(crate) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
+    pub(crate) async fn diagnose_node(
+        &self,
+        slot: u16,
+        deadline: Instant,
+    ) -> Result<Diagnosis, SessionOutcome> {
         let mut questions = Pipeline::with_capacity(diagnose::ASKED + 1);
         diagnose::ask(&mut questions);
         questions.cmd("ACL").arg("WHOAMI");
-        let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
+        let mut answers = self.send_commands(slot, &questions, |_, _| true, deadline).await?;
         let user = answers.pop();
         let info = diagnose::read(&answers);
         let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
@@ -546,7 +550,7 @@ impl RedisStore {
         diagnose::note(&info, self.min_uptime(), &mut found);
         found.user = user.as_ref().and_then(|user| reply::word(user).ok());
         (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
-        if let Some(clock) = found.clock.filter(is_apart) {
+        if let Some(clock) = found.clock.filter(exceeds_limit) {
             found.findings.push(Finding::new(FindingKind::ClockDiffers(clock), Severity::Notice));
         }
         Ok(found)
@@ -557,18 +561,18 @@ impl RedisStore {
         &self,
         slot: u16,
         deadline: Instant,
-    ) -> Result<(Option<ClockDifference>, Duration), Attended> {
-        let environment: &dyn Environment = match &*self.way {
-            Way::Link(link) => &**link.config().surroundings(),
-            Way::Cluster(cluster) => &**cluster.config().surroundings(),
-            Way::BorrowedConnection(_) => &System,
+    ) -> Result<(Option<ClockDifference>, Duration), SessionOutcome> {
+        let environment: &dyn Environment = match &*self.backend {
+            Backend::Link(link) => &**link.config().shared_environment(),
+            Backend::Cluster(cluster) => &**cluster.config().shared_environment(),
+            Backend::BorrowedConnection(_) => &System,
         };
         let mut question = Pipeline::with_capacity(1);
         question.cmd("TIME");
         let (mut clock, mut shortest) = (None, Duration::MAX);
         for _ in 0..CLOCK_READINGS {
             let (sent, wall) = (environment.now(), environment.system_time());
-            let values = self.plain(slot, &question, |_, _| true, deadline).await?;
+            let values = self.send_commands(slot, &question, |_, _| true, deadline).await?;
             let round_trip = environment.now().since(sent);
             if round_trip < shortest {
                 let theirs = values.first().and_then(|value| reply::now_us(value).ok());
@@ -578,22 +582,22 @@ impl RedisStore {
         Ok((clock, shortest))
     }
 
-    /// Sends plain commands, without scripts. `forgives` gets the index of a command and its reply, and decides
+    /// Sends plain commands, without scripts. `is_acceptable` gets the index of a command and its reply, and decides
     /// whether an error is acceptable.
-    pub(crate) async fn plain(
+    pub(crate) async fn send_commands(
         &self,
         slot: u16,
         pipeline: &Pipeline,
-        forgives: fn(usize, &Value) -> bool,
+        is_acceptable: fn(usize, &Value) -> bool,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Attended> {
+    ) -> Result<Vec<Value>, SessionOutcome> {
         let mut line = self.line(slot, deadline).await.map_err(refused)?;
         let values = line
             .send_all(pipeline, deadline)
             .await
             .map_err(|lost| Outcome::Failed(Executed::Unknown, self.lost(lost)))?;
-        let serious = values.iter().enumerate().filter(|(at, value)| !forgives(*at, value));
-        serious.map(|(_, value)| value).try_for_each(|value| self.no_error(value, &line))?;
+        let serious = values.iter().enumerate().filter(|(at, value)| !is_acceptable(*at, value));
+        serious.map(|(_, value)| value).try_for_each(|value| self.check_error(value, &line))?;
         Ok(values)
     }
 
@@ -605,11 +609,11 @@ impl RedisStore {
     }
 }
 
-impl Line<'_> {
+impl CallTarget<'_> {
     /// Reason not to send this call: the server is a node of a quorum that does not grant locks yet.
     fn refusal(&self, call: &Call) -> Option<FaultKind> {
         match self {
-            Self::Link(_, wire) if call.takes() => wire.voting()?.refusal(),
+            Self::Link(_, connection) if call.may_acquire() => connection.vote_delay()?.refusal(),
             // Only a link can lead to a node of a quorum, which is a single server.
             Self::Link(..) | Self::BorrowedConnection(_) | Self::Node(..) => None,
         }
@@ -617,8 +621,8 @@ impl Line<'_> {
 
     async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
         match self {
-            Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
-            Self::BorrowedConnection(lent) => lent.call(call.cmd(), deadline).await,
+            Self::Link(link, connection) => link.call(connection, call.cmd(), deadline).await,
+            Self::BorrowedConnection(borrowed) => borrowed.call(call.cmd(), deadline).await,
             // The cluster module sends calls itself.
             Self::Node(..) => Err(Lost::TimedOut),
         }
@@ -629,9 +633,9 @@ impl Line<'_> {
             return Ok(Vec::new());
         }
         match self {
-            Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
-            Self::BorrowedConnection(lent) => lent.call_all(pipeline, deadline).await,
-            Self::Node(node, Some(wire)) => node.link.call_all(wire, pipeline, deadline).await,
+            Self::Link(link, connection) => link.call_all(connection, pipeline, deadline).await,
+            Self::BorrowedConnection(borrowed) => borrowed.call_all(pipeline, deadline).await,
+            Self::Node(node, Some(connection)) => node.link.call_all(connection, pipeline, deadline).await,
             Self::Node(_, None) => Err(Lost::TimedOut),
         }
     }
@@ -639,10 +643,10 @@ impl Line<'_> {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let node = match &*self.way {
-            Way::Link(link) => link.node(),
-            Way::BorrowedConnection(lent) => lent.node(),
-            Way::Cluster(cluster) => cluster.name(),
+        let node = match &*self.backend {
+            Backend::Link(link) => link.node(),
+            Backend::BorrowedConnection(borrowed) => borrowed.node(),
+            Backend::Cluster(cluster) => cluster.name(),
         };
         f.debug_struct("RedisStore").field("node", node).finish_non_exhaustive()
     }
@@ -673,19 +677,19 @@ impl Store for RedisStore {
             if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
                 return None;
             }
-            let place = self.partition(&asks[0].0);
-            if asks.iter().any(|(lock, _)| self.partition(lock) != place) {
+            let partition = self.partition(&asks[0].0);
+            if asks.iter().any(|(lock, _)| self.partition(lock) != partition) {
                 return None;
             }
-            let taken = self.take_all(asks, deadline(within)).await;
+            let taken = self.send_acquire_all(asks, deadline(within)).await;
             Some(taken.map_or_else(|outcome| outcome, Outcome::Done))
         })
     }
 
     fn capabilities(&self) -> Capabilities {
-        let notifications = match &*self.way {
-            Way::Link(_) | Way::Cluster(_) => true,
-            Way::BorrowedConnection(lent) => lent.has_messages(),
+        let notifications = match &*self.backend {
+            Backend::Link(_) | Backend::Cluster(_) => true,
+            Backend::BorrowedConnection(borrowed) => borrowed.has_messages(),
         };
         Capabilities::default()
             .partitioned(self.cluster().is_some())
@@ -701,19 +705,19 @@ impl Store for RedisStore {
 
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let deadline = deadline(within);
-            match &*self.way {
-                Way::Link(link) => link.open_mailbox(session, post, deadline).await,
-                Way::BorrowedConnection(lent) => lent.open_mailbox(session, post, deadline).await,
-                Way::Cluster(cluster) => {
-                    let channel = (place.as_u16(), self.home_at(place).mailbox(session));
-                    cluster.subscriptions().open_mailbox(channel, session, post, deadline).await
+            match &*self.backend {
+                Backend::Link(link) => link.open_mailbox(session, sink, deadline).await,
+                Backend::BorrowedConnection(borrowed) => borrowed.open_mailbox(session, sink, deadline).await,
+                Backend::Cluster(cluster) => {
+                    let channel = (partition.as_u16(), self.session_keys_at(partition).mailbox(session));
+                    cluster.subscriptions().open_mailbox(channel, session, sink, deadline).await
                 }
             }
         })
@@ -727,45 +731,49 @@ impl Store for RedisStore {
         Box::pin(async move {
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
             let keys = self.keys.lock(lock).map_err(unusable)?;
-            let said = match lock.kind {
+            let channel = match lock.kind {
                 // A release of a Mutex is published only on a node of a quorum, which has no wait queue. Elsewhere
                 // waiters get their grants in their mailboxes.
                 Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.release_channel(&keys)),
-                kind => self.home(&keys).said(kind, &keys),
+                kind => self.session_keys(&keys).announcement_channel(kind, &keys),
             };
-            let Some(channel) = said else { return Ok(None) };
+            let Some(channel) = channel else { return Ok(None) };
             let deadline = deadline(within);
-            match &*self.way {
-                Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
-                Way::BorrowedConnection(lent) => lent.listen(&channel, deadline).await,
-                Way::Cluster(cluster) => {
+            match &*self.backend {
+                Backend::Link(link) => link.listen(&channel, deadline).await.map(Some),
+                Backend::BorrowedConnection(borrowed) => borrowed.listen(&channel, deadline).await,
+                Backend::Cluster(cluster) => {
                     cluster.subscriptions().listen((keys.slot(), channel), deadline).await.map(Some)
                 }
             }
         })
     }
 
-    fn close_mailbox(&self, place: Partition, session: SessionId) {
-        match &*self.way {
-            Way::Cluster(cluster) => {
-                cluster.subscriptions().close_mailbox(&self.home_at(place).mailbox(session));
+    fn close_mailbox(&self, partition: Partition, session: SessionId) {
+        match &*self.backend {
+            Backend::Cluster(cluster) => {
+                cluster.subscriptions().close_mailbox(&self.session_keys_at(partition).mailbox(session));
             }
-            Way::Link(link) => link.close_mailbox(session),
-            Way::BorrowedConnection(lent) => lent.close_mailbox(session),
+            Backend::Link(link) => link.close_mailbox(session),
+            Backend::BorrowedConnection(borrowed) => borrowed.close_mailbox(session),
         }
     }
 
     fn execute_session<'a>(
         &'a self,
-        place: Partition,
+        partition: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let deadline = deadline(within);
             let attended = match op {
-                SessionOp::Heartbeat(beat) => self.beat(&self.home_at(place), beat, deadline).await,
-                SessionOp::End(session) => self.end(&self.home_at(place), *session, deadline).await,
+                SessionOp::Heartbeat(heartbeat) => {
+                    self.heartbeat(&self.session_keys_at(partition), heartbeat, deadline).await
+                }
+                SessionOp::End(session) => {
+                    self.end(&self.session_keys_at(partition), *session, deadline).await
+                }
                 SessionOp::List => self.list(deadline).await,
                 _ => {
                     let text = "this version of the store does not know it".to_owned();
@@ -787,17 +795,17 @@ impl Store for RedisStore {
             let keys = self.keys.lock(lock);
             let keys =
                 keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
-            let home = self.home(&keys);
-            replicas.confirm(self.cluster(), &home, lock, &keys, claim, deadline(within)).await
+            let session_keys = self.session_keys(&keys);
+            replicas.confirm(self.cluster(), &session_keys, lock, &keys, claim, deadline(within)).await
         })
     }
 
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
-            let looked = match &*self.way {
-                Way::Cluster(cluster) => self.look_all_over(cluster, deadline(within)).await,
-                Way::Link(_) | Way::BorrowedConnection(_) => {
-                    self.look_over(0, deadline(within)).await.map(|found| vec![found])
+            let looked = match &*self.backend {
+                Backend::Cluster(cluster) => self.diagnose_all(cluster, deadline(within)).await,
+                Backend::Link(_) | Backend::BorrowedConnection(_) => {
+                    self.diagnose_node(0, deadline(within)).await.map(|found| vec![found])
                 }
             };
             match looked {
@@ -812,10 +820,10 @@ impl Store for RedisStore {
     }
 
     fn fork(&self) -> Arc<dyn Store> {
-        match &*self.way {
-            Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
-            Way::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
-            Way::BorrowedConnection(_) => Arc::new(self.clone()),
+        match &*self.backend {
+            Backend::Link(link) => Arc::new(Self::lazy(link.config().clone())),
+            Backend::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
+            Backend::BorrowedConnection(_) => Arc::new(self.clone()),
         }
     }
 
@@ -834,8 +842,8 @@ fn difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<
 }
 
 /// Whether the difference exceeds the limit beyond measurement uncertainty.
-fn is_apart(clock: &ClockDifference) -> bool {
-    Duration::from_micros(clock.ahead_us.unsigned_abs()) > CLOCKS_APART + clock.uncertainty
+fn exceeds_limit(clock: &ClockDifference) -> bool {
+    Duration::from_micros(clock.ahead_us.unsigned_abs()) > MAX_CLOCK_DIFFERENCE + clock.uncertainty
 }
 
 /// The outcome of an operation that was not sent.
@@ -856,7 +864,7 @@ fn all(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<
 }
 
 fn deadline(within: Duration) -> Instant {
-    Instant::now() + within.min(FAR)
+    Instant::now() + within.min(MAX_CALL_TIME)
 }
 
 pub(crate) fn is_wrong_type(value: &Value) -> bool {

@@ -652,7 +652,9 @@ async fn open(
     use crate::store::{RedisConfig, RedisStore};
     #[cfg(feature = "redis")]
     let settled = |config: RedisConfig| {
-        Ok::<_, ConnectError>(access.to(config)?.connect_timeout(within).in_world(Arc::clone(environment)))
+        Ok::<_, ConnectError>(
+            access.to(config)?.connect_timeout(within).with_shared_environment(Arc::clone(environment)),
+        )
     };
     #[cfg(not(feature = "redis"))]
     let _ = (within, environment);

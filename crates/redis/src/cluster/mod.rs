@@ -9,7 +9,7 @@
 //!    node refuses because the cluster is down, only one retries on behalf of all ([`recovery`]).
 //! 2. One task renews the map, and only on a reason for doubt: a redirect, a missing or broken connection, or a node
 //!    that reports the cluster down. Any number of reasons cause one request. While nothing changes, requests are
-//!    spaced by pauses that grow to half a second and are half random.
+//!    backoff by pauses that grow to half a second and are half random.
 //! 3. The map is replaced as a whole. A map older than the known one is accepted only if no node has a newer one,
 //!    because a partitioned node has an old map. A MOVED changes the map for one slot until the next renewal. During
 //!    a fail-over all nodes report the same until a replica is promoted, so the renewal does not wait for silent
@@ -24,16 +24,16 @@ mod topology;
 
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Link, Lost, Wire, spaced};
+use super::conn::link::{Link, LinkConnection, Lost, backoff};
 use super::conn::mailbox::Mailboxes;
 use super::conn::open::open;
-use super::conn::sentinel::more_hopeful;
+use super::conn::sentinel::prefer_transient;
 use super::error_map::unconnected;
+use super::location::{ClusterSeeds, ConnPurpose, ServerLocation, not_a_single_server};
 use super::script::Call;
-use super::site::{ConnPurpose, Seeds, ServerLocation, no_one_server};
-use crate::cluster::recovery::{Patient, Recovery};
+use crate::cluster::recovery::{Recovery, RetryingCall};
 use crate::cluster::subscriptions::Subscriptions;
-use crate::cluster::topology::{Map, Told};
+use crate::cluster::topology::{Map, NodeReport};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -50,7 +50,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(crate) use crate::cluster::topology::{Redirect, SLOTS, redirect};
 
 /// How many times one call is sent at most (1).
-const SENT_AT_MOST: u32 = 64;
+const MAX_SENDS: u32 = 64;
 /// How many redirects are followed without a pause.
 const AT_ONCE: u32 = 4;
 /// Pauses before the same node is tried again: the first, and the longest.
@@ -63,20 +63,20 @@ const CALM: (Duration, Duration) = (Duration::from_secs(1), Duration::from_milli
 const STAGGER: Duration = Duration::from_millis(100);
 /// How long to wait for the other nodes after a node with a current map reports the cluster down. In a fail-over
 /// every node reports that and one does not answer; waiting for it would delay the discovery of the promotion.
-const OTHERS: Duration = Duration::from_millis(500);
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How many nodes one renewal asks at most; each renewal picks others.
-const ASKED_AT_MOST: usize = 5;
+const MAX_SOURCES: usize = 5;
 /// How long a connection attempt may take before the map is in doubt.
-const DOUBTED_AFTER: Duration = Duration::from_millis(100);
+const STALE_AFTER: Duration = Duration::from_millis(100);
 /// How long to wait for a connection to the target of an ASK redirect.
-const ASIDE: Duration = Duration::from_millis(500);
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
-impl Seeds {
+impl ClusterSeeds {
     /// One of the primaries.
     pub(crate) async fn find(&self, config: &RedisConfig, node: &Arc<str>) -> Result<Address, Fault> {
-        let told = ask_any(config, self.nodes.clone(), None).await?;
-        let first = told.primaries().first().cloned();
-        first.ok_or_else(|| no_one_server(node))
+        let report = request_map(config, self.nodes.clone(), None).await?;
+        let first = report.primaries().first().cloned();
+        first.ok_or_else(|| not_a_single_server(node))
     }
 }
 
@@ -106,7 +106,7 @@ struct View {
     /// Fault of the last renewal, if it failed.
     fault: Option<Fault>,
     /// Set if there is a reason to doubt the map.
-    doubted: bool,
+    is_stale: bool,
     /// Node that probably has a newer map.
     hint: Option<Address>,
     /// Number of calls that wait for a connection, which may never succeed at the mapped address.
@@ -142,17 +142,17 @@ impl Node {
     }
 }
 
-/// What to do if a node has only some keys of a call.
+/// What to do if only some keys of a call are on the node that received it, because the slot migrates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Split {
+pub(crate) enum OnSplit {
     /// Retry until the deadline of the call.
-    Wait,
+    Retry,
     /// Retry a few times, then return the reply.
-    Tell,
+    Report,
 }
 
-/// Number of retries with [`Tell`](Split::Tell).
-const TRIED_AGAIN: u32 = 2;
+/// Number of retries with [`Tell`](OnSplit::Report).
+const SPLIT_RETRIES: u32 = 2;
 
 impl Cluster {
     /// Creates a cluster that connects at the first call.
@@ -200,7 +200,7 @@ impl Cluster {
         if let Some(map) = self.shared.map() {
             return Ok(map);
         }
-        self.doubt();
+        self.mark_stale();
         let settled = |view: &View| match (&view.map, &view.fault) {
             (Some(map), _) => Some(Ok(Arc::clone(map))),
             (None, Some(fault)) if !fault.is_transient() => Some(Err(fault.clone())),
@@ -218,14 +218,18 @@ impl Cluster {
         &self,
         primary: &Address,
         deadline: Instant,
-    ) -> Result<(Arc<Node>, Wire), Fault> {
+    ) -> Result<(Arc<Node>, LinkConnection), Fault> {
         let node = self.shared.node(primary);
-        let wire = node.link.wire(deadline).await?;
-        Ok((node, wire))
+        let connection = node.link.connection(deadline).await?;
+        Ok((node, connection))
     }
 
     /// Waits for a connection to the node that serves `slot`. Follows a fail-over while it waits.
-    pub(crate) async fn wire(&self, slot: u16, deadline: Instant) -> Result<(Arc<Node>, Wire), Fault> {
+    pub(crate) async fn connection(
+        &self,
+        slot: u16,
+        deadline: Instant,
+    ) -> Result<(Arc<Node>, LinkConnection), Fault> {
         let mut waiting = None;
         loop {
             let map = self.map(deadline).await?;
@@ -235,7 +239,7 @@ impl Cluster {
             };
             let moved = self.shared.view.wait_for(elsewhere);
             let Some(primary) = map.primary(slot) else {
-                self.doubt();
+                self.mark_stale();
                 let _waiting = self.shared.wait();
                 if timeout_at(deadline, moved).await.is_err() {
                     return Err(self.uncovered());
@@ -243,20 +247,20 @@ impl Cluster {
                 continue;
             };
             let node = self.shared.node(primary);
-            if let Some(wire) = node.link.ready() {
-                return Ok((node, wire));
+            if let Some(connection) = node.link.ready() {
+                return Ok((node, connection));
             }
             // A slow connection attempt may lead to a primary that is gone (2).
-            let patience = if waiting.is_none() { DOUBTED_AFTER } else { Duration::MAX };
+            let patience = if waiting.is_none() { STALE_AFTER } else { Duration::MAX };
             let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
             tokio::select! {
                 biased;
                 () = moved => {}
-                wire = node.link.wire(until) => match wire {
-                    Ok(wire) => return Ok((node, wire)),
+                connection = node.link.connection(until) => match connection {
+                    Ok(connection) => return Ok((node, connection)),
                     Err(fault) if !fault.is_transient() || Instant::now() >= deadline => return Err(fault),
                     Err(_) => {
-                        self.doubt();
+                        self.mark_stale();
                         waiting.get_or_insert_with(|| self.shared.wait());
                     }
                 },
@@ -271,11 +275,11 @@ impl Cluster {
         slot: u16,
         call: &Call,
         with_script: bool,
-        split: Split,
+        on_split: OnSplit,
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
         let loading = || call.load();
-        self.send(slot, (call.cmd(), Some(&loading)), with_script, split, deadline).await
+        self.send(slot, (call.cmd(), Some(&loading)), with_script, on_split, deadline).await
     }
 
     /// Same as [`reply`](Self::reply), for a command with one key and without a script.
@@ -285,7 +289,7 @@ impl Cluster {
         cmd: &Cmd,
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
-        self.send(slot, (cmd, None), false, Split::Wait, deadline).await
+        self.send(slot, (cmd, None), false, OnSplit::Retry, deadline).await
     }
 
     async fn send<T>(
@@ -293,62 +297,62 @@ impl Cluster {
         slot: u16,
         (cmd, script): Sent<'_>,
         mut with_script: bool,
-        split: Split,
+        on_split: OnSplit,
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
-        let (mut aside, mut again, mut pauses) = (None, 0, 0);
-        let (mut last, mut sent, mut patient) = (None, 0, Patient::default());
-        while sent < SENT_AT_MOST {
+        let (mut ask_target, mut again, mut pauses) = (None, 0, 0);
+        let (mut last, mut sent, mut retries) = (None, 0, RetryingCall::default());
+        while sent < MAX_SENDS {
             sent += 1;
-            let asking = aside.is_some();
-            let reached = match aside.take() {
-                None => patient.leaving(self.wire(slot, deadline)).await,
-                Some(there) => match self.reach(&there, deadline.min(Instant::now() + ASIDE)).await {
+            let asking = ask_target.is_some();
+            let reached = match ask_target.take() {
+                None => retries.yielding(self.connection(slot, deadline)).await,
+                Some(there) => match self.reach(&there, deadline.min(Instant::now() + ASK_TIMEOUT)).await {
                     Err(fault) if fault.is_transient() && Instant::now() < deadline => continue,
                     reached => reached,
                 },
             };
-            let (node, mut wire) = match (reached, last) {
+            let (node, mut connection) = match (reached, last) {
                 (Ok(reached), _) => reached,
                 // The earlier reply says more than the connection fault.
                 (Err(_), Some(last)) => return Ok(last),
                 (Err(fault), None) => return Err(Outcome::Failed(Executed::No, fault)),
             };
             let loading = script.filter(|_| with_script).map(|loading| loading());
-            let value = send(&node, &mut wire, (loading, asking, cmd), deadline);
-            let value = patient.leaving(value).await.map_err(|lost| {
-                self.doubt();
+            let value = send(&node, &mut connection, (loading, asking, cmd), deadline);
+            let value = retries.yielding(value).await.map_err(|lost| {
+                self.mark_stale();
                 Outcome::Failed(Executed::Unknown, node.lost(lost))
             })?;
             if script.is_some() && is_unknown_script(&value) {
-                aside = asking.then(|| node.address.clone());
+                ask_target = asking.then(|| node.address.clone());
                 (with_script, last) = (true, Some((value, node)));
                 continue;
             }
-            let random = self.shared.config.surroundings().random();
+            let random = self.shared.config.shared_environment().random();
             let mut rest = sent > AT_ONCE;
             let redirect = node.redirect(&value);
             if redirect != Some(Redirect::Later) {
-                patient.answered();
+                retries.answered();
             }
             match redirect {
                 None => return Ok((value, node)),
                 Some(Redirect::Moved(to)) => self.moved(slot, to),
-                Some(Redirect::Ask(to)) => aside = Some(to),
+                Some(Redirect::Ask(to)) => ask_target = Some(to),
                 Some(Redirect::Again) => {
                     again += 1;
-                    if split == Split::Tell && again > TRIED_AGAIN {
+                    if on_split == OnSplit::Report && again > SPLIT_RETRIES {
                         return Ok((value, node));
                     }
                     rest = true;
                 }
                 Some(Redirect::Unnamed) => {
-                    self.doubt();
+                    self.mark_stale();
                     rest = true;
                 }
                 Some(Redirect::Later) => {
-                    self.doubt();
-                    let has_time = patient.rest(&node, random, deadline).await;
+                    self.mark_stale();
+                    let has_time = retries.rest(&node, random, deadline).await;
                     last = Some((value, node));
                     if !has_time {
                         break;
@@ -361,7 +365,7 @@ impl Cluster {
             last = Some((value, node));
             if rest {
                 pauses += 1;
-                let pause = spaced(PAUSE, pauses, random);
+                let pause = backoff(PAUSE, pauses, random);
                 if Instant::now() + pause >= deadline {
                     break;
                 }
@@ -377,8 +381,8 @@ impl Cluster {
     }
 
     /// Marks the map as doubtful, so that it is renewed.
-    pub(crate) fn doubt(&self) {
-        self.shared.doubt(None);
+    pub(crate) fn mark_stale(&self) {
+        self.shared.mark_stale(None);
         self.start();
     }
 
@@ -392,7 +396,7 @@ impl Cluster {
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(keep_map(Arc::clone(&self.shared))));
+            *task = Some(tokio::spawn(maintain_map(Arc::clone(&self.shared))));
         }
     }
 }
@@ -411,12 +415,12 @@ type Sent<'a> = (&'a Cmd, Option<&'a (dyn Fn() -> Cmd + Sync)>);
 /// Sends a command and returns its reply. With `asking`, ASKING precedes it in the same write (4).
 async fn send(
     node: &Node,
-    wire: &mut Wire,
+    connection: &mut LinkConnection,
     (loading, asking, command): (Option<Cmd>, bool, &Cmd),
     deadline: Instant,
 ) -> Result<Value, Lost> {
     if !asking && loading.is_none() {
-        return node.link.call(wire, command, deadline).await;
+        return node.link.call(connection, command, deadline).await;
     }
     let mut pipeline = Pipeline::with_capacity(3);
     let loads = loading.is_some();
@@ -427,11 +431,12 @@ async fn send(
         pipeline.add_command(cmd("ASKING"));
     }
     pipeline.add_command(command.clone());
-    let mut values = node.link.call_all(wire, &pipeline, deadline).await?;
+    let mut values = node.link.call_all(connection, &pipeline, deadline).await?;
     let value = values.pop().unwrap_or_default();
     // If loading the script failed, for example for lack of permission, that error counts.
-    let trouble = values.into_iter().next().filter(|value| loads && matches!(value, Value::ServerError(_)));
-    Ok(trouble.filter(|_| is_unknown_script(&value)).unwrap_or(value))
+    let load_error =
+        values.into_iter().next().filter(|value| loads && matches!(value, Value::ServerError(_)));
+    Ok(load_error.filter(|_| is_unknown_script(&value)).unwrap_or(value))
 }
 
 /// Whether the server does not know the script.
@@ -469,10 +474,10 @@ impl Shared {
         Waiting(self)
     }
 
-    fn doubt(&self, hint: Option<Address>) {
+    fn mark_stale(&self, hint: Option<Address>) {
         self.view.modify(|view| {
-            let news = !view.doubted;
-            view.doubted = true;
+            let news = !view.is_stale;
+            view.is_stale = true;
             view.hint = hint.or_else(|| view.hint.take());
             news
         });
@@ -483,7 +488,7 @@ impl Shared {
             if let Some(map) = view.map.as_ref().filter(|map| map.primary(slot) != Some(&to)) {
                 view.map = Some(Arc::new(map.with(slot, &to)));
             }
-            (view.doubted, view.hint) = (true, Some(to));
+            (view.is_stale, view.hint) = (true, Some(to));
             true
         });
     }
@@ -492,8 +497,8 @@ impl Shared {
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let config = self.config.of_member(address, ConnPurpose::Calls);
-            let link = Link::new(config, Mailboxes::elsewhere(|_| {}));
+            let config = self.config.for_cluster_node(address, ConnPurpose::Calls);
+            let link = Link::new(config, Mailboxes::with_handler(|_| {}));
             Arc::new(Node { address: address.clone(), link, recovery: Recovery::default() })
         });
         Arc::clone(node)
@@ -526,89 +531,93 @@ impl Shared {
     }
 
     /// The nodes to request the map from, in order.
-    fn advisers(&self, hint: Option<Address>) -> Vec<Address> {
-        let mut advisers = self.map().map(|map| map.primaries().to_vec()).unwrap_or_default();
-        if let ServerLocation::Cluster(seeds) = self.config.site() {
+    fn sources(&self, hint: Option<Address>) -> Vec<Address> {
+        let mut sources = self.map().map(|map| map.primaries().to_vec()).unwrap_or_default();
+        if let ServerLocation::Cluster(seeds) = self.config.location() {
             // The seeds may have no slots any more, or may be the only nodes that respond.
-            let unknown = seeds.nodes.iter().filter(|seed| !advisers.contains(seed)).cloned();
+            let unknown = seeds.nodes.iter().filter(|seed| !sources.contains(seed)).cloned();
             let unknown: Vec<_> = unknown.collect();
-            advisers.extend(unknown);
+            sources.extend(unknown);
         }
-        let environment = self.config.surroundings();
-        for at in (1..advisers.len()).rev() {
+        let environment = self.config.shared_environment();
+        for at in (1..sources.len()).rev() {
             let other = environment.random() % (at as u64 + 1);
-            advisers.swap(at, usize::try_from(other).unwrap_or(at));
+            sources.swap(at, usize::try_from(other).unwrap_or(at));
         }
         // Connected nodes need no new connection, so they come first.
         let nodes = self.nodes();
-        advisers.sort_by_key(|at| nodes.get(at).is_none_or(|node| node.link.ready().is_none()));
+        sources.sort_by_key(|at| nodes.get(at).is_none_or(|node| node.link.ready().is_none()));
         if let Some(hint) = hint {
-            advisers.retain(|adviser| *adviser != hint);
-            advisers.insert(0, hint);
+            sources.retain(|source| *source != hint);
+            sources.insert(0, hint);
         }
-        advisers.truncate(ASKED_AT_MOST);
-        advisers
+        sources.truncate(MAX_SOURCES);
+        sources
     }
 
     /// Requests the slot map.
     async fn renew(&self, hint: Option<Address>) -> Result<Map, Fault> {
-        ask_any(&self.config, self.advisers(hint), Some(self)).await
+        request_map(&self.config, self.sources(hint), Some(self)).await
     }
 }
 
 /// Requests the map from one node after the other, and from several at once if they are slow; uses existing links
 /// where there are any. Returns the first map from a node that reports the cluster up and knows no older
 /// configuration than ours, or else the newest map received in time (3).
-async fn ask_any(config: &RedisConfig, nodes: Vec<Address>, shared: Option<&Shared>) -> Result<Map, Fault> {
+async fn request_map(
+    config: &RedisConfig,
+    nodes: Vec<Address>,
+    shared: Option<&Shared>,
+) -> Result<Map, Fault> {
     let known = shared.and_then(Shared::map).map_or(0, |map| map.epoch);
     let asked = nodes.iter().zip(0_u32..).map(|(node, place)| async move {
         tokio::time::sleep(STAGGER * place).await;
         ask(config, node, shared).await
     });
     let mut asked: FuturesUnordered<_> = asked.collect();
-    let (mut best, mut trouble): (Option<Told>, _) = (None, None);
+    let (mut best, mut last_fault): (Option<NodeReport>, _) = (None, None);
     let mut until: Option<Instant> = None;
     let left = |until: Option<Instant>| {
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     };
     while let Ok(Some(answer)) = timeout(left(until), asked.next()).await {
         match answer {
-            Ok(told) if told.is_well && told.map.epoch >= known => return Ok(told.map),
-            Ok(told) => {
-                if told.map.epoch >= known {
-                    until.get_or_insert_with(|| Instant::now() + OTHERS);
+            Ok(report) if report.is_cluster_up && report.map.epoch >= known => return Ok(report.map),
+            Ok(report) => {
+                if report.map.epoch >= known {
+                    until.get_or_insert_with(|| Instant::now() + OTHERS_TIMEOUT);
                 }
-                let worth = |told: &Told| (told.is_well, told.map.epoch);
-                if best.as_ref().is_none_or(|best| worth(&told) > worth(best)) {
-                    best = Some(told);
+                let worth = |report: &NodeReport| (report.is_cluster_up, report.map.epoch);
+                if best.as_ref().is_none_or(|best| worth(&report) > worth(best)) {
+                    best = Some(report);
                 }
             }
             Err(fault) => {
                 tracing::debug!(node = %fault.node, %fault, "a node does not report the slot map");
-                trouble = Some(more_hopeful(trouble, fault));
+                last_fault = Some(prefer_transient(last_fault, fault));
             }
         }
     }
     let silent = || Fault::new(FaultKind::Unreachable, Phase::Connect, config.node());
-    best.map(|best| best.map).ok_or_else(|| trouble.unwrap_or_else(silent))
+    best.map(|best| best.map).ok_or_else(|| last_fault.unwrap_or_else(silent))
 }
 
 /// Requests the map from one node.
-async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -> Result<Told, Fault> {
+async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -> Result<NodeReport, Fault> {
     let name: Arc<str> = address.to_string().into();
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(&name));
     let mut questions = Pipeline::with_capacity(2);
     topology::ask(&mut questions);
     let node = shared.and_then(|shared| shared.nodes().get(address).cloned());
-    let ready = node.and_then(|node| node.link.ready().map(|wire| (node, wire)));
+    let ready = node.and_then(|node| node.link.ready().map(|connection| (node, connection)));
     let asked = async {
-        let answers = if let Some((node, mut wire)) = ready {
-            let deadline = Instant::now() + config.patience();
-            node.link.call_all(&mut wire, &questions, deadline).await.map_err(|lost| node.lost(lost))?
+        let answers = if let Some((node, mut connection)) = ready {
+            let deadline = Instant::now() + config.attempt_timeout();
+            node.link.call_all(&mut connection, &questions, deadline).await.map_err(|lost| node.lost(lost))?
         } else {
             let unconnected = |error| unconnected(error, address, &name);
             let info = config.connection_info(address).map_err(unconnected)?;
-            let opened = open(config, address, &info, config.patience()).await;
+            let opened = open(config, address, &info, config.attempt_timeout()).await;
             // Keep the whole value until the reply arrives: it may drive the stream itself.
             let mut opened = opened.map_err(unconnected)?;
             let answers = opened.conn.send_packed_commands(&questions, 0, questions.len()).await;
@@ -616,23 +625,23 @@ async fn ask(config: &RedisConfig, address: &Address, shared: Option<&Shared>) -
         };
         topology::read(address, &answers).map_err(fault)
     };
-    match timeout(config.patience(), asked).await {
-        Ok(told) => told,
+    match timeout(config.attempt_timeout(), asked).await {
+        Ok(report) => report,
         Err(_) => Err(fault(FaultKind::TimedOut)),
     }
 }
 
 /// Renews the map whenever it is in doubt (2).
-async fn keep_map(shared: Arc<Shared>) {
-    let environment = shared.config.surroundings();
+async fn maintain_map(shared: Arc<Shared>) {
+    let environment = shared.config.shared_environment();
     let mut last: Option<Instant> = None;
     let mut unchanged = 0;
     loop {
-        shared.view.wait_for(|view| (view.doubted || view.waiting > 0).then_some(())).await;
+        shared.view.wait_for(|view| (view.is_stale || view.waiting > 0).then_some(())).await;
         let (calm, spread) = CALM;
         match last {
             Some(last) if last.elapsed() < calm => {
-                tokio::time::sleep(spaced(RENEWAL, unchanged + 1, environment.random())).await;
+                tokio::time::sleep(backoff(RENEWAL, unchanged + 1, environment.random())).await;
             }
             Some(_) => {
                 unchanged = 0;
@@ -642,7 +651,7 @@ async fn keep_map(shared: Arc<Shared>) {
         }
         let mut hint = None;
         shared.view.modify(|view| {
-            view.doubted = false;
+            view.is_stale = false;
             hint = view.hint.take();
             false
         });

@@ -23,10 +23,10 @@ pub(crate) struct Map {
 }
 
 /// The report of one node.
-pub(super) struct Told {
+pub(super) struct NodeReport {
     pub(super) map: Map,
     /// Whether the node reports the cluster up.
-    pub(super) is_well: bool,
+    pub(super) is_cluster_up: bool,
 }
 
 /// Adds the requests whose replies [`read`] parses.
@@ -36,7 +36,7 @@ pub(super) fn ask(questions: &mut Pipeline) {
 }
 
 /// Parses the replies of the node at `asked`.
-pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind> {
+pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<NodeReport, FaultKind> {
     let [info, slots] = answers else { return Err(malformed()) };
     if let Value::ServerError(error) = slots {
         let disabled = error.details().is_some_and(|details| details.contains("cluster support disabled"));
@@ -66,7 +66,7 @@ pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind
     if map.primaries.is_empty() {
         return Err(FaultKind::Unsupported("the cluster has no slots assigned yet: set it up".to_owned()));
     }
-    Ok(Told { map, is_well: field("cluster_state").is_none_or(|state| state == "ok") })
+    Ok(NodeReport { map, is_cluster_up: field("cluster_state").is_none_or(|state| state == "ok") })
 }
 
 fn malformed() -> FaultKind {
@@ -195,7 +195,7 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    fn said(reply: &str) -> Value {
+    fn parsed(reply: &str) -> Value {
         redis::parse_redis_value(reply.as_bytes()).expect("well formed")
     }
 
@@ -217,7 +217,7 @@ mod tests {
             ("-ERR no\r\n", None),
             ("+OK\r\n", None),
         ] {
-            assert_eq!(redirect(&asked, &said(reply)), redirected, "{reply}");
+            assert_eq!(redirect(&asked, &parsed(reply)), redirected, "{reply}");
         }
     }
 
@@ -231,17 +231,19 @@ mod tests {
             range(102, 102, text("?"), 4),
             range(103, 16_383, text("a"), 1),
         ];
-        let told = read(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
-        assert!(told.is_well && told.map.epoch == 7);
-        let at = |slot| told.map.primary(slot).cloned();
+        let report = read(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
+        assert!(report.is_cluster_up && report.map.epoch == 7);
+        let at = |slot| report.map.primary(slot).cloned();
         assert_eq!(at(0), Some(node("a", 1)), "uses TLS, as the connection to the reporting node does");
         assert_eq!([at(100), at(101), at(102)], [2, 3, 4].map(|port| Some(node("asked", port))));
         assert_eq!((at(16_383), at(16_384)), (Some(node("a", 1)), None));
-        assert_eq!(told.map.primaries().len(), 4);
-        assert_eq!(told.map.slots_of(&node("asked", 3)), [101]);
-        let moved = told.map.with(101, &node("b", 5));
+        assert_eq!(report.map.primaries().len(), 4);
+        assert_eq!(report.map.slots_of(&node("asked", 3)), [101]);
+        let moved = report.map.with(101, &node("b", 5));
         assert_eq!(moved.primary(101), Some(&node("b", 5)));
-        assert!(!moved.agrees_with(&told.map) && moved.with(101, &node("asked", 3)).agrees_with(&told.map));
+        assert!(
+            !moved.agrees_with(&report.map) && moved.with(101, &node("asked", 3)).agrees_with(&report.map)
+        );
     }
 
     /// The reply of a node about another one without a hostname, where hostnames are preferred.
@@ -251,8 +253,9 @@ mod tests {
             let more = Value::Map(vec![(text("shard"), text("x")), (text("ip"), text(ip))]);
             let primary = Value::Array(vec![text("?"), Value::Int(1), text("id"), more]);
             let range = Value::Array(vec![Value::Int(0), Value::Int(9), primary]);
-            let told = read(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
-            told.map.primary(0).cloned()
+            let report =
+                read(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
+            report.map.primary(0).cloned()
         };
         assert_eq!(named("10.0.0.2"), Some(node("10.0.0.2", 1)));
         assert_eq!(
@@ -264,10 +267,10 @@ mod tests {
 
     #[test]
     fn a_user_with_few_permissions_learns_enough() {
-        let forbidden = said("-NOPERM no\r\n");
+        let forbidden = parsed("-NOPERM no\r\n");
         let ranges = Value::Array(vec![range(0, 16_383, text("a"), 1)]);
-        let told = read(&node("a", 1), &[forbidden.clone(), ranges]).expect("well formed");
-        assert!(told.is_well && told.map.epoch == 0);
+        let report = read(&node("a", 1), &[forbidden.clone(), ranges]).expect("well formed");
+        assert!(report.is_cluster_up && report.map.epoch == 0);
         assert!(matches!(read(&node("a", 1), &[text(""), forbidden]), Err(FaultKind::Forbidden)));
         assert!(matches!(read(&node("a", 1), &[text(""), text("")]), Err(FaultKind::Failed(_))));
         assert!(matches!(

@@ -10,7 +10,7 @@
 use super::RedisConfig;
 use super::address::Protocol;
 use super::version::ServerVersion;
-use crate::site::ServerLocation;
+use crate::location::ServerLocation;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
 
@@ -116,7 +116,7 @@ impl Permissions {
         ];
         let extra =
             extra.into_iter().filter_map(|(command, is_needed)| is_needed.then_some(command)).collect();
-        let cluster = matches!(config.site(), ServerLocation::Cluster(_));
+        let cluster = matches!(config.location(), ServerLocation::Cluster(_));
         Ok(Self { keys: config.keys().clone(), extra, cluster, server: ServerVersion::NEWEST })
     }
 

@@ -3,7 +3,7 @@
 //! [`QuorumStore`] counts the votes. This module adds what only a server can report: its uptime.
 
 use super::RedisConfig;
-use crate::site::ServerLocation;
+use crate::location::ServerLocation;
 use crate::store::RedisStore;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -72,7 +72,8 @@ impl QuorumConfig {
         if let Some(twice) = nodes.iter().map(RedisConfig::address).find(|node| !seen.insert(node.clone())) {
             return Err(QuorumError::Twice { node: twice });
         }
-        if let Some(cluster) = nodes.iter().find(|node| matches!(node.site(), ServerLocation::Cluster(_))) {
+        if let Some(cluster) = nodes.iter().find(|node| matches!(node.location(), ServerLocation::Cluster(_)))
+        {
             return Err(QuorumError::Cluster { node: cluster.address() });
         }
         if nodes.iter().any(|node| node.wanted_replicas() > 0) {
@@ -129,8 +130,8 @@ impl QuorumConfig {
     }
 
     #[cfg(test)]
-    pub(crate) fn spelled_out(&self) -> String {
-        let nodes: Vec<_> = self.nodes.iter().map(RedisConfig::spelled_out).collect();
+    pub(crate) fn summary_for_test(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(RedisConfig::summary_for_test).collect();
         format!("{}; {:?}, {:?}", nodes.join(", "), self.min_uptime, self.node_timeout)
     }
 }
@@ -152,7 +153,8 @@ impl RedisStore {
     /// Cancel safety: nothing is left behind when it is dropped.
     pub async fn connect_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
         let QuorumConfig { nodes, min_uptime, node_timeout } = config;
-        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.node_after(min_uptime))).collect();
+        let stores: Vec<_> =
+            nodes.into_iter().map(|node| Self::lazy(node.as_quorum_node(min_uptime))).collect();
         let unusable = |error: QuorumError| {
             Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "the quorum")
         };

@@ -26,15 +26,15 @@ use tokio_rustls::client::TlsStream;
 /// Why certificates cannot be used, or are not wanted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Unfit(String);
+struct UnusableCertificates(String);
 
 /// The server did not answer the handshake.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer")]
-struct Unanswered;
+struct NoAnswer;
 
-impl From<Unfit> for io::Error {
-    fn from(unfit: Unfit) -> Self {
+impl From<UnusableCertificates> for io::Error {
+    fn from(unfit: UnusableCertificates) -> Self {
         Self::new(io::ErrorKind::InvalidInput, unfit)
     }
 }
@@ -48,7 +48,7 @@ impl Certificates {
         }
         let text =
             "certificates are set, and the connection is one without TLS: write `rediss` in place of `redis`";
-        Err(Unfit(text.to_owned()).into())
+        Err(UnusableCertificates(text.to_owned()).into())
     }
 
     fn is_empty(&self) -> bool {
@@ -56,13 +56,13 @@ impl Certificates {
     }
 
     /// Converts to the TLS library's type. Reads the files.
-    fn settings(&self) -> Result<ClientConfig, Unfit> {
+    fn settings(&self) -> Result<ClientConfig, UnusableCertificates> {
         // The library panics if two cryptography providers are compiled in and the program has chosen none.
         let provider = CryptoProvider::get_default().cloned();
         let provider = provider.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
         let settings = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let settings =
-            settings.map_err(|_| Unfit("the program's rustls supports no version of TLS".into()))?;
+        let settings = settings
+            .map_err(|_| UnusableCertificates("the program's rustls supports no version of TLS".into()))?;
         let settings = settings.with_root_certificates(self.trusted()?);
         let (Some(own), Some(key)) = (&self.own, &self.key) else {
             return Ok(settings.with_no_client_auth());
@@ -73,11 +73,14 @@ impl Certificates {
                 rustls::Error::InconsistentKeys(_) => "it belongs to another certificate",
                 _ => "one of them has an unsupported type",
             };
-            Unfit(format!("{} does not fit the client's certificate: {what}", key.named("the client's key")))
+            UnusableCertificates(format!(
+                "{} does not fit the client's certificate: {what}",
+                key.named("the client's key")
+            ))
         })
     }
 
-    fn trusted(&self) -> Result<RootCertStore, Unfit> {
+    fn trusted(&self) -> Result<RootCertStore, UnusableCertificates> {
         let Some(pem) = &self.roots else {
             return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
         };
@@ -85,7 +88,9 @@ impl Certificates {
         let mut trusted = RootCertStore::empty();
         for root in pem.certificates(what)? {
             let added = trusted.add(root);
-            added.map_err(|_| Unfit(format!("{} is no certificate of an authority", pem.named(what))))?;
+            added.map_err(|_| {
+                UnusableCertificates(format!("{} is no certificate of an authority", pem.named(what)))
+            })?;
         }
         Ok(trusted)
     }
@@ -93,30 +98,33 @@ impl Certificates {
 
 impl Pem {
     /// All certificates of a PEM; there is one at least.
-    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, Unfit> {
+    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, UnusableCertificates> {
         let pem = self.read(what)?;
         let chain: Vec<_> =
             CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().unwrap_or_default();
         if chain.is_empty() {
-            return Err(Unfit(format!("{} is no PEM of a certificate", self.named(what))));
+            return Err(UnusableCertificates(format!("{} is no PEM of a certificate", self.named(what))));
         }
         Ok(chain)
     }
 
-    fn key(&self) -> Result<PrivateKeyDer<'static>, Unfit> {
+    fn key(&self) -> Result<PrivateKeyDer<'static>, UnusableCertificates> {
         let what = "the client's key";
         let pem = self.read(what)?;
         // The library's error is dropped, because it may show part of the key (3).
-        PrivateKeyDer::from_pem_slice(&pem)
-            .map_err(|_| Unfit(format!("{} is no PEM of a key without a passphrase", self.named(what))))
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
+            UnusableCertificates(format!("{} is no PEM of a key without a passphrase", self.named(what)))
+        })
     }
 
-    fn read(&self, what: &str) -> Result<Cow<'_, [u8]>, Unfit> {
+    fn read(&self, what: &str) -> Result<Cow<'_, [u8]>, UnusableCertificates> {
         match self {
             Self::Text(pem) => Ok(Cow::Borrowed(pem)),
             Self::File(path) => match std::fs::read(path) {
                 Ok(pem) => Ok(Cow::Owned(pem)),
-                Err(error) => Err(Unfit(format!("{} cannot be read: {error}", self.named(what)))),
+                Err(error) => {
+                    Err(UnusableCertificates(format!("{} cannot be read: {error}", self.named(what))))
+                }
             },
         }
     }
@@ -140,15 +148,16 @@ pub(crate) async fn open(
     within: Duration,
 ) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| Unfit("the URL's host is not a valid name for a certificate".into()))?;
+    let name = name
+        .map_err(|_| UnusableCertificates("the URL's host is not a valid name for a certificate".into()))?;
     let certificates = config.certificates().clone();
     let settings = tokio::task::spawn_blocking(move || certificates.settings());
     let settings = settings.await.map_err(io::Error::other)??;
     let stream = connect(host, port).await?;
     match tokio::time::timeout(within, TlsConnector::from(Arc::new(settings)).connect(name, stream)).await {
-        Ok(Err(error)) if judge(&error).is_none() => Err(io::Error::new(error.kind(), Unanswered)),
+        Ok(Err(error)) if judge(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
         Ok(shaken) => shaken,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, Unanswered)),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, NoAnswer)),
     }
 }
 
@@ -167,23 +176,23 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 /// The fault of a stream error, if it concerns TLS.
 pub(crate) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
     let cause = error.get_ref()?;
-    if let Some(Unfit(what)) = cause.downcast_ref() {
+    if let Some(UnusableCertificates(what)) = cause.downcast_ref() {
         return Some((FaultKind::Unusable(what.clone()), Phase::Connect));
     }
-    let fault = if cause.is::<Unanswered>() {
+    let fault = if cause.is::<NoAnswer>() {
         TlsFault::NoResponse
     } else {
-        disagreement(cause.downcast_ref::<rustls::Error>()?)
+        tls_fault(cause.downcast_ref::<rustls::Error>()?)
     };
     Some((FaultKind::Tls(fault), Phase::Handshake))
 }
 
 /// Maps a TLS error to its fault (4).
-fn disagreement(error: &rustls::Error) -> TlsFault {
+fn tls_fault(error: &rustls::Error) -> TlsFault {
     use rustls::Error as E;
     match error {
-        E::InvalidCertificate(why) => of_server(why),
-        E::AlertReceived(alert) => said_by_server(*alert),
+        E::InvalidCertificate(why) => certificate_fault(why),
+        E::AlertReceived(alert) => alert_fault(*alert),
         E::InvalidMessage(
             InvalidMessage::InvalidContentType
             | InvalidMessage::UnknownProtocolVersion
@@ -194,7 +203,7 @@ fn disagreement(error: &rustls::Error) -> TlsFault {
 }
 
 /// Maps the client's error about the server's certificate.
-fn of_server(why: &CertificateError) -> TlsFault {
+fn certificate_fault(why: &CertificateError) -> TlsFault {
     use CertificateError as E;
     match why {
         // An authority with the same name but another key is unknown.
@@ -211,7 +220,7 @@ fn of_server(why: &CertificateError) -> TlsFault {
 }
 
 /// Maps an alert that the server sent.
-fn said_by_server(alert: AlertDescription) -> TlsFault {
+fn alert_fault(alert: AlertDescription) -> TlsFault {
     use AlertDescription as A;
     match alert {
         A::CertificateRequired | A::NoCertificate => TlsFault::ClientCertificateMissing,

@@ -7,7 +7,7 @@ use super::RedisConfig;
 use super::address::{Address, Protocol};
 use super::certificates::{Certificates, Pem};
 use super::quorum::QuorumConfig;
-use crate::site::{Group, Seeds, ServerLocation};
+use crate::location::{ClusterSeeds, SentinelGroup, ServerLocation};
 use leasehold_core::KeyError;
 use leasehold_store::QuorumError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -199,7 +199,7 @@ fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
     let (credentials, servers) = split_credentials(authority);
     let shard = |server| {
         let (host, port) = host_and_port(server, DEFAULT_PORT)?;
-        let config = RedisConfig::at(ServerLocation::At(Address::Tcp { host, port, tls }));
+        let config = RedisConfig::at(ServerLocation::Fixed(Address::Tcp { host, port, tls }));
         settings(logged_in(in_database(config, path)?, credentials)?, query)
     };
     servers.split(',').map(shard).collect()
@@ -270,7 +270,7 @@ fn network(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     let (authority, path) = place.split_once('/').unwrap_or((place, ""));
     let (credentials, server) = split_credentials(authority);
     let (host, port) = host_and_port(server, DEFAULT_PORT)?;
-    let config = RedisConfig::at(ServerLocation::At(Address::Tcp { host, port, tls }));
+    let config = RedisConfig::at(ServerLocation::Fixed(Address::Tcp { host, port, tls }));
     logged_in(in_database(config, path)?, credentials)
 }
 
@@ -292,7 +292,7 @@ fn sentinels(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err(UrlError::Primary);
     }
-    let config = RedisConfig::at(ServerLocation::Named(Group::new(sentinels, name, tls)));
+    let config = RedisConfig::at(ServerLocation::Sentinel(SentinelGroup::new(sentinels, name, tls)));
     logged_in(in_database(config, path)?, credentials)
 }
 
@@ -308,7 +308,7 @@ fn cluster(place: &str, tls: bool) -> Result<RedisConfig, UrlError> {
         Ok(Address::Tcp { host, port, tls })
     };
     let nodes = servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?;
-    logged_in(RedisConfig::at(ServerLocation::Cluster(Seeds::new(nodes, tls))), credentials)
+    logged_in(RedisConfig::at(ServerLocation::Cluster(ClusterSeeds::new(nodes, tls))), credentials)
 }
 
 fn split_credentials(authority: &str) -> (Option<&str>, &str) {
@@ -374,7 +374,7 @@ fn socket(place: &str) -> Result<RedisConfig, UrlError> {
             if path.contains('\0') {
                 return Err(UrlError::SocketPath);
             }
-            Ok(RedisConfig::at(ServerLocation::At(Address::Unix(PathBuf::from(path)))))
+            Ok(RedisConfig::at(ServerLocation::Fixed(Address::Unix(PathBuf::from(path)))))
         }
         Some(at) if at > 0 && place[..at].contains('@') => Err(UrlError::SocketHost),
         _ => Err(UrlError::SocketPath),
@@ -389,7 +389,7 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
             "prefix" => config.prefix(&decoded(value, "prefix")?)?,
             "user" => config.username(decoded(value, "user")?),
             "password" => config.password(decoded(value, "password")?),
-            "db" => match (database(value)?, config.site()) {
+            "db" => match (database(value)?, config.location()) {
                 (1.., ServerLocation::Cluster(_)) => return Err(UrlError::ClusterDatabase),
                 (db, _) => config.db(db),
             },
@@ -397,7 +397,7 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
                 let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
                 config.replicas(replicas.ok_or(UrlError::Replicas)?)
             }
-            "protocol" => match (value, config.site()) {
+            "protocol" => match (value, config.location()) {
                 ("resp2" | "2", ServerLocation::Cluster(_)) => return Err(UrlError::ClusterProtocol),
                 ("resp2" | "2", _) => config.resp2(),
                 ("resp3" | "3", _) => config.resp3(),
@@ -488,11 +488,11 @@ impl QuorumConfig {
 
 /// The URL that [`parse`] makes this configuration of, passwords excepted.
 fn redacted(config: &RedisConfig) -> String {
-    let (kind, addresses) = match config.site() {
-        ServerLocation::At(address) | ServerLocation::Member(address, _) => {
+    let (kind, addresses) = match config.location() {
+        ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => {
             ("", std::slice::from_ref(address))
         }
-        ServerLocation::Named(group) => ("+sentinel", group.sentinels.as_slice()),
+        ServerLocation::Sentinel(group) => ("+sentinel", group.sentinels.as_slice()),
         ServerLocation::Cluster(seeds) => ("+cluster", seeds.nodes.as_slice()),
     };
     if let [Address::Unix(path)] = addresses {
@@ -524,9 +524,9 @@ fn written_servers(
     servers: &[RedisConfig],
     own: impl IntoIterator<Item = (&'static str, String)>,
 ) -> String {
-    let address = |server: &RedisConfig| match server.site() {
-        ServerLocation::At(address) => Some(address.clone()),
-        ServerLocation::Named(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => None,
+    let address = |server: &RedisConfig| match server.location() {
+        ServerLocation::Fixed(address) => Some(address.clone()),
+        ServerLocation::Sentinel(_) | ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => None,
     };
     let addresses: Vec<_> = servers.iter().filter_map(address).collect();
     let tls = if addresses.iter().any(Address::is_tls) { "s" } else { "" };
@@ -545,11 +545,11 @@ fn written(
 ) -> String {
     let user = config.login().username.as_deref().filter(|user| !user.is_empty());
     let user = user.map(|user| format!("{}@", utf8_percent_encode(user, PLAIN))).unwrap_or_default();
-    let (default, name) = match config.site() {
-        ServerLocation::Named(group) => {
+    let (default, name) = match config.location() {
+        ServerLocation::Sentinel(group) => {
             (SENTINELS_PORT, format!("/{}", utf8_percent_encode(&group.name, PLAIN)))
         }
-        ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => {
+        ServerLocation::Fixed(_) | ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => {
             (DEFAULT_PORT, String::new())
         }
     };
@@ -578,10 +578,11 @@ fn written_settings(
     let user = config.login().username.clone().filter(|user| socket || user.is_empty());
     let db = Some(config.database()).filter(|db| socket && *db != 0);
     let replicas = Some(config.wanted_replicas()).filter(|replicas| *replicas != 0);
-    let resp2 = config.protocol() == Protocol::Resp2 && !matches!(config.site(), ServerLocation::Cluster(_));
-    let sentinel_user = match config.site() {
-        ServerLocation::Named(group) => group.login.username.clone(),
-        ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => None,
+    let resp2 =
+        config.protocol() == Protocol::Resp2 && !matches!(config.location(), ServerLocation::Cluster(_));
+    let sentinel_user = match config.location() {
+        ServerLocation::Sentinel(group) => group.login.username.clone(),
+        ServerLocation::Fixed(_) | ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => None,
     };
     let file = |pem: &Option<Pem>| match pem {
         Some(Pem::File(path)) => Some(path.to_string_lossy().into_owned()),
@@ -614,7 +615,7 @@ mod tests {
 
     fn shown(url: &str) -> String {
         match parse(url) {
-            Ok(config) => config.spelled_out(),
+            Ok(config) => config.summary_for_test(),
             Err(error) => format!("{error:?}"),
         }
     }
@@ -710,7 +711,7 @@ mod tests {
     #[test]
     fn urls_of_quorums_and_what_they_mean() {
         let shown = |url: &str| match parse_quorum(url) {
-            Ok(config) => config.spelled_out(),
+            Ok(config) => config.summary_for_test(),
             Err(error) => format!("{error:?}"),
         };
         let node = |host: &str| format!("tcp {host} db 0 prefix ``");

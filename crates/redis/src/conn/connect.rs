@@ -1,18 +1,18 @@
-//! Making one connection: dialled, logged in, checked, its scripts loaded, its mailboxes subscribed.
+//! Making one connection: ready, logged in, checked, its scripts loaded, its mailboxes subscribed.
 //!
 //! It is handed out only when all of that is done.
 
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
-use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
+use super::open::{Driver, Opened, broken, open_with_messages, unsubscribed};
 use super::sentinel::PrimaryReport;
 use crate::config::RedisConfig;
 use crate::config::address::Address;
 use crate::config::version;
 use crate::diagnose;
 use crate::error_map::unconnected;
+use crate::location::{ConnPurpose, ServerLocation, not_a_single_server};
 use crate::script;
-use crate::site::{ConnPurpose, ServerLocation, no_one_server};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo};
@@ -26,9 +26,9 @@ pub(crate) struct ReadyConnection {
     pub(crate) conn: MultiplexedConnection,
     pub(crate) messages: Messages,
     /// What the Sentinels report of the server, if its address is from them.
-    pub(crate) sighting: Option<PrimaryReport>,
+    pub(crate) report: Option<PrimaryReport>,
     /// Set if it is a node of a quorum.
-    pub(crate) voting: Option<VoteDelay>,
+    pub(crate) vote_delay: Option<VoteDelay>,
     _driver: Driver,
 }
 
@@ -68,22 +68,21 @@ pub(crate) async fn open_connection(
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
     let attempt = async {
-        let mut dialled = match config.site() {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => {
+        let mut ready = match config.location() {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => {
                 connect(config, address, None, node, on_push).await?
             }
-            ServerLocation::Cluster(_) => return Err(no_one_server(node)),
-            ServerLocation::Named(group) => {
-                let sighting = group.find(config, hint).await?;
-                let (address, node) =
-                    (sighting.address.clone(), format!("{} ({node})", sighting.address).into());
-                connect(config, &address, Some(sighting), &node, on_push).await?
+            ServerLocation::Cluster(_) => return Err(not_a_single_server(node)),
+            ServerLocation::Sentinel(group) => {
+                let report = group.find(config, hint).await?;
+                let (address, node) = (report.address.clone(), format!("{} ({node})", report.address).into());
+                connect(config, &address, Some(report), &node, on_push).await?
             }
         };
-        subscribe(&mut dialled.messages, node, mailboxes).await?;
-        Ok(dialled)
+        subscribe(&mut ready.messages, node, mailboxes).await?;
+        Ok(ready)
     };
-    match tokio::time::timeout(config.patience(), attempt).await {
+    match tokio::time::timeout(config.attempt_timeout(), attempt).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }
@@ -93,46 +92,50 @@ pub(crate) async fn open_connection(
 async fn connect(
     config: &RedisConfig,
     address: &Address,
-    sighting: Option<PrimaryReport>,
+    report: Option<PrimaryReport>,
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
     let unconnected = |error| unconnected(error, address, node);
     let info = config.connection_info(address).map_err(unconnected)?;
-    let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
+    let opened = open_with_messages(config, address, &info, config.attempt_timeout(), on_push).await;
     let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
-    let speaks = !matches!(config.site(), ServerLocation::Member(_, ConnPurpose::Messages));
-    let info = greet(&mut conn, speaks, node).await?;
-    let primary = sighting.is_some() || matches!(config.site(), ServerLocation::Member(..));
+    let loads_scripts = !matches!(config.location(), ServerLocation::ClusterNode(_, ConnPurpose::Messages));
+    let info = handshake(&mut conn, loads_scripts, node).await?;
+    let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
     judge_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    let voting = voting(&info, config, sighting.as_ref());
-    let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    Ok(ReadyConnection { conn, messages, sighting, voting, _driver: driver })
+    let vote_delay = vote_delay(&info, config, report.as_ref());
+    let vote_delay = vote_delay.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    Ok(ReadyConnection { conn, messages, report, vote_delay, _driver: driver })
 }
 
 /// Names the connection, loads the scripts if it `speaks`, and gives what the server says of itself.
-async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) -> Result<String, Fault> {
+async fn handshake(
+    conn: &mut MultiplexedConnection,
+    loads_scripts: bool,
+    node: &Arc<str>,
+) -> Result<String, Fault> {
     let mut greeting = Pipeline::with_capacity(20);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
     diagnose::ask(&mut greeting);
-    if speaks {
-        script::load_usual(&mut greeting);
+    if loads_scripts {
+        script::load_common(&mut greeting);
     }
     let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
     // first operation says so.
-    let told = replies.get(1..=diagnose::ASKED).unwrap_or_default();
-    diagnose::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+    let report = replies.get(1..=diagnose::ASKED).unwrap_or_default();
+    diagnose::read(report).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
 /// When a server gives locks, if it is a node of a quorum: once whatever it may have forgotten is over. It forgets when it is
 /// started; and a replica does not know of all when it becomes the primary.
-fn voting(
+fn vote_delay(
     info: &str,
     config: &RedisConfig,
-    sighting: Option<&PrimaryReport>,
+    report: Option<&PrimaryReport>,
 ) -> Result<Option<VoteDelay>, FaultKind> {
     let Some(needed) = config.min_uptime() else { return Ok(None) };
     if needed.is_zero() {
@@ -143,13 +146,13 @@ fn voting(
         return Err(FaultKind::Unsupported(what.to_owned()));
     };
     let up = Duration::from_secs(up);
-    let up = sighting.map_or(up, |sighting| sighting.primary_for.min(up));
+    let up = report.map_or(up, |report| report.primary_for.min(up));
     Ok(Some(VoteDelay::new(needed, up)))
 }
 
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
 fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
-    version::check(info, matches!(config.site(), ServerLocation::Member(..)))?;
+    version::check(info, matches!(config.location(), ServerLocation::ClusterNode(..)))?;
     let findings = diagnose::judge_for(info, config.min_uptime());
     if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
         return Err(refusal);
@@ -164,7 +167,7 @@ async fn subscribe(messages: &mut Messages, node: &Arc<str>, mailboxes: &Mailbox
         let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
         messages.subscribe(channels).await.map_err(|error| unsubscribed(error, node))?;
     }
-    let others = mailboxes.others().all();
+    let others = mailboxes.lock_channels().all();
     if others.is_empty() {
         return Ok(());
     }

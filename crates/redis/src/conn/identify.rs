@@ -5,7 +5,7 @@ use crate::config::RedisConfig;
 use crate::config::version::ServerVersion;
 use crate::diagnose;
 use crate::error_map::{judge, unconnected};
-use crate::site::ServerLocation;
+use crate::location::ServerLocation;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Value, cmd};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ impl ServerVersion {
 async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let asked = async {
-        let address = match config.site() {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.clone(),
-            ServerLocation::Named(group) => group.find(config, None).await?.address,
+        let address = match config.location() {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.clone(),
+            ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
             ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
         };
         let unconnected = |error| unconnected(error, &address, node);
         let info = config.connection_info(&address).map_err(unconnected)?;
-        let opened = open(config, &address, &info, config.patience()).await;
+        let opened = open(config, &address, &info, config.attempt_timeout()).await;
         let mut opened = opened.map_err(unconnected)?;
         let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
         let reply = reply.map_err(|error| broken(error, node))?;
@@ -40,7 +40,7 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
         let version = ServerVersion::of_info(&diagnose::read(&[reply]).map_err(fault)?);
         version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
     };
-    match tokio::time::timeout(config.patience(), asked).await {
+    match tokio::time::timeout(config.attempt_timeout(), asked).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }

@@ -37,7 +37,7 @@ use tokio::time::{Instant, timeout_at};
 /// Pauses between attempts: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long a connection must last for the next attempt to start without a pause.
-pub(crate) const LASTED: Duration = Duration::from_secs(1);
+pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// Time over which clients spread their connections to a new primary, since all learn of it at the same moment.
 const SPREAD: Duration = Duration::from_millis(50);
 /// Silence after which a call that runs out of time gives the connection up. It is short, because a lease of one
@@ -65,39 +65,39 @@ enum State {
     /// No connection; holds the fault of the last attempt, if there was one.
     Down(Option<Fault>),
     /// Connected.
-    Up(Wire),
+    Up(LinkConnection),
 }
 
 impl State {
-    fn wire(&self) -> Option<Wire> {
+    fn connection(&self) -> Option<LinkConnection> {
         match self {
-            Self::Up(wire) => Some(wire.clone()),
+            Self::Up(connection) => Some(connection.clone()),
             Self::Down(_) => None,
         }
     }
 
-    fn is_up_by(&self, pulse: &Arc<Pulse>) -> bool {
-        matches!(self, Self::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse))
+    fn is_up_by(&self, health: &Arc<ConnectionHealth>) -> bool {
+        matches!(self, Self::Up(connection) if Arc::ptr_eq(&connection.health, health))
     }
 }
 
-/// One connection.
+/// One connection of a link.
 #[derive(Debug, Clone)]
-pub(crate) struct Wire {
-    dialled: ReadyConnection,
-    pulse: Arc<Pulse>,
+pub(crate) struct LinkConnection {
+    ready: ReadyConnection,
+    health: Arc<ConnectionHealth>,
 }
 
-impl Wire {
+impl LinkConnection {
     /// When the server grants locks, if it is a node of a quorum.
-    pub(crate) fn voting(&self) -> Option<VoteDelay> {
-        self.dialled.voting
+    pub(crate) fn vote_delay(&self) -> Option<VoteDelay> {
+        self.ready.vote_delay
     }
 }
 
 /// Tracks whether a connection responds.
 #[derive(Debug)]
-struct Pulse {
+struct ConnectionHealth {
     environment: Arc<dyn Environment>,
     /// Start of the current silence, in microseconds of our clock; 0 if no call waits.
     waiting_since: AtomicU64,
@@ -154,14 +154,14 @@ impl Link {
     /// attempt with split votes would take as long as a node may take.
     ///
     /// Cancel safety: the connection attempt continues for other calls.
-    pub(crate) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
-        if let Some(wire) = self.ready() {
-            return Ok(wire);
+    pub(crate) async fn connection(&self, deadline: Instant) -> Result<LinkConnection, Fault> {
+        if let Some(connection) = self.ready() {
+            return Ok(connection);
         }
         self.start();
         let votes = self.shared.config.min_uptime().is_some();
         let settled = |state: &State| match state {
-            State::Up(wire) => Some(Ok(wire.clone())),
+            State::Up(connection) => Some(Ok(connection.clone())),
             State::Down(Some(fault)) if votes || !fault.is_transient() => Some(Err(fault.clone())),
             State::Down(_) => None,
         };
@@ -172,54 +172,62 @@ impl Link {
     }
 
     /// The current connection, if there is one.
-    pub(crate) fn ready(&self) -> Option<Wire> {
-        self.shared.state.read(State::wire)
+    pub(crate) fn ready(&self) -> Option<LinkConnection> {
+        self.shared.state.read(State::connection)
     }
 
-    /// Waits until `wire` is no longer the current connection.
+    /// Waits until `connection` is no longer the current connection.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub(crate) async fn until_replaced(&self, wire: &Wire) {
-        self.shared.until_replaced(&wire.pulse).await;
+    pub(crate) async fn until_replaced(&self, connection: &LinkConnection) {
+        self.shared.until_replaced(&connection.health).await;
     }
 
     /// Sends one command.
-    pub(crate) async fn call(&self, wire: &mut Wire, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
-        let Wire { dialled, pulse } = wire;
-        let reply = pin!(dialled.conn.send_packed_command(cmd));
-        self.shared.watched(pulse, deadline, reply).await
+    pub(crate) async fn call(
+        &self,
+        connection: &mut LinkConnection,
+        cmd: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Lost> {
+        let LinkConnection { ready, health } = connection;
+        let reply = pin!(ready.conn.send_packed_command(cmd));
+        self.shared.watched(health, deadline, reply).await
     }
 
     /// Sends several commands in one write. Each reply may be an error of its own.
     pub(crate) async fn call_all(
         &self,
-        wire: &mut Wire,
+        connection: &mut LinkConnection,
         pipeline: &Pipeline,
         deadline: Instant,
     ) -> Result<Vec<Value>, Lost> {
-        let Wire { dialled, pulse } = wire;
-        let replies = pin!(dialled.conn.send_packed_commands(pipeline, 0, pipeline.len()));
-        self.shared.watched(pulse, deadline, replies).await
+        let LinkConnection { ready, health } = connection;
+        let replies = pin!(ready.conn.send_packed_commands(pipeline, 0, pipeline.len()));
+        self.shared.watched(health, deadline, replies).await
     }
 
     /// Gives a connection up, if it is still the current one.
-    pub(crate) fn replace(&self, wire: &Wire) {
-        self.shared.give_up(&wire.pulse);
+    pub(crate) fn replace(&self, connection: &LinkConnection) {
+        self.shared.give_up(&connection.health);
     }
 
     /// Opens a mailbox on the current connection and all later ones.
     pub(crate) async fn open_mailbox(
         &self,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         deadline: Instant,
     ) -> Result<(), Fault> {
         let mailboxes = &self.shared.mailboxes;
         // Registers the mailbox before waiting for a connection, so that a connection being made at this moment
         // subscribes it, or this call does.
-        mailboxes.open(session, post);
+        mailboxes.open(session, sink);
         let channel = mailboxes.channel(session);
-        let result = mailboxes.turns().begin(self.subscribe(&channel, deadline), self.node(), deadline).await;
+        let result = mailboxes
+            .subscription_order()
+            .subscribe(self.subscribe(&channel, deadline), self.node(), deadline)
+            .await;
         if result.is_err() {
             mailboxes.close(session);
         }
@@ -231,32 +239,33 @@ impl Link {
     /// Cancel safety: dropping the future ends the subscription.
     pub(crate) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Subscription, Fault> {
         // Registers the subscription before waiting for a connection, as for a mailbox.
-        let (bell, name, link) = (Publisher::default(), channel.to_owned(), Arc::downgrade(&self.shared));
-        let number = self.shared.mailboxes.others().add(channel, bell.clone());
-        let listening = Subscription::new(&bell, move || {
+        let (publisher, name, link) =
+            (Publisher::default(), channel.to_owned(), Arc::downgrade(&self.shared));
+        let number = self.shared.mailboxes.lock_channels().add(channel, publisher.clone());
+        let listening = Subscription::new(&publisher, move || {
             let Some(link) = link.upgrade() else { return };
-            if link.mailboxes.others().remove(&name, number) {
-                mute(link, name);
+            if link.mailboxes.lock_channels().remove(&name, number) {
+                unsubscribe_unused(link, name);
             }
         });
-        let turns = self.shared.mailboxes.others().turns();
-        turns.begin(self.subscribe(channel, deadline), self.node(), deadline).await?;
-        bell.notify();
+        let order = self.shared.mailboxes.lock_channels().subscription_order();
+        order.subscribe(self.subscribe(channel, deadline), self.node(), deadline).await?;
+        publisher.notify();
         Ok(listening)
     }
 
     /// Subscribes to a channel, and repeats it on the next connection if the current one breaks.
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
         loop {
-            let mut wire = self.wire(deadline).await?;
-            let Wire { dialled: ReadyConnection { messages, .. }, pulse } = &mut wire;
-            let are_apart = messages.are_apart();
+            let mut connection = self.connection(deadline).await?;
+            let LinkConnection { ready: ReadyConnection { messages, .. }, health } = &mut connection;
+            let are_separate = messages.are_separate();
             let subscribed = {
                 let subscribed = pin!(messages.subscribe(channel));
-                if are_apart {
+                if are_separate {
                     timeout_at(deadline, subscribed).await
                 } else {
-                    timeout_at(deadline, self.shared.observed(pulse, subscribed)).await
+                    timeout_at(deadline, self.shared.observed(health, subscribed)).await
                 }
             };
             match subscribed {
@@ -264,12 +273,12 @@ impl Link {
                 Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
                     return Err(unsubscribed(error, self.node()));
                 }
-                Ok(Err(_)) => self.shared.give_up(&wire.pulse),
+                Ok(Err(_)) => self.shared.give_up(&connection.health),
                 Err(_) => {
                     // A separate message connection reports its own end, so silence is judged on a shared connection
                     // only.
-                    if !are_apart {
-                        self.shared.give_up_if_silent(&wire.pulse);
+                    if !are_separate {
+                        self.shared.give_up_if_silent(&connection.health);
                     }
                     return Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
                 }
@@ -285,12 +294,12 @@ impl Link {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let link = Arc::clone(&self.shared);
         runtime.spawn(async move {
-            let _turn = link.mailboxes.turns().next().await;
-            let Some(mut wire) = link.state.read(State::wire) else { return };
+            let _ordered = link.mailboxes.subscription_order().lock().await;
+            let Some(mut connection) = link.state.read(State::connection) else { return };
             if !link.mailboxes.is_open(session) {
                 // If this fails, the connection is gone, and the subscription with it.
                 let channel = link.mailboxes.channel(session);
-                let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
+                let _ = tokio::time::timeout(PAUSE.1, connection.ready.messages.unsubscribe(channel)).await;
             }
         });
     }
@@ -299,7 +308,7 @@ impl Link {
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(watch_over(Arc::clone(&self.shared))));
+            *task = Some(tokio::spawn(run_connector(Arc::clone(&self.shared))));
         }
     }
 }
@@ -318,19 +327,19 @@ impl Shared {
     /// stays where the caller pinned it: it is large, and every future that contained it would be moved with it.
     async fn watched<T>(
         &self,
-        pulse: &Arc<Pulse>,
+        health: &Arc<ConnectionHealth>,
         deadline: Instant,
         reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
     ) -> Result<T, Lost> {
-        match timeout_at(deadline, self.observed(pulse, reply)).await {
+        match timeout_at(deadline, self.observed(health, reply)).await {
             Ok(Ok(reply)) => Ok(reply),
             // Errors of the server arrive as values, so this is an error of the connection.
             Ok(Err(error)) => {
-                self.give_up(pulse);
+                self.give_up(health);
                 Err(Lost::Broken(error))
             }
             Err(_) => {
-                self.give_up_if_silent(pulse);
+                self.give_up_if_silent(health);
                 Err(Lost::TimedOut)
             }
         }
@@ -338,25 +347,25 @@ impl Shared {
 
     async fn observed<T>(
         &self,
-        pulse: &Pulse,
+        health: &ConnectionHealth,
         reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
     ) -> RedisResult<T> {
-        let waiting = pulse.wait();
+        let waiting = health.wait();
         let reply = reply.await;
         drop(waiting);
-        pulse.beat();
+        health.received();
         reply
     }
 
-    fn give_up_if_silent(&self, pulse: &Arc<Pulse>) {
-        if pulse.silence() >= SILENCE {
-            self.give_up(pulse);
+    fn give_up_if_silent(&self, health: &Arc<ConnectionHealth>) {
+        if health.silence() >= SILENCE {
+            self.give_up(health);
         }
     }
 
-    fn give_up(&self, pulse: &Arc<Pulse>) {
+    fn give_up(&self, health: &Arc<ConnectionHealth>) {
         self.state.modify(|state| {
-            let current = state.is_up_by(pulse);
+            let current = state.is_up_by(health);
             if current {
                 *state = State::Down(None);
             }
@@ -373,7 +382,7 @@ impl Shared {
 }
 
 /// A call that waits for a reply.
-struct Waiting<'a>(&'a Pulse);
+struct Waiting<'a>(&'a ConnectionHealth);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -381,7 +390,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Pulse {
+impl ConnectionHealth {
     fn new(environment: Arc<dyn Environment>) -> Self {
         Self {
             environment,
@@ -408,7 +417,7 @@ impl Pulse {
     }
 
     /// Records that something was received. The silence of calls still waiting starts again now.
-    fn beat(&self) {
+    fn received(&self) {
         let others = self.waiting.load(Ordering::Relaxed) != 0;
         let since = if others { self.now_us() } else { 0 };
         self.waiting_since.store(since, Ordering::Relaxed);
@@ -423,22 +432,22 @@ impl Pulse {
 }
 
 /// Unsubscribes in the background from a channel without subscribers.
-fn mute(link: Arc<Shared>, channel: String) {
+fn unsubscribe_unused(link: Arc<Shared>, channel: String) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
-        let _turn = link.mailboxes.others().turns().next().await;
-        let Some(mut wire) = link.state.read(State::wire) else { return };
-        if !link.mailboxes.others().is_heard(&channel) {
+        let _ordered = link.mailboxes.lock_channels().subscription_order().lock().await;
+        let Some(mut connection) = link.state.read(State::connection) else { return };
+        if !link.mailboxes.lock_channels().has_subscribers(&channel) {
             // If this fails, the connection is gone, and the subscription with it.
-            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
+            let _ = tokio::time::timeout(PAUSE.1, connection.ready.messages.unsubscribe(channel)).await;
         }
     });
 }
 
 /// Runs the connecting task, and reports a fault if it panics, as it does on a runtime without IO or timers.
-async fn watch_over(shared: Arc<Shared>) {
+async fn run_connector(shared: Arc<Shared>) {
     let mut task = JoinSet::new();
-    task.spawn(keep_up(Arc::clone(&shared)));
+    task.spawn(maintain(Arc::clone(&shared)));
     if let Some(Err(_)) = task.join_next().await {
         let text = "the tokio runtime lacks IO or timers: build it with `enable_all`";
         let fault =
@@ -448,9 +457,9 @@ async fn watch_over(shared: Arc<Shared>) {
 }
 
 /// Makes connections while the link exists (1), and leaves a server that is no longer the primary (5).
-async fn keep_up(shared: Arc<Shared>) {
-    let environment = shared.config.surroundings();
-    let mut lookout = SentinelWatch::new(&shared.config);
+async fn maintain(shared: Arc<Shared>) {
+    let environment = shared.config.shared_environment();
+    let mut sentinels = SentinelWatch::new(&shared.config);
     // Last address reported by Sentinels.
     let mut known: Option<PrimaryReport> = None;
     let mut failures = 0;
@@ -462,35 +471,35 @@ async fn keep_up(shared: Arc<Shared>) {
         };
         let attempted = tokio::select! {
             biased;
-            seen = lookout.moved(known.as_ref()) => Err(seen),
+            seen = sentinels.moved(known.as_ref()) => Err(seen),
             attempted = attempted => Ok(attempted),
         };
         spread = Duration::ZERO;
         match attempted {
-            Ok((mailboxes, Ok(wire))) => {
-                let pulse = Arc::clone(&wire.pulse);
+            Ok((mailboxes, Ok(connection))) => {
+                let health = Arc::clone(&connection.health);
                 let since = Instant::now();
                 tracing::debug!(node = %shared.node, "connected");
-                known.clone_from(&wire.dialled.sighting);
-                shared.state.set(State::Up(wire));
-                if pulse.ended.load(Ordering::SeqCst) {
+                known.clone_from(&connection.ready.report);
+                shared.state.set(State::Up(connection));
+                if health.ended.load(Ordering::SeqCst) {
                     // The connection ended before it was published.
-                    shared.give_up(&pulse);
+                    shared.give_up(&health);
                 }
-                for (_, post) in mailboxes {
-                    post.resubscribed();
+                for (_, sink) in mailboxes {
+                    sink.resubscribed();
                 }
-                shared.mailboxes.others().ring_all();
+                shared.mailboxes.lock_channels().notify_all();
                 tokio::select! {
                     biased;
-                    () = shared.until_replaced(&pulse) => {}
-                    seen = lookout.moved(known.as_ref()) => {
-                        shared.give_up(&pulse);
+                    () = shared.until_replaced(&health) => {}
+                    seen = sentinels.moved(known.as_ref()) => {
+                        shared.give_up(&health);
                         (known, spread) = (Some(seen), jitter(&**environment, SPREAD));
                     }
                 }
                 tracing::debug!(node = %shared.node, "the connection is lost");
-                failures = if since.elapsed() >= LASTED { 0 } else { failures + 1 };
+                failures = if since.elapsed() >= STABLE_AFTER { 0 } else { failures + 1 };
             }
             Ok((_, Err(fault))) => {
                 tracing::debug!(node = %shared.node, %fault, "no connection");
@@ -509,45 +518,45 @@ async fn keep_up(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    async fn until_replaced(&self, pulse: &Arc<Pulse>) {
-        self.state.wait_for(|state| (!state.is_up_by(pulse)).then_some(())).await;
+    async fn until_replaced(&self, health: &Arc<ConnectionHealth>) {
+        self.state.wait_for(|state| (!state.is_up_by(health)).then_some(())).await;
     }
 }
 
 /// Makes one attempt.
-async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<Wire, Fault> {
-    let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
+async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<LinkConnection, Fault> {
+    let health = Arc::new(ConnectionHealth::new(Arc::clone(shared.config.shared_environment())));
     let on_push = {
-        let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
+        let (mailboxes, health) = (Arc::clone(&shared.mailboxes), Arc::clone(&health));
         // With RESP2, messages arrive on another connection, and say nothing about this one.
         let is_same = shared.config.protocol() == Protocol::Resp3;
         // A strong reference would keep the link alive through its own connection.
         let link: Weak<Shared> = Arc::downgrade(shared);
         move |push: redis::PushInfo| {
             if push.kind == PushKind::Disconnection {
-                pulse.ended.store(true, Ordering::SeqCst);
+                health.ended.store(true, Ordering::SeqCst);
                 if let Some(link) = link.upgrade() {
-                    link.give_up(&pulse);
+                    link.give_up(&health);
                 }
             } else {
                 if is_same {
-                    pulse.beat();
+                    health.received();
                 }
                 mailboxes.deliver(&push);
             }
         }
     };
-    let dialled = open_connection(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
-    Ok(Wire { dialled, pulse })
+    let ready = open_connection(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
+    Ok(LinkConnection { ready, health })
 }
 
 /// Pause after this many failures in a row (3). `random` is 64 random bits.
 fn pause(failures: u32, random: u64) -> Duration {
-    spaced(PAUSE, failures, random)
+    backoff(PAUSE, failures, random)
 }
 
 /// Same as `pause`, with other bounds: the first pause, and the longest.
-pub(crate) fn spaced((first, most): (Duration, Duration), failures: u32, random: u64) -> Duration {
+pub(crate) fn backoff((first, most): (Duration, Duration), failures: u32, random: u64) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let pause = first.saturating_mul(1 << doublings.min(10)).min(most);
     #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]

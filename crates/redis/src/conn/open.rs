@@ -37,7 +37,7 @@ pub(crate) async fn open(
 }
 
 /// The same, with its messages.
-pub(crate) async fn open_to_hear(
+pub(crate) async fn open_with_messages(
     config: &RedisConfig,
     address: &Address,
     info: &ConnectionInfo,
@@ -52,7 +52,7 @@ pub(crate) async fn open_to_hear(
         Ok::<(), Infallible>(())
     };
     let opened = open_by(config, address, info, within, settings().set_push_sender(push)).await?;
-    let messages = Messages::Pushed(opened.conn.clone());
+    let messages = Messages::Shared(opened.conn.clone());
     Ok((opened, messages))
 }
 
@@ -69,9 +69,9 @@ async fn open_both(
         let on_push = Arc::clone(&on_push);
         move || on_push(messages::ended())
     };
-    let opened = greet_over(calls, info, settings(), on_end).await?;
+    let opened = log_in(calls, info, settings(), on_end).await?;
     let connection = PubSub::new(info.redis_settings(), stream(config, address, within).await?).await?;
-    Ok((opened, Messages::apart(connection, on_push)))
+    Ok((opened, Messages::separate(connection, on_push)))
 }
 
 /// The time limits are ours: the client library's would end a call whose reply is still to come.
@@ -87,8 +87,8 @@ async fn open_by(
     within: Duration,
     settings: AsyncConnectionConfig,
 ) -> RedisResult<Opened> {
-    if config.opener().is_some() || address.is_tls() {
-        return greet_over(stream(config, address, within).await?, info, settings, || {}).await;
+    if config.custom_connector().is_some() || address.is_tls() {
+        return log_in(stream(config, address, within).await?, info, settings, || {}).await;
     }
     config.certificates().for_plain_text()?;
     let conn = Client::open(info.clone())?.get_multiplexed_async_connection_with_config(&settings).await?;
@@ -100,7 +100,7 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
     if !address.is_tls() {
         config.certificates().for_plain_text()?;
     }
-    if let Some(connector) = config.opener() {
+    if let Some(connector) = config.custom_connector() {
         if address.is_tls() {
             let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
             return Err((ErrorKind::InvalidClientConfig, text).into());
@@ -118,7 +118,7 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
 }
 
 /// Logs in over an open stream. `on_end` is called when the connection ends, unless the driver was dropped before.
-async fn greet_over(
+async fn log_in(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     info: &ConnectionInfo,
     settings: AsyncConnectionConfig,

@@ -30,7 +30,7 @@ impl Script {
 }
 
 /// The scripts on one kind of lock.
-struct OfKind {
+struct KindScripts {
     acquire: Script,
     extend: Script,
     release: Script,
@@ -41,7 +41,7 @@ struct OfKind {
     raise_fence: Option<Script>,
 }
 
-impl OfKind {
+impl KindScripts {
     fn new(texts: &Texts) -> Self {
         let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
             texts;
@@ -64,10 +64,10 @@ impl OfKind {
 }
 
 struct Scripts {
-    mutex: OfKind,
-    reentrant: OfKind,
-    election: OfKind,
-    shared: OfKind,
+    mutex: KindScripts,
+    reentrant: KindScripts,
+    election: KindScripts,
+    shared: KindScripts,
     resize: Script,
     extend: Script,
     acquire_all: Script,
@@ -79,10 +79,10 @@ struct Scripts {
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    mutex: OfKind::new(&lua::MUTEX),
-    reentrant: OfKind::new(&lua::REENTRANT),
-    election: OfKind::new(&lua::ELECTION),
-    shared: OfKind::new(&lua::SHARED),
+    mutex: KindScripts::new(&lua::MUTEX),
+    reentrant: KindScripts::new(&lua::REENTRANT),
+    election: KindScripts::new(&lua::ELECTION),
+    shared: KindScripts::new(&lua::SHARED),
     resize: Script::new(lua::RESIZE),
     extend: Script::new(lua::EXTEND),
     acquire_all: Script::new(lua::ACQUIRE_ALL),
@@ -95,9 +95,9 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
 
 /// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call: together they are long,
 /// and when many clients reconnect at once, the server compiles each text for each of them.
-pub(crate) fn load_usual(pipeline: &mut Pipeline) {
+pub(crate) fn load_common(pipeline: &mut Pipeline) {
     let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
-    let of_kinds = [mutex, reentrant].into_iter().flat_map(OfKind::usual);
+    let of_kinds = [mutex, reentrant].into_iter().flat_map(KindScripts::usual);
     for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
         pipeline.add_command(load(script));
     }
@@ -125,14 +125,14 @@ pub(crate) struct Call {
     script: &'static Script,
     cmd: Cmd,
     /// Set if it may acquire a lock.
-    takes: bool,
+    may_acquire: bool,
 }
 
 impl Call {
-    /// The call for an operation on a lock of that kind with these keys; `home` has the keys of the sessions. `None` if there is
+    /// The call for an operation on a lock of that kind with these keys; `session_keys` has the keys of the sessions. `None` if there is
     /// no script for the operation, or for the kind.
-    pub(crate) fn new(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
-        let mailboxes = &*home.mailboxes();
+    pub(crate) fn new(op: &Op, kind: Kind, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
+        let mailboxes = &*session_keys.mailboxes();
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
@@ -145,9 +145,10 @@ impl Call {
             Op::Acquire(ask) => {
                 let mut call = match ask.predecessor {
                     None => Self::of(&scripts.acquire, &[name, record]),
-                    Some(ahead) => {
-                        Self::of(&scripts.acquire, &[name, record, &home.session(ahead), &keys.audit()])
-                    }
+                    Some(ahead) => Self::of(
+                        &scripts.acquire,
+                        &[name, record, &session_keys.session(ahead), &keys.audit()],
+                    ),
                 };
                 call.claim(&ask.claim).cmd.arg(mailboxes);
                 let mut call = call.terms(ask);
@@ -156,7 +157,7 @@ impl Call {
                 }
                 call.mode(kind, ask)
             }
-            Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
+            Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
                 // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
                 let alone = !kind.is_plain_string() && !extend.keep_record;
@@ -186,8 +187,10 @@ impl Call {
                 call
             }
             Op::Evict(evict) => {
-                let mut call =
-                    Self::of(&scripts.evict, &[name, record, &home.session(evict.session), &keys.audit()]);
+                let mut call = Self::of(
+                    &scripts.evict,
+                    &[name, record, &session_keys.session(evict.session), &keys.audit()],
+                );
                 call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
                 call
             }
@@ -219,25 +222,25 @@ impl Call {
             call.cmd.arg(kind.as_str());
         }
         // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
-        let said = match kind {
+        let channel = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
             Kind::Mutex
                 if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) =>
             {
-                Some(home.keys.release_channel(keys))
+                Some(session_keys.keys.release_channel(keys))
             }
-            Kind::Reentrant | Kind::Election => home.said(kind, keys),
+            Kind::Reentrant | Kind::Election => session_keys.announcement_channel(kind, keys),
             _ => None,
         };
-        if let Some(channel) = said {
-            call.cmd.arg(home.channel(channel));
+        if let Some(channel) = channel {
+            call.cmd.arg(session_keys.channel(channel));
         }
-        call.takes = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
+        call.may_acquire = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
         Some(call)
     }
 
     fn release(
-        scripts: &'static OfKind,
+        scripts: &'static KindScripts,
         release: &Release,
         kind: Kind,
         mailboxes: &str,
@@ -268,7 +271,12 @@ impl Call {
     /// slot of a cluster moves, and some of the keys have moved already. `None` if that would be another operation.
     /// [`reply::release_by_token`](super::script::reply::release_by_token) parses the reply to a [release](Op::Release); other
     /// replies are the usual ones.
-    pub(crate) fn lesser(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
+    pub(crate) fn reduced(
+        op: &Op,
+        kind: Kind,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Option<Self> {
         match op {
             // Another client may hold the lock by the same value of the user's own: only the record tells.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
@@ -278,11 +286,16 @@ impl Call {
             }
             Op::Extend(extend) => {
                 let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
-                Self::new(&Op::Extend(extend), kind, home, keys)
+                Self::new(&Op::Extend(extend), kind, session_keys, keys)
             }
             Op::Acquire(ask) => {
                 ask.predecessor?;
-                Self::new(&Op::Acquire(Acquire { predecessor: None, ..ask.clone() }), kind, home, keys)
+                Self::new(
+                    &Op::Acquire(Acquire { predecessor: None, ..ask.clone() }),
+                    kind,
+                    session_keys,
+                    keys,
+                )
             }
             Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
@@ -305,8 +318,8 @@ impl Call {
                     // Such a hold blocks no other client, and late requests for it must be recognised by the record.
                     _ => return None,
                 };
-                if let Some(channel) = home.said(kind, keys) {
-                    call.cmd.arg(home.channel(channel));
+                if let Some(channel) = session_keys.announcement_channel(kind, keys) {
+                    call.cmd.arg(session_keys.channel(channel));
                 }
                 Some(call)
             }
@@ -339,17 +352,20 @@ impl Call {
     }
 
     /// The call that begins a session, or keeps it alive.
-    pub(crate) fn beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
-        Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
+    pub(crate) fn heartbeat(heartbeat: &Heartbeat, session_keys: &SessionKeys<'_>) -> Self {
+        Self::heartbeat_with_keys(
+            heartbeat,
+            &[&session_keys.session(heartbeat.session), &session_keys.sessions()],
+        )
     }
 
-    /// The same without the index, as in [`lesser`](Self::lesser).
-    pub(crate) fn lesser_beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
-        Self::beat_at(beat, &[&home.session(beat.session)])
+    /// The same without the index, as in [`reduced`](Self::reduced).
+    pub(crate) fn reduced_heartbeat(heartbeat: &Heartbeat, session_keys: &SessionKeys<'_>) -> Self {
+        Self::heartbeat_with_keys(heartbeat, &[&session_keys.session(heartbeat.session)])
     }
 
-    fn beat_at(beat: &Heartbeat, keys: &[&str]) -> Self {
-        let Heartbeat { session, alive_ms, begin, acquired, released } = beat;
+    fn heartbeat_with_keys(heartbeat: &Heartbeat, keys: &[&str]) -> Self {
+        let Heartbeat { session, alive_ms, begin, acquired, released } = heartbeat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
@@ -361,13 +377,13 @@ impl Call {
     }
 
     /// The call that writes the expiry of a lock's key again, unchanged.
-    pub(crate) fn touch(keys: &LockKeys) -> Self {
+    pub(crate) fn rewrite_expiry(keys: &LockKeys) -> Self {
         Self::of(&SCRIPTS.rewrite_expiry, &[keys.name()])
     }
 
     /// Whether it may acquire a lock for its caller, not only for a waiter.
-    pub(crate) fn takes(&self) -> bool {
-        self.takes
+    pub(crate) fn may_acquire(&self) -> bool {
+        self.may_acquire
     }
 
     /// The command.
@@ -396,7 +412,7 @@ impl Call {
         for key in keys {
             cmd.arg(*key);
         }
-        Self { script, cmd, takes: false }
+        Self { script, cmd, may_acquire: false }
     }
 
     fn claim(&mut self, claim: &Claim) -> &mut Self {
@@ -448,7 +464,7 @@ fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) ->
 }
 
 /// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
-pub(crate) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
+pub(crate) fn extends_by_token(kind: Kind, extend: &Extend) -> bool {
     kind.is_plain_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
 }
 

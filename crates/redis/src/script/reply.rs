@@ -53,7 +53,7 @@ pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
 }
 
 /// Parses the reply to an acquire of `locks` locks together.
-pub(crate) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
+pub(crate) fn results(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
         Ok("open") => Ok(MultiAcquired::Available),
@@ -182,7 +182,7 @@ fn released(value: &Value) -> Read<Released> {
         Some(refused) => refused.map(Err),
         None => acquired(next).map(Ok),
     });
-    let (status, holder) = (text(status).and_then(fate)?, holder(items(who)?)?);
+    let (status, holder) = (text(status).and_then(hold_status)?, holder(items(who)?)?);
     Ok(Released { status, remaining_holds, holder, next: next.transpose()? })
 }
 
@@ -197,7 +197,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
         }
         _ => return Err(Malformed),
     };
-    let hold_status = asked_fate(found)?;
+    let hold_status = requested_status(found)?;
     let (foreign_fingerprint, audit) = match full {
         None => (None, Vec::new()),
         Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(text(audit)?)),
@@ -226,7 +226,7 @@ fn shared(
     Ok(Inspection {
         holder: shared_holders.first().cloned(),
         waiters: number(waiting)?,
-        hold_status: asked_fate(found)?,
+        hold_status: requested_status(found)?,
         foreign_fingerprint: None,
         audit: match audit {
             [] => Vec::new(),
@@ -240,10 +240,10 @@ fn shared(
 }
 
 /// The status of the hold in the request, if there was one.
-fn asked_fate(found: &Value) -> Read<Option<HoldStatus>> {
+fn requested_status(found: &Value) -> Read<Option<HoldStatus>> {
     match text(found)? {
         "" => Ok(None),
-        word => fate(word).map(Some),
+        word => hold_status(word).map(Some),
     }
 }
 
@@ -436,7 +436,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     }
 }
 
-fn fate(word: &str) -> Read<HoldStatus> {
+fn hold_status(word: &str) -> Read<HoldStatus> {
     match word {
         "held" => Ok(HoldStatus::Held),
         "queued" => Ok(HoldStatus::Queued),

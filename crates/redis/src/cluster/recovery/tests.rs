@@ -1,6 +1,6 @@
 //! Calls in a cluster of two scripted nodes.
 
-use super::Patient;
+use super::RetryingCall;
 use crate::cluster::tests::{Commands, reply};
 use crate::cluster::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -172,14 +172,14 @@ async fn a_call_that_waits_for_something_else_passes_the_turn() {
     let scene = Scene::of(|_, _, _| WELL).await;
     let at = Address::Tcp { host: "n".to_owned(), port: 1, tls: false };
     let (node, deadline) = (scene.cluster.shared.node(&at), scene.start + 5000 * MS);
-    let (mut one, mut other) = (Patient::default(), Patient::default());
-    assert!(one.rest(&node, 0, deadline).await && one.turn.is_some());
-    let waits = one.leaving(tokio::time::sleep(1000 * MS));
+    let (mut one, mut other) = (RetryingCall::default(), RetryingCall::default());
+    assert!(one.rest(&node, 0, deadline).await && one.right.is_some());
+    let waits = one.yielding(tokio::time::sleep(1000 * MS));
     let rests = async {
-        assert!(other.rest(&node, 0, deadline).await && other.turn.is_some());
+        assert!(other.rest(&node, 0, deadline).await && other.right.is_some());
         scene.start.elapsed()
     };
     let ((), rested) = tokio::join!(waits, rests);
     assert!(rested > PAUSE.1 && rested < 2 * PAUSE.1, "{rested:?}");
-    assert!(one.turn.is_none());
+    assert!(one.right.is_none());
 }

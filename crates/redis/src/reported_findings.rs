@@ -14,7 +14,7 @@ impl ReportedFindings {
         for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
             if !reported.contains(&finding.kind) {
                 reported.push(finding.kind.clone());
-                tracing::warn!(node, hazard = finding.kind.as_str(), "{finding}");
+                tracing::warn!(node, finding = finding.kind.as_str(), "{finding}");
             }
         }
     }

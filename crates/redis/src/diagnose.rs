@@ -19,14 +19,14 @@ const SAFE: &str = "noeviction";
 
 type Version = (u32, u32, u32);
 
-/// Vulnerabilities of the Lua engine that were fixed together.
+/// Vulnerabilities of the Lua engine that were fixed by the same versions.
 struct Vulnerability {
     product: &'static str,
     names: &'static [&'static str],
     /// The first affected branch.
     since: (u32, u32),
-    /// The first fixed version of each branch, in ascending order. Branches after the last were never affected;
-    /// branches between and before were never fixed.
+    /// The first fixed version of each branch, in ascending order. Branches after the last were never affected. Other
+    /// branches were never fixed.
     fixed_in: &'static [Version],
 }
 
@@ -114,7 +114,7 @@ const REDIS: &str = "Redis";
 const VALKEY: &str = "Valkey";
 
 impl Vulnerability {
-    fn are_in(&self, version: Version) -> bool {
+    fn affects(&self, version: Version) -> bool {
         let branch = |(major, minor, _): Version| (major, minor);
         let newest = self.fixed_in.last().copied().unwrap_or_default();
         let fixed_in = self.fixed_in.iter().find(|fixed_in| branch(**fixed_in) == branch(version));
@@ -125,18 +125,18 @@ impl Vulnerability {
 }
 
 /// Adds the requests for all sections.
-pub(crate) fn ask(pipeline: &mut Pipeline) {
+pub(crate) fn add_requests(pipeline: &mut Pipeline) {
     for section in SECTIONS {
         pipeline.cmd("INFO").arg(section);
     }
 }
 
-/// Number of replies to these requests.
-pub(crate) const ASKED: usize = SECTIONS.len();
+/// Number of these requests.
+pub(crate) const SECTION_COUNT: usize = SECTIONS.len();
 
 /// Joins the replies to one text, which is empty if the user lacks permission. Fails if the server requires
 /// authentication first.
-pub(crate) fn read(replies: &[Value]) -> Result<String, FaultKind> {
+pub(crate) fn info_text(replies: &[Value]) -> Result<String, FaultKind> {
     replies.iter().map(text_of).collect()
 }
 
@@ -151,7 +151,7 @@ fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
 }
 
 /// The findings in an INFO text, the most serious first. A missing field is no finding.
-pub(crate) fn judge(info: &str) -> Vec<Finding> {
+pub(crate) fn findings_in(info: &str) -> Vec<Finding> {
     let mut findings: Vec<_> =
         [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
             .into_iter()
@@ -161,10 +161,10 @@ pub(crate) fn judge(info: &str) -> Vec<Finding> {
     findings
 }
 
-/// Same as [`judge`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
+/// Same as [`findings_in`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
 /// data in a restart, could grant a lock twice.
-pub(crate) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
-    let mut findings = judge(info);
+pub(crate) fn findings_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
+    let mut findings = findings_in(info);
     if min_uptime == Some(Duration::ZERO) {
         let forgets = |finding: &&mut Finding| finding.kind == FindingKind::NotPersistent;
         findings.iter_mut().filter(forgets).for_each(|finding| finding.severity = Severity::Warning);
@@ -203,18 +203,22 @@ fn replica(info: &str) -> Option<Finding> {
 fn lua(info: &str) -> Option<Finding> {
     let (product, text) = product(info)?;
     let version = numbers(text)?;
-    let of_product = || VULNERABILITIES.iter().filter(|holes| holes.product == product);
-    let there: Vec<_> = of_product().filter(|holes| holes.are_in(version)).collect();
-    if there.is_empty() {
+    let of_product = || VULNERABILITIES.iter().filter(|known| known.product == product);
+    let present: Vec<_> = of_product().filter(|known| known.affects(version)).collect();
+    if present.is_empty() {
         return None;
     }
     // The first version without any of them: in the server's own branch if possible, otherwise in a later one.
     let has_none =
-        |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
-    let (major, minor, patch) = of_product().flat_map(|holes| holes.fixed_in).filter(has_none).min()?;
+        |candidate: &&Version| **candidate > version && !of_product().any(|known| known.affects(**candidate));
+    let (major, minor, patch) = of_product().flat_map(|known| known.fixed_in).filter(has_none).min()?;
     let kind = FindingKind::LuaVulnerabilities {
         server: format!("{product} {}", shown(text)),
-        vulnerabilities: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
+        vulnerabilities: present
+            .iter()
+            .flat_map(|known| known.names)
+            .map(|name| (*name).to_owned())
+            .collect(),
         fixed_in: format!("{product} {major}.{minor}.{patch}"),
     };
     Some(Finding::new(kind, Severity::Warning))
@@ -261,8 +265,8 @@ pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Opti
 }
 
 /// Adds the findings of an INFO text. An empty text is a finding of its own.
-pub(crate) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
-    found.findings = judge_for(info, min_uptime);
+pub(crate) fn fill(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
+    found.findings = findings_for(info, min_uptime);
     if info.is_empty() {
         found.findings.push(Finding::new(FindingKind::InfoDenied, Severity::Notice));
     }
@@ -284,11 +288,11 @@ mod tests {
 
     fn words(info: &str) -> String {
         let word = |finding: &Finding| format!("{:?} {}", finding.severity, finding.kind.as_str());
-        judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
+        findings_in(info).iter().map(word).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
-    fn what_a_server_tells_is_judged() {
+    fn findings_follow_from_info() {
         for (info, found) in [
             ("", ""),
             ("nothing of the kind", ""),
@@ -321,7 +325,7 @@ mod tests {
     }
 
     /// Vulnerabilities of a version, and the version that fixes them.
-    fn holes(product: &str, version: &str) -> String {
+    fn vulnerabilities(product: &str, version: &str) -> String {
         let field = if product == VALKEY { "redis_version:7.2.4\r\nvalkey_version" } else { "redis_version" };
         match lua(&format!("{field}:{version}\r\n")) {
             None => "none".to_owned(),
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_those_of_the_branch() {
+    fn vulnerabilities_are_those_of_the_branch() {
         for (product, version, found) in [
             (REDIS, "6.2.6", "CVE-2022-24735 to CVE-2025-46819, Redis 6.2.20"),
             (REDIS, "6.2.7", "CVE-2022-24834 to CVE-2025-46819, Redis 6.2.20"),
@@ -371,7 +375,7 @@ mod tests {
             (REDIS, "8", "none"),
             (REDIS, "of tomorrow", "none"),
         ] {
-            assert_eq!(holes(product, version), found, "{product} {version}");
+            assert_eq!(vulnerabilities(product, version), found, "{product} {version}");
         }
     }
 
@@ -387,7 +391,7 @@ mod tests {
 
     #[test]
     fn strict_refuses_what_others_are_warned_of() {
-        let check = |info: &str, primary, strict| refusal(&judge(info), primary, strict);
+        let check = |info: &str, primary, strict| refusal(&findings_in(info), primary, strict);
         let evicting = "maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
         assert_eq!(check(evicting, false, false), None);
         assert_eq!(check(evicting, true, false), None);
@@ -409,7 +413,7 @@ mod tests {
     #[test]
     fn a_text_of_a_server_gets_into_no_log_as_it_is() {
         let long = format!("maxmemory:1\r\nmaxmemory_policy:\x1b[2J{}\r\n", "x".repeat(1000));
-        let text = judge(&long)[0].to_string();
+        let text = findings_in(&long)[0].to_string();
         assert!(!text.contains('\x1b') && text.len() < 300, "{text}");
     }
 }

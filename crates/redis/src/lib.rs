@@ -11,7 +11,6 @@ mod config;
 mod conn;
 mod diagnose;
 mod error_map;
-mod fanout;
 mod location;
 mod lua;
 pub mod optimistic;

@@ -15,7 +15,7 @@ use super::config::RedisConfig;
 use super::config::address::Address;
 use super::conn::link::{Link, LinkConnection, Lost};
 use super::conn::mailbox::Mailboxes;
-use super::error_map::{ErrorMeaning, goes_elsewhere, judge};
+use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
 use super::location::ConnPurpose;
 use super::script::Call;
 use super::script::reply;
@@ -178,7 +178,7 @@ impl Replicas {
         if let Some(to) = redirected {
             return Verdict::Redirected(to, fault(&link, FaultKind::Busy));
         }
-        let verdict = self.judge(&link, request.reread, &replies);
+        let verdict = self.evaluate(&link, request.reread, &replies);
         if matches!(verdict, Verdict::Elsewhere(_)) {
             link.replace(&connection);
         }
@@ -211,13 +211,13 @@ impl Replicas {
     }
 
     /// Interprets the replies to the re-read, the write and WAIT.
-    fn judge(&self, link: &Link, reread: &Op, replies: &[Value]) -> Verdict {
+    fn evaluate(&self, link: &Link, reread: &Op, replies: &[Value]) -> Verdict {
         let malformed = || Verdict::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
         let errors = replies.iter().filter_map(|reply| match reply {
             Value::ServerError(error) if goes_elsewhere(error) => {
-                Some(ErrorMeaning { elsewhere: true, ..judge(error) })
+                Some(ErrorMeaning { elsewhere: true, ..classify(error) })
             }
-            Value::ServerError(error) => Some(judge(error)),
+            Value::ServerError(error) => Some(classify(error)),
             _ => None,
         });
         // A replica replies the re-read, and reports its role only on the write.

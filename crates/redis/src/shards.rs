@@ -30,8 +30,8 @@ impl RedisStore {
         let shards = Shards::new(shards).map_err(|error| {
             Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "redis+shard")
         })?;
-        let reached = join_all(stores.iter().map(|(_, store)| store.reach())).await;
-        let down: Vec<_> = reached.into_iter().filter_map(Result::err).collect();
+        let attempts = join_all(stores.iter().map(|(_, store)| store.first_attempt())).await;
+        let down: Vec<_> = attempts.into_iter().filter_map(Result::err).collect();
         let all_are_down = down.len() == stores.len();
         if let Some(fault) = down.iter().find(|fault| all_are_down || !fault.is_transient()) {
             return Err(fault.clone());

@@ -14,13 +14,14 @@
 //! 4. Calls rarely wait on such a connection, so their timeouts do not detect its loss. It is probed at intervals,
 //!    and replaced if it does not respond.
 
+use super::renewal::RENEWAL;
 use super::topology::{Map, Redirect, redirect};
-use super::{PAUSE, RENEWAL, Shared};
+use super::{PAUSE, Shared};
 use crate::config::address::Address;
 use crate::conn::link::{Link, LinkConnection, STABLE_AFTER, backoff};
 use crate::conn::mailbox::Mailboxes;
 use crate::conn::messages::PROBE;
-use crate::error_map::judge;
+use crate::error_map::classify;
 use crate::location::ConnPurpose;
 use futures_util::future::join_all;
 use leasehold_core::{Notification, SessionId};
@@ -407,7 +408,7 @@ async fn subscribe(link: &Link, mut connection: LinkConnection, channel: &str) -
                 }
                 let unknown = error.details().is_some_and(|details| details.starts_with("unknown command"));
                 if !(kind == PushKind::SSubscribe && unknown) {
-                    let fault = Fault::new(judge(error).kind, Phase::Handshake, Arc::clone(link.node()));
+                    let fault = Fault::new(classify(error).kind, Phase::Handshake, Arc::clone(link.node()));
                     return Subscribed::Refused(fault);
                 }
             }

@@ -1,5 +1,6 @@
 //! Requests for the slot map, and the time until channels are subscribed again, with scripted nodes.
 
+use super::renewal::{OTHERS_TIMEOUT, STAGGER, request_map};
 use super::*;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::NotificationSink;
@@ -7,6 +8,7 @@ use tokio::io::{
     AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, duplex, split,
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
 
 /// A scripted node: the delay of its answers, if it answers; whether it reports the cluster up; and its epoch.
 type Says = (Option<Duration>, bool, u64);

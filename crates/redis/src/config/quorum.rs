@@ -163,7 +163,7 @@ impl RedisStore {
         let quorum = QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).max_lease(longest);
         let needed = quorum.needed();
         let (mut connected, mut failed) = (0, Vec::new());
-        let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::reach).collect();
+        let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::first_attempt).collect();
         while let Some(attempt) = attempts.next().await {
             match attempt {
                 Ok(()) => connected += 1,

@@ -155,7 +155,7 @@ pub(crate) async fn open(
     let settings = settings.await.map_err(io::Error::other)??;
     let stream = connect(host, port).await?;
     match tokio::time::timeout(within, TlsConnector::from(Arc::new(settings)).connect(name, stream)).await {
-        Ok(Err(error)) if judge(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
+        Ok(Err(error)) if fault_of(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
         Ok(shaken) => shaken,
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, NoAnswer)),
     }
@@ -174,7 +174,7 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 /// The fault of a stream error, if it concerns TLS.
-pub(crate) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
+pub(crate) fn fault_of(error: &io::Error) -> Option<(FaultKind, Phase)> {
     let cause = error.get_ref()?;
     if let Some(UnusableCertificates(what)) = cause.downcast_ref() {
         return Some((FaultKind::Unusable(what.clone()), Phase::Connect));
@@ -182,13 +182,13 @@ pub(crate) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
     let fault = if cause.is::<NoAnswer>() {
         TlsFault::NoResponse
     } else {
-        tls_fault(cause.downcast_ref::<rustls::Error>()?)
+        map_error(cause.downcast_ref::<rustls::Error>()?)
     };
     Some((FaultKind::Tls(fault), Phase::Handshake))
 }
 
 /// Maps a TLS error to its fault (4).
-fn tls_fault(error: &rustls::Error) -> TlsFault {
+fn map_error(error: &rustls::Error) -> TlsFault {
     use rustls::Error as E;
     match error {
         E::InvalidCertificate(why) => certificate_fault(why),

@@ -103,7 +103,7 @@ async fn connect(
     let loads_scripts = !matches!(config.location(), ServerLocation::ClusterNode(_, ConnPurpose::Messages));
     let info = handshake(&mut conn, loads_scripts, node).await?;
     let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
-    judge_server(&info, config, primary, node)
+    check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     let vote_delay = vote_delay(&info, config, report.as_ref());
     let vote_delay = vote_delay.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
@@ -118,7 +118,7 @@ async fn handshake(
 ) -> Result<String, Fault> {
     let mut greeting = Pipeline::with_capacity(20);
     greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
-    diagnose::ask(&mut greeting);
+    diagnose::add_requests(&mut greeting);
     if loads_scripts {
         script::load_common(&mut greeting);
     }
@@ -126,8 +126,8 @@ async fn handshake(
     let replies = replies.map_err(|error| broken(error, node))?;
     // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
     // first operation says so.
-    let report = replies.get(1..=diagnose::ASKED).unwrap_or_default();
-    diagnose::read(report).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+    let report = replies.get(1..=diagnose::SECTION_COUNT).unwrap_or_default();
+    diagnose::info_text(report).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
 /// When a server gives locks, if it is a node of a quorum: once whatever it may have forgotten is over. It forgets when it is
@@ -151,9 +151,9 @@ fn vote_delay(
 }
 
 /// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
-fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
+fn check_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
     version::check(info, matches!(config.location(), ServerLocation::ClusterNode(..)))?;
-    let findings = diagnose::judge_for(info, config.min_uptime());
+    let findings = diagnose::findings_for(info, config.min_uptime());
     if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
         return Err(refusal);
     }

@@ -4,7 +4,7 @@ use super::open::{broken, open};
 use crate::config::RedisConfig;
 use crate::config::version::ServerVersion;
 use crate::diagnose;
-use crate::error_map::{judge, unconnected};
+use crate::error_map::{classify, unconnected};
 use crate::location::ServerLocation;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Value, cmd};
@@ -35,9 +35,9 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
         let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
         let reply = reply.map_err(|error| broken(error, node))?;
         if let Value::ServerError(error) = &reply {
-            return Err(fault(judge(error).kind));
+            return Err(fault(classify(error).kind));
         }
-        let version = ServerVersion::of_info(&diagnose::read(&[reply]).map_err(fault)?);
+        let version = ServerVersion::of_info(&diagnose::info_text(&[reply]).map_err(fault)?);
         version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
     };
     match tokio::time::timeout(config.attempt_timeout(), asked).await {

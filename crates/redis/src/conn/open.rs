@@ -5,7 +5,7 @@ use crate::config::RedisConfig;
 use crate::config::address::{Address, Protocol};
 use crate::config::connector::BoxStream;
 use crate::config::tls;
-use crate::error_map::judge;
+use crate::error_map::classify;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};
@@ -138,7 +138,7 @@ async fn log_in(
 pub(crate) fn unsubscribed(error: RedisError, node: &Arc<str>) -> Fault {
     let refusal = error.clone().into_server_errors().and_then(|errors| errors.first().cloned());
     match refusal {
-        Some((_, refusal)) => Fault::new(judge(&refusal).kind, Phase::Handshake, Arc::clone(node)),
+        Some((_, refusal)) => Fault::new(classify(&refusal).kind, Phase::Handshake, Arc::clone(node)),
         None => broken(error, node),
     }
 }

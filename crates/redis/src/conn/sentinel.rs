@@ -123,7 +123,7 @@ impl SentinelGroup {
         let answers = answers.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?;
         let address = match answers.first() {
             Some(Value::Nil) => return Err(fault(self.unknown_primary())),
-            Some(Value::ServerError(error)) => return Err(fault(crate::error_map::judge(error).kind)),
+            Some(Value::ServerError(error)) => return Err(fault(crate::error_map::classify(error).kind)),
             Some(address) => from_redis_value_ref::<(String, u16)>(address).ok(),
             None => None,
         };

@@ -31,9 +31,9 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Release(_) => released(value).map(Reply::Release),
         Op::Inspect(_) => inspection(value).map(Reply::Inspect),
         Op::Evict(_) => evicted(value).map(Reply::Evict),
-        Op::ForceRelease(_) => freed(value).map(Reply::ForceRelease),
+        Op::ForceRelease(_) => force_released(value).map(Reply::ForceRelease),
         Op::Resize(_) => resized(value).map(Reply::Resize),
-        Op::RaiseFence(_) => raised(value).map(Reply::RaiseFence),
+        Op::RaiseFence(_) => fence_raised(value).map(Reply::RaiseFence),
         _ => Err(Malformed),
     }
 }
@@ -53,7 +53,7 @@ pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
 }
 
 /// Parses the reply to an acquire of `locks` locks together.
-pub(crate) fn results(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
+pub(crate) fn multi_acquired(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
         Ok("open") => Ok(MultiAcquired::Available),
@@ -73,7 +73,7 @@ pub(crate) fn results(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
 /// The refusal in a reply, if it is one: the operation is not valid for the lock.
 fn refused(value: &Value) -> Option<Read<Refused>> {
     let Value::Array(items) = value else { return None };
-    let numbers = |first, second| Ok((part(first)?, part(second)?));
+    let numbers = |first, second| Ok((count(first)?, count(second)?));
     match items.as_slice() {
         [word] if text(word) == Ok("deadlock") => Some(Ok(Refused::WouldDeadlock)),
         [word] if text(word) == Ok("upgradable") => Some(Ok(Refused::NothingToUpgrade)),
@@ -188,8 +188,8 @@ fn released(value: &Value) -> Read<Released> {
 
 fn inspection(value: &Value) -> Read<Inspection> {
     let (waiting, found, who, full) = match items(value)? {
-        [waiting, found, limit @ Value::Int(_), sharers, audit @ ..] => {
-            return shared(waiting, found, limit, sharers, audit);
+        [waiting, found, limit @ Value::Int(_), holders, audit @ ..] => {
+            return shared_inspection(waiting, found, limit, holders, audit);
         }
         [waiting, found, who] => (waiting, found, who, None),
         [waiting, found, who, foreign_fingerprint, audit] => {
@@ -214,7 +214,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
 }
 
 /// Parses the inspection of a lock with several holders.
-fn shared(
+fn shared_inspection(
     waiting: &Value,
     found: &Value,
     limit: &Value,
@@ -235,7 +235,7 @@ fn shared(
         },
         shared_holders,
         // -1, which is not a count, means no limit.
-        limit: part(limit).ok(),
+        limit: count(limit).ok(),
     })
 }
 
@@ -285,7 +285,7 @@ fn evicted(value: &Value) -> Read<Evicted> {
     }
 }
 
-fn freed(value: &Value) -> Read<ForceReleased> {
+fn force_released(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
         [word] if text(word) == Ok("freed") => Ok(ForceReleased::Released),
         [word, who] if text(word) == Ok("changed") => {
@@ -299,12 +299,12 @@ fn resized(value: &Value) -> Read<Resized> {
     match items(value)? {
         [word] if text(word) == Ok("resized") => Ok(Resized::Done),
         // -1, which is not a count, means no limit.
-        [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: part(limit).ok() }),
+        [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: count(limit).ok() }),
         _ => Err(Malformed),
     }
 }
 
-fn raised(value: &Value) -> Read<FenceRaised> {
+fn fence_raised(value: &Value) -> Read<FenceRaised> {
     match number(value)? {
         0 => Ok(FenceRaised::NotHeld),
         1 => Ok(FenceRaised::Raised),
@@ -313,7 +313,7 @@ fn raised(value: &Value) -> Read<FenceRaised> {
 }
 
 /// Parses the reply to a heartbeat.
-pub(crate) fn beaten(value: &Value) -> Read<Result<HeartbeatReply, Refused>> {
+pub(crate) fn heartbeat(value: &Value) -> Read<Result<HeartbeatReply, Refused>> {
     if let Some(refused) = refused(value) {
         return refused.map(Err);
     }
@@ -384,7 +384,7 @@ fn session(value: &Value) -> Read<Option<SessionId>> {
 }
 
 fn holder(who: &[Value]) -> Read<Option<Holder>> {
-    let stranger = |remaining| Holder {
+    let foreign = |remaining| Holder {
         label: None,
         owner: None,
         count: 1,
@@ -398,7 +398,7 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
     };
     match who {
         [] => Ok(None),
-        [remaining] => Ok(Some(stranger(remaining))),
+        [remaining] => Ok(Some(foreign(remaining))),
         [remaining, fence, since, label, lives_with, owner @ ..] => {
             let in_cooldown = text(lives_with) == Ok("rests");
             let ours = Holder {
@@ -407,11 +407,11 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
                 fence: Some(FencingToken::new(number(fence)?)),
                 since_ms: Some(number(since)?),
                 session: if in_cooldown { None } else { session(lives_with)? },
-                ..stranger(remaining)
+                ..foreign(remaining)
             };
             owned(ours, owner).map(Some)
         }
-        [remaining, owner @ ..] => owned(stranger(remaining), owner).map(Some),
+        [remaining, owner @ ..] => owned(foreign(remaining), owner).map(Some),
     }
 }
 
@@ -480,7 +480,7 @@ fn number(value: &Value) -> Read<u64> {
 }
 
 /// A number of permits, arrivals or parties.
-fn part(value: &Value) -> Read<u32> {
+fn count(value: &Value) -> Read<u32> {
     u32::try_from(number(value)?).map_err(|_| Malformed)
 }
 
@@ -512,7 +512,7 @@ mod tests {
             }
         }
         for value in [Value::Nil, Value::Int(2), Value::Array(vec![])] {
-            assert_eq!(beaten(&value), Err(Malformed), "{value:?}");
+            assert_eq!(heartbeat(&value), Err(Malformed), "{value:?}");
         }
     }
 

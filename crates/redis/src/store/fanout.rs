@@ -3,13 +3,14 @@
 //! The other modules define what an operation means and where it goes. An operation that a node does not execute here
 //! at once is sent by them.
 
-use super::cluster::{Cluster, OnSplit, is_split, is_unknown_script};
-use super::config::address::Address;
-use super::script::reply;
-use super::script::{Call, extends_by_token};
-use super::store::{
-    CallTarget, MAX_EXTENDS_PER_CALL, RECORDS_PER_REQUEST, RedisStore, SessionOutcome, refused,
-};
+use super::call_target::CallTarget;
+use super::send::{MAX_EXTENDS_PER_CALL, is_wrong_type, refused};
+use super::sessions::RECORDS_PER_REQUEST;
+use super::{RedisStore, SessionOutcome};
+use crate::cluster::{Cluster, OnSplit, is_split, is_unknown_script};
+use crate::config::address::Address;
+use crate::script::reply;
+use crate::script::{Call, extends_by_token};
 use futures_util::future::join_all;
 use leasehold_core::{Lock, LockKeys, Op, Partition, SessionEntry, SessionId, SessionReply};
 use leasehold_store::{Diagnosis, Executed, FaultKind, Outcome, Phase};
@@ -118,7 +119,7 @@ impl RedisStore {
                 return all(&Outcome::Failed(Executed::Unknown, node.lost(lost)));
             }
         };
-        let line = &CallTarget::Node(Arc::clone(&node), Some(connection));
+        let target = &CallTarget::Node(Arc::clone(&node), Some(connection));
         let outcomes = groups.iter().zip(values).map(|(group, value)| {
             let node = &node;
             async move {
@@ -127,7 +128,7 @@ impl RedisStore {
                 } else if is_unknown_script(&value) || node.redirect(&value).is_some() {
                     self.send_group(ops, group, deadline).await
                 } else {
-                    self.outcomes(&group.ops(ops), &value, line)
+                    self.outcomes(&group.ops(ops), &value, target)
                 };
                 group.of.iter().copied().zip(outcomes).collect::<Vec<_>>()
             }
@@ -142,7 +143,7 @@ impl RedisStore {
         }
         match self.reply(group.slot, &group.call, false, OnSplit::Report, deadline).await {
             Ok((value, _)) if is_split(&value) => self.send_each(ops, group, deadline).await,
-            Ok((value, line)) => self.outcomes(&group.ops(ops), &value, &line),
+            Ok((value, target)) => self.outcomes(&group.ops(ops), &value, &target),
             Err(outcome) => vec![outcome; group.of.len()],
         }
     }
@@ -221,16 +222,16 @@ impl RedisStore {
         let values = values.map_err(|lost| Outcome::Failed(Executed::Unknown, node.lost(lost)))?;
         let mut answers = Vec::with_capacity(commands.len());
         for ((slot, command), value) in commands.into_iter().zip(values) {
-            let (value, line) = if node.redirect(&value).is_some() {
+            let (value, target) = if node.redirect(&value).is_some() {
                 let (value, node) = cluster.command(slot, &command, deadline).await?;
                 (value, CallTarget::Node(node, None))
             } else {
                 (value, CallTarget::Node(Arc::clone(&node), None))
             };
-            if super::store::is_wrong_type(&value) {
+            if is_wrong_type(&value) {
                 answers.push((slot, None));
             } else {
-                self.check_error(&value, &line)?;
+                self.check_error(&value, &target)?;
                 answers.push((slot, Some(value)));
             }
         }

@@ -1,7 +1,6 @@
 //! Findings about a server from its INFO, and what they mean for a connection.
 //!
-//! Owns the rules, and the record of findings already logged. It sends nothing: the handshake and the diagnosis send
-//! the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
+//! Owns the rules. It sends nothing: the handshake and the diagnosis send the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
 //! only.
 
 use super::config::version::{field, number, numbers};

@@ -2,7 +2,7 @@
 //! changed.
 //!
 //! It owns the loop of WATCH, read, MULTI and EXEC, counts its attempts, and reports the result of the last.
-//! It has no lock, no lease and no fencing token, and results nothing with the engine. It exists for cases
+//! It has no lock, no lease and no fencing token, and shares nothing with the engine. It exists for cases
 //! that suit it, and for comparison.
 //!
 //! If conflicts are rare, it costs less than a lock, since no client waits for another. If they are frequent,
@@ -342,7 +342,7 @@ impl Connection {
             _ => {
                 return Transaction::Failed(
                     Executed::Unknown,
-                    (ErrorKind::UnexpectedReturnType, "EXEC was answered oddly").into(),
+                    (ErrorKind::UnexpectedReturnType, "unexpected reply to EXEC").into(),
                 );
             }
         };

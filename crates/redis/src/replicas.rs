@@ -33,7 +33,7 @@ const WAIT_MARGIN: Duration = Duration::from_millis(150);
 /// Pauses between two requests: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// What the replies mean.
+/// The meaning of the replies.
 enum Verdict {
     /// Enough replicas acknowledged the hold.
     Acknowledged,

@@ -146,7 +146,7 @@ impl RedisStore {
     /// notice a grant after 50 to 250 ms in place of a round trip.
     ///
     /// The store does not reconnect: once the connection is broken, all calls fail. [`fork`](Store::fork)
-    /// results the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
+    /// shares the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
     /// its settings are checked: [`Store::diagnose`] returns the findings.
     ///
     /// ```no_run

@@ -1,4 +1,7 @@
-//! Location of a Redis store, and the settings of its connections.
+//! [`RedisConfig`]: the location of a Redis store, and the settings of its connections.
+//!
+//! [`url`] parses URLs, [`tls`] performs handshakes, [`acl`] lists permissions, [`version`] checks versions, and
+//! [`quorum`] configures several servers.
 
 pub(crate) mod acl;
 pub(crate) mod address;
@@ -212,7 +215,7 @@ impl RedisConfig {
         self
     }
 
-    /// Tolerates hazards, whatever the URL says.
+    /// Accepts a server with unsafe findings, also if the URL has `strict=1`.
     #[must_use]
     pub const fn lenient(mut self) -> Self {
         self.strict = false;
@@ -291,7 +294,7 @@ impl RedisConfig {
         self.with_shared_environment(Arc::new(environment))
     }
 
-    /// Like `environment`, for one that is shared.
+    /// Same as [`environment`](Self::environment), for an environment that is shared.
     #[must_use]
     pub fn with_shared_environment(mut self, environment: Arc<dyn Environment>) -> Self {
         self.environment = environment;
@@ -379,8 +382,7 @@ impl RedisConfig {
         &self.login
     }
 
-    /// Whether the server or its Sentinels have a password here, an empty one included: an empty one may replace another in
-    /// the same URL.
+    /// Whether a password is set for the server or its Sentinels, even an empty one.
     pub fn has_password(&self) -> bool {
         let of_sentinels = match &self.location {
             ServerLocation::Sentinel(group) => group.login.password.is_some(),

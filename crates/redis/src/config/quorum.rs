@@ -82,8 +82,8 @@ impl QuorumConfig {
         Ok(Self { nodes, min_uptime: MIN_UPTIME, node_timeout: NODE_TIMEOUT })
     }
 
-    /// How long a node has to be up before it gives a lock: 60 s if nothing is set. It is the longest lease, too: longer ones
-    /// are refused.
+    /// Sets how long a node must be up before it grants locks. Default: 60 s. This is also the longest lease: longer ones are
+    /// refused.
     ///
     /// A restarted node may have lost the locks it granted, and could grant them again. It therefore grants nothing
     /// until all leases it granted before the restart have expired. It still releases and extends. The node's uptime
@@ -123,7 +123,7 @@ impl QuorumConfig {
         own.into_iter().filter(|(_, value, default)| value != default).map(|(name, value, _)| (name, value))
     }
 
-    /// The same with each node changed. Fails as the first change that fails.
+    /// Changes each node. Fails with the first change that fails.
     pub fn try_map<E>(mut self, change: impl Fn(RedisConfig) -> Result<RedisConfig, E>) -> Result<Self, E> {
         self.nodes = self.nodes.into_iter().map(change).collect::<Result<_, _>>()?;
         Ok(self)
@@ -137,7 +137,8 @@ impl QuorumConfig {
 }
 
 impl RedisStore {
-    /// Connects to the servers of a quorum, until a majority is connected; the others are gone on with in the background.
+    /// Connects to the servers of a quorum. Returns once a majority is connected; attempts to connect to the others continue
+    /// in the background.
     ///
     /// Fails with [`FaultKind::NoQuorum`] once a majority cannot be reached; the error contains the fault of each
     /// node. Faults of a minority are logged as warnings.
@@ -150,7 +151,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     ///
-    /// Cancel safety: nothing is left behind when it is dropped.
+    /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
         let QuorumConfig { nodes, min_uptime, node_timeout } = config;
         let stores: Vec<_> =

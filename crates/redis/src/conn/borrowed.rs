@@ -1,4 +1,4 @@
-//! A connection that the user supplies, and which the store never makes again.
+//! A connection that the user supplies. The store does not reconnect it.
 
 use super::link::Lost;
 use super::mailbox::Mailboxes;
@@ -89,7 +89,7 @@ impl BorrowedConnection {
         subscribed
     }
 
-    /// Subscribes to a channel of another library; `None` without push messages.
+    /// Subscribes to the channel of a lock; `None` without push messages.
     pub(crate) async fn listen(
         &self,
         channel: &str,

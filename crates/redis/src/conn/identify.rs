@@ -1,4 +1,4 @@
-//! Asking a server which one it is, on a connection of its own.
+//! Queries the version of a server, on a connection of its own.
 
 use super::open::{broken, open};
 use crate::config::RedisConfig;
@@ -11,7 +11,8 @@ use redis::{Value, cmd};
 use std::sync::Arc;
 
 impl ServerVersion {
-    /// Asks a server, on a connection of its own. Fails if it cannot be reached, or does not tell.
+    /// Queries a server, on a connection of its own. Fails if the server cannot be reached, or does not report its
+    /// version.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn ask(config: &RedisConfig) -> Result<Self, Fault> {
@@ -19,7 +20,7 @@ impl ServerVersion {
     }
 }
 
-/// Asks a server which one it is, within the time of one attempt.
+/// Queries the version, within the time of one connection attempt.
 async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let asked = async {
@@ -37,8 +38,8 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
         if let Value::ServerError(error) = &reply {
             return Err(fault(classify(error).kind));
         }
-        let version = ServerVersion::of_info(&diagnose::info_text(&[reply]).map_err(fault)?);
-        version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
+        let version = ServerVersion::from_info(&diagnose::info_text(&[reply]).map_err(fault)?);
+        version.ok_or_else(|| fault(FaultKind::Failed("it does not report its version".to_owned())))
     };
     match tokio::time::timeout(config.attempt_timeout(), asked).await {
         Ok(result) => result,

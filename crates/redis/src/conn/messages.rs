@@ -4,7 +4,7 @@
 //! Owns the subscriptions and the second connection. The mailboxes deliver the messages; the link decides when
 //! connections are made.
 //!
-//! 1. Both connections count as one: when either ends or does not respond, both end.
+//! 1. When one of the two connections ends or does not respond, both end.
 //! 2. Calls rarely wait on the second connection, so their timeouts do not detect its loss. It is probed at
 //!    intervals.
 

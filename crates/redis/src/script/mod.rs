@@ -57,8 +57,8 @@ impl KindScripts {
         }
     }
 
-    /// Those that a client of such a lock calls over and over.
-    fn usual(&self) -> [&Script; 3] {
+    /// The scripts that most clients of such a lock call.
+    fn common(&self) -> [&Script; 3] {
         [&self.acquire, &self.extend, &self.release]
     }
 }
@@ -93,11 +93,11 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
 
-/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call: together they are long,
-/// and when many clients reconnect at once, the server compiles each text for each of them.
+/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call, because the server
+/// compiles each text for each client that reconnects.
 pub(crate) fn load_common(pipeline: &mut Pipeline) {
     let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
-    let of_kinds = [mutex, reentrant].into_iter().flat_map(KindScripts::usual);
+    let of_kinds = [mutex, reentrant].into_iter().flat_map(KindScripts::common);
     for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
         pipeline.add_command(load(script));
     }
@@ -124,15 +124,15 @@ impl<T: fmt::Display> ToSingleRedisArg for Shown<T> {}
 pub(crate) struct Call {
     script: &'static Script,
     cmd: Cmd,
-    /// Set if it may acquire a lock.
+    /// Set if it may acquire a lock for its caller.
     may_acquire: bool,
 }
 
 impl Call {
-    /// The call for an operation on a lock of that kind with these keys; `session_keys` has the keys of the sessions. `None` if there is
-    /// no script for the operation, or for the kind.
+    /// The call for an operation on a lock of this kind with these keys. `None` if there is no script for the operation or
+    /// for the kind.
     pub(crate) fn new(op: &Op, kind: Kind, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
-        let mailboxes = &*session_keys.mailboxes();
+        let mailboxes = &*session_keys.mailbox_prefix();
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
@@ -159,7 +159,7 @@ impl Call {
             }
             Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => {
-                // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
+                // A call with one key also works while a slot migrates, and these kinds need no record to extend.
                 let alone = !kind.is_plain_string() && !extend.keep_record;
                 let keys: &[&str] = if alone { &[name] } else { &[name, record] };
                 let mut call = Self::of(&scripts.extend, keys);
@@ -221,7 +221,7 @@ impl Call {
         if kind.is_shared() {
             call.cmd.arg(kind.as_str());
         }
-        // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
+        // The channel on which a script announces a free lock or a change of the leader.
         let channel = match kind {
             _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
             Kind::Mutex
@@ -233,7 +233,7 @@ impl Call {
             _ => None,
         };
         if let Some(channel) = channel {
-            call.cmd.arg(session_keys.channel(channel));
+            call.cmd.arg(session_keys.script_channel(channel));
         }
         call.may_acquire = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
         Some(call)
@@ -267,8 +267,8 @@ impl Call {
         })
     }
 
-    /// The reduced form of an operation, with the lock's own key alone, or without the keys that seldom exist: while a
-    /// slot of a cluster moves, and some of the keys have moved already. `None` if that would be another operation.
+    /// The reduced form of an operation, for a slot that migrates when some of the keys have moved already: it uses the
+    /// lock's own key alone, or leaves out keys that seldom exist. `None` if that would be another operation.
     /// [`reply::release_by_token`](super::script::reply::release_by_token) parses the reply to a [release](Op::Release); other
     /// replies are the usual ones.
     pub(crate) fn reduced(
@@ -278,7 +278,7 @@ impl Call {
         keys: &LockKeys,
     ) -> Option<Self> {
         match op {
-            // Another client may hold the lock by the same value of the user's own: only the record tells.
+            // Another client may hold the lock with the same value, which the user chose: only the record identifies the hold.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
                 if kind.is_plain_string() && claim.value.is_some() =>
             {
@@ -315,11 +315,11 @@ impl Call {
                         call.cmd.arg(claim.hold.token()).arg(kind.as_str());
                         call
                     }
-                    // Such a hold blocks no other client, and late requests for it must be recognised by the record.
+                    // Such a hold blocks no other client, and late requests for it must find it in the record.
                     _ => return None,
                 };
                 if let Some(channel) = session_keys.announcement_channel(kind, keys) {
-                    call.cmd.arg(session_keys.channel(channel));
+                    call.cmd.arg(session_keys.script_channel(channel));
                 }
                 Some(call)
             }
@@ -337,13 +337,12 @@ impl Call {
         call
     }
 
-    /// The call that acquires all of several Mutexes with these keys, or none. All share the terms of the first request, but
-    /// for claim and lease.
+    /// The call that acquires all of several Mutexes, or none. Label and liveness are those of the first request.
     pub(crate) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
         let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
         if let Some((_, ask)) = asks.first() {
-            call.cmd.arg(ask.label.as_str()).arg(life(ask.liveness));
+            call.cmd.arg(ask.label.as_str()).arg(liveness(ask.liveness));
         }
         for (_, ask) in asks {
             call.claim(&ask.claim).cmd.arg(ask.lease_ms);
@@ -381,7 +380,7 @@ impl Call {
         Self::of(&SCRIPTS.rewrite_expiry, &[keys.name()])
     }
 
-    /// Whether it may acquire a lock for its caller, not only for a waiter.
+    /// Whether it may acquire a lock for its caller, and not only for a waiter.
     pub(crate) fn may_acquire(&self) -> bool {
         self.may_acquire
     }
@@ -435,7 +434,7 @@ impl Call {
             Some(adopt_ms) => self.cmd.arg(adopt_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(life(ask.liveness));
+        self.cmd.arg(liveness(ask.liveness));
         self
     }
 
@@ -455,9 +454,9 @@ impl Call {
     }
 }
 
-/// What ends a hold, as an argument.
-fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
-    Shown(fmt::from_fn(move |f| match life {
+/// What ends a hold besides its lease, as an argument.
+fn liveness(liveness: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
+    Shown(fmt::from_fn(move |f| match liveness {
         Liveness::Session { alive_ms } => write!(f, "s{alive_ms}"),
         Liveness::Lease => f.write_str("l"),
     }))
@@ -484,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_found_again_by_what_a_session_calls_it() {
+    fn a_lock_is_parsed_from_its_field_in_a_session_record() {
         for name in ["job", "a:b", "l:mutex:job", "{orders}/42", "two words"] {
             let lock = Lock::mutex(name.parse().expect("a good name"));
             assert_eq!(lock_of(&field_of(&lock)), Some(lock), "{name}");

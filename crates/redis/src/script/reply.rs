@@ -124,7 +124,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
             })
         }
         [word, position, predecessor, alive, who @ ..] if text(word) == Ok("taken") => {
-            // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
+            // -1, which is not a count, means no queue entry, or a liveness that was not requested.
             let predecessor =
                 session(predecessor)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
             // Only a lock with several holders reports the others: a text, in front of the time that the holder has
@@ -276,10 +276,10 @@ fn entry(line: &str) -> Option<AuditEntry> {
 fn evicted(value: &Value) -> Read<Evicted> {
     match items(value)? {
         [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
-        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Removed {
+        [word, fence, was_queued] if text(word) == Ok("gone") => Ok(Evicted::Removed {
             // -1, which is not a count, means no hold.
             fence: number(fence).ok().map(FencingToken::new),
-            was_queued: number(place)? == 1,
+            was_queued: number(was_queued)? == 1,
         }),
         _ => Err(Malformed),
     }
@@ -490,7 +490,7 @@ mod tests {
     use leasehold_core::{Evict, ForceRelease, Inspect, ObservedHolder};
 
     #[test]
-    fn what_no_script_says_is_no_reply() {
+    fn replies_that_no_script_gives_are_malformed() {
         let by = || Label::new("test").expect("a plain text is a label");
         for op in [
             Op::Inspect(Inspect { claim: None, details: true }),
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_read_as_either_protocol_has_it() {
+    fn a_session_is_parsed_from_either_protocol() {
         let session = SessionId::from_random([7; 12]);
         let texts =
             ["format", "1", "until", "5000", "about", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];

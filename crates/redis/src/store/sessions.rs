@@ -25,7 +25,7 @@ impl RedisStore {
         let call = Call::heartbeat(heartbeat, session_keys);
         let (mut value, mut target) = self.reply(slot, &call, false, OnSplit::Report, deadline).await?;
         if session_keys.slot.is_some() && is_split(&value) {
-            // The index only serves listings, so the heartbeat may skip it (3).
+            // The index only serves listings, so the heartbeat may skip it while the slot migrates.
             let call = Call::reduced_heartbeat(heartbeat, session_keys);
             (value, target) = self.reply(slot, &call, false, OnSplit::Retry, deadline).await?;
         }

@@ -186,7 +186,7 @@ async fn no_fault_and_no_log_of_the_server_shows_a_token() {
     assert!(!format!("{fault} {fault:?}").contains(&secret[20..]));
 }
 
-/// The list in docs/redis-layout.md equals the library's, and permits every operation.
+/// The list in docs/reference/redis-layout.md equals the library's, and permits every operation.
 #[tokio::test]
 async fn the_permissions_that_the_docs_name_suffice() {
     const DOCS: &str = include_str!("../../../../docs/reference/redis-layout.md");

@@ -34,10 +34,10 @@ const WAIT_MARGIN: Duration = Duration::from_millis(150);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 /// The meaning of the replies.
-enum Verdict {
+enum Confirmation {
     /// Enough replicas acknowledged the hold.
     Acknowledged,
-    /// Too few did.
+    /// Too few replicas did, or the request failed.
     Failed(Fault),
     /// Another connection may lead to the server that has the hold.
     Elsewhere(Fault),
@@ -46,8 +46,9 @@ enum Verdict {
 }
 
 /// One request, independent of the server.
-struct Request<'a> {
-    reread: &'a Op,
+struct Request {
+    /// The operation of the re-read (2).
+    reread: Op,
     /// The re-read, and the write (3).
     calls: [Call; 2],
     /// The deadline for a reply.
@@ -89,13 +90,7 @@ impl Replicas {
         claim: &Claim,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        let reread =
-            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
-        let unusable = || FaultKind::Unusable("this operation has no script".to_owned());
-        let call = Call::reduced(&reread, lock.kind, session_keys, keys)
-            .or_else(|| Call::new(&reread, lock.kind, session_keys, keys));
-        let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
-        let request = Request { reread: &reread, calls: [call, Call::rewrite_expiry(keys)], deadline };
+        let request = self.request((lock, keys), session_keys, claim, deadline)?;
         let Some(cluster) = cluster else { return self.confirm_at_one(&request).await };
         let (mut ask_target, mut pause): (Option<Address>, _) = (None, PAUSE.0);
         loop {
@@ -109,23 +104,23 @@ impl Replicas {
                 there => there,
             };
             // While there is no primary, or none that is reachable, the next one may be another node.
-            let verdict = match node {
-                None => Verdict::Elsewhere(cluster.uncovered()),
+            let confirmation = match node {
+                None => Confirmation::Elsewhere(cluster.uncovered()),
                 Some(node) => self.ask_at(Some(&node), &request, asking, PAUSE.1).await,
             };
-            let fault = match verdict {
-                Verdict::Acknowledged => return Ok(()),
-                Verdict::Failed(fault) => return Err(fault),
+            let fault = match confirmation {
+                Confirmation::Acknowledged => return Ok(()),
+                Confirmation::Failed(fault) => return Err(fault),
                 // Follow the redirect once, then go to the node that serves the slot by then.
-                Verdict::Redirected(Redirect::Ask(there), _) if !asking => {
+                Confirmation::Redirected(Redirect::Ask(there), _) if !asking => {
                     ask_target = Some(there);
                     continue;
                 }
-                Verdict::Redirected(Redirect::Moved(to), fault) => {
+                Confirmation::Redirected(Redirect::Moved(to), fault) => {
                     cluster.moved(keys.slot(), to);
                     fault
                 }
-                Verdict::Redirected(_, fault) | Verdict::Elsewhere(fault) => {
+                Confirmation::Redirected(_, fault) | Confirmation::Elsewhere(fault) => {
                     cluster.mark_stale();
                     fault
                 }
@@ -134,14 +129,30 @@ impl Replicas {
         }
     }
 
+    fn request(
+        &self,
+        (lock, keys): (&Lock, &LockKeys),
+        session_keys: &SessionKeys<'_>,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Request, Fault> {
+        let reread =
+            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
+        let call = Call::reduced(&reread, lock.kind, session_keys, keys)
+            .or_else(|| Call::new(&reread, lock.kind, session_keys, keys));
+        let unusable = || FaultKind::Unusable("this operation has no script".to_owned());
+        let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
+        Ok(Request { reread, calls: [call, Call::rewrite_expiry(keys)], deadline })
+    }
+
     /// Asks the only server.
-    async fn confirm_at_one(&self, request: &Request<'_>) -> Result<(), Fault> {
+    async fn confirm_at_one(&self, request: &Request) -> Result<(), Fault> {
         let mut pause = PAUSE.0;
         loop {
             let fault = match self.ask_at(None, request, false, Duration::MAX).await {
-                Verdict::Acknowledged => return Ok(()),
-                Verdict::Failed(fault) => return Err(fault),
-                Verdict::Elsewhere(fault) | Verdict::Redirected(_, fault) => fault,
+                Confirmation::Acknowledged => return Ok(()),
+                Confirmation::Failed(fault) => return Err(fault),
+                Confirmation::Elsewhere(fault) | Confirmation::Redirected(_, fault) => fault,
             };
             pause = pause_before_retry(pause, fault, request.deadline).await?;
         }
@@ -152,37 +163,37 @@ impl Replicas {
     async fn ask_at(
         &self,
         node: Option<&Address>,
-        request: &Request<'_>,
+        request: &Request,
         asking: bool,
         connect_within: Duration,
-    ) -> Verdict {
+    ) -> Confirmation {
         let link = self.link(node);
         let deadline = request.deadline;
         let until = Instant::now().checked_add(connect_within).map_or(deadline, |until| until.min(deadline));
         let mut connection = match link.connection(until).await {
             Ok(connection) => connection,
             // In a cluster, the call has time left.
-            Err(fault) if node.is_some() && fault.is_transient() => return Verdict::Elsewhere(fault),
-            Err(fault) => return Verdict::Failed(fault),
+            Err(fault) if node.is_some() && fault.is_transient() => return Confirmation::Elsewhere(fault),
+            Err(fault) => return Confirmation::Failed(fault),
         };
         let replies = match ask(&link, &mut connection, (self.wanted, asking), request).await {
             Ok(replies) => replies,
             Err(Lost::Broken(error)) => {
-                return Verdict::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
+                return Confirmation::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
             }
             // Usually another call's WAIT was in front of this one, and has not been answered either.
-            Err(Lost::TimedOut) => return Verdict::Failed(fault(&link, self.too_few(0))),
+            Err(Lost::TimedOut) => return Confirmation::Failed(fault(&link, self.too_few(0))),
         };
         // A redirect shows that the connection works.
         let redirected = node.and_then(|node| replies.iter().find_map(|reply| redirected(node, reply)));
         if let Some(to) = redirected {
-            return Verdict::Redirected(to, fault(&link, FaultKind::Busy));
+            return Confirmation::Redirected(to, fault(&link, FaultKind::Busy));
         }
-        let verdict = self.evaluate(&link, request.reread, &replies);
-        if matches!(verdict, Verdict::Elsewhere(_)) {
+        let confirmation = self.evaluate(&link, &request.reread, &replies);
+        if matches!(confirmation, Confirmation::Elsewhere(_)) {
             link.replace(&connection);
         }
-        verdict
+        confirmation
     }
 
     /// The link to a node of a cluster, or to the only server.
@@ -211,8 +222,8 @@ impl Replicas {
     }
 
     /// Interprets the replies to the re-read, the write and WAIT.
-    fn evaluate(&self, link: &Link, reread: &Op, replies: &[Value]) -> Verdict {
-        let malformed = || Verdict::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
+    fn evaluate(&self, link: &Link, reread: &Op, replies: &[Value]) -> Confirmation {
+        let malformed = || Confirmation::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
         let errors = replies.iter().filter_map(|reply| match reply {
             Value::ServerError(error) if goes_elsewhere(error) => {
                 Some(ErrorMeaning { elsewhere: true, ..classify(error) })
@@ -223,26 +234,30 @@ impl Replicas {
         // A replica replies the re-read, and reports its role only on the write.
         let mut errors: Vec<_> = errors.collect();
         if let Some(at) = errors.iter().position(|error| error.elsewhere) {
-            return Verdict::Elsewhere(fault(link, errors.swap_remove(at).kind));
+            return Confirmation::Elsewhere(fault(link, errors.swap_remove(at).kind));
         }
         if let Some(error) = errors.into_iter().next() {
-            return Verdict::Failed(fault(link, error.kind));
+            return Confirmation::Failed(fault(link, error.kind));
         }
         let [reread_reply, written, found] = replies else { return malformed() };
         match (reply::read(reread, reread_reply), found) {
             // The hold ended in between, and WAIT had no write to count (3).
             (Ok(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
-                Verdict::Elsewhere(fault(link, self.too_few(0)))
+                Confirmation::Elsewhere(fault(link, self.too_few(0)))
             }
             (Ok(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
                 match u32::try_from(*found).unwrap_or(0) {
-                    found if found >= self.wanted => Verdict::Acknowledged,
-                    found => Verdict::Failed(fault(link, self.too_few(found))),
+                    found if found >= self.wanted => Confirmation::Acknowledged,
+                    found => Confirmation::Failed(fault(link, self.too_few(found))),
                 }
             }
             // The server has lost the hold, or this connection leads to another server than the one that has it.
-            (Ok(Reply::Extend(Extended::NotHeld)), _) => Verdict::Elsewhere(fault(link, self.too_few(0))),
-            (Ok(Reply::Refused(refused)), _) => Verdict::Failed(fault(link, FaultKind::Refused(refused))),
+            (Ok(Reply::Extend(Extended::NotHeld)), _) => {
+                Confirmation::Elsewhere(fault(link, self.too_few(0)))
+            }
+            (Ok(Reply::Refused(refused)), _) => {
+                Confirmation::Failed(fault(link, FaultKind::Refused(refused)))
+            }
             _ => malformed(),
         }
     }
@@ -276,24 +291,24 @@ async fn ask(
     link: &Link,
     connection: &mut LinkConnection,
     (wanted, asking): (u32, bool),
-    Request { calls, deadline, .. }: &Request<'_>,
+    Request { calls, deadline, .. }: &Request,
 ) -> Result<Vec<Value>, Lost> {
     let mut loaded = false;
     loop {
-        let mut request = Pipeline::with_capacity(7);
+        let mut pipeline = Pipeline::with_capacity(7);
         if loaded {
             for call in calls {
-                request.add_command(call.load());
+                pipeline.add_command(call.load());
             }
         }
         for call in calls {
             if asking {
-                request.add_command(cmd("ASKING"));
+                pipeline.add_command(cmd("ASKING"));
             }
-            request.add_command(call.cmd().clone());
+            pipeline.add_command(call.cmd().clone());
         }
-        request.add_command(cmd("WAIT").arg(wanted).arg(wait_timeout_ms(*deadline)).clone());
-        let replies = link.call_all(connection, &request, *deadline).await?.into_iter();
+        pipeline.add_command(cmd("WAIT").arg(wanted).arg(wait_timeout_ms(*deadline)).clone());
+        let replies = link.call_all(connection, &pipeline, *deadline).await?.into_iter();
         let replies = replies.skip(if loaded { calls.len() } else { 0 }).enumerate();
         // The reply of a call covers that of the ASKING in front of it.
         let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * calls.len();

@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Interval of the probes of a second connection, and the limit for its response.
-pub(crate) const PROBE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+/// Interval of the probes of a connection on which calls rarely wait.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Limit for the response to a probe.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Source of a connection's messages. Dropping the last clone ends a second connection.
 #[derive(Debug, Clone)]
@@ -83,11 +85,10 @@ async fn forward(sink: PubSubSink, mut stream: PubSubStream, on_push: Arc<impl F
 
 /// Waits until the connection does not respond (2).
 async fn until_silent(mut sink: PubSubSink) {
-    let (pause, timeout) = PROBE;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
         // An error is a response, too: the user may lack permission for PING.
-        if tokio::time::timeout(timeout, sink.ping::<Value>()).await.is_err() {
+        if tokio::time::timeout(PROBE_TIMEOUT, sink.ping::<Value>()).await.is_err() {
             return;
         }
     }

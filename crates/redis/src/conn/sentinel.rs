@@ -34,11 +34,10 @@ use tokio::time::timeout;
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which a subscribed Sentinel is polled, and an unreachable one retried: between this and twice as much.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// What a Sentinel publishes when a primary moves: that it has promoted a replica, and that the configuration has
-/// changed.
+/// Channels on which a Sentinel publishes that it has promoted a replica, and that the configuration has changed.
 const FAILOVER_CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
-/// Where a primary was seen.
+/// The address of a primary, as one Sentinel reports it.
 #[derive(Debug, Clone)]
 pub(crate) struct PrimaryReport {
     pub(crate) address: Address,
@@ -74,10 +73,10 @@ impl SentinelGroup {
         config: &RedisConfig,
         hint: Option<PrimaryReport>,
     ) -> Result<PrimaryReport, Fault> {
-        let mut asked: FuturesUnordered<_> =
+        let mut queries: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.query(config, sentinel)).collect();
         let (mut reports, mut last_fault) = (Vec::new(), None);
-        while let Some(answer) = asked.next().await {
+        while let Some(answer) = queries.next().await {
             match answer {
                 Ok(report) => {
                     reports.push(report.clone());
@@ -97,17 +96,17 @@ impl SentinelGroup {
         best.or(hint).ok_or_else(|| last_fault.unwrap_or_else(|| self.unreachable()))
     }
 
-    /// Asks one Sentinel for the address.
+    /// Connects to one Sentinel, and asks it for the address.
     async fn query(&self, config: &RedisConfig, sentinel: &Address) -> Result<PrimaryReport, Fault> {
         let node = named(sentinel);
-        let asked = async {
+        let query = async {
             let unconnected = |error| unconnected(error, sentinel, &node);
             let info = config.sentinel_info(self, sentinel).map_err(unconnected)?;
             let mut opened = open(config, sentinel, &info, SENTINEL_TIMEOUT).await.map_err(unconnected)?;
             self.ask(&mut opened, &node).await
         };
         // Shorter than one connection attempt, so that a few unreachable Sentinels do not use it up.
-        match timeout(SENTINEL_TIMEOUT.min(config.attempt_timeout() / 4), asked).await {
+        match timeout(SENTINEL_TIMEOUT.min(config.attempt_timeout() / 4), query).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
         }
@@ -115,10 +114,10 @@ impl SentinelGroup {
 
     /// Asks one connected Sentinel.
     async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<PrimaryReport, Fault> {
-        let mut question = Pipeline::with_capacity(2);
-        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        question.cmd("SENTINEL").arg("MASTER").arg(&self.name);
-        let answers = sentinel.conn.send_packed_commands(&question, 0, question.len()).await;
+        let mut requests = Pipeline::with_capacity(2);
+        requests.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        requests.cmd("SENTINEL").arg("MASTER").arg(&self.name);
+        let answers = sentinel.conn.send_packed_commands(&requests, 0, requests.len()).await;
         let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
         let answers = answers.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?;
         let address = match answers.first() {
@@ -163,7 +162,7 @@ fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Durat
     Duration::from_millis(since.unwrap_or(0))
 }
 
-/// Number of Sentinels that report the same.
+/// Number of Sentinels with the same report.
 fn votes(reports: &[PrimaryReport], report: &PrimaryReport) -> usize {
     reports.iter().filter(|other| *other == report).count()
 }
@@ -199,6 +198,7 @@ struct SentinelListener<'a> {
 /// A connection that signals each published message.
 struct SentinelSubscription {
     sentinel: Opened,
+    /// Signalled by each message.
     message: Arc<Notify>,
     /// Set when the connection has ended.
     ended: Arc<AtomicBool>,
@@ -244,7 +244,7 @@ impl SentinelListener<'_> {
     async fn moved(&mut self, known: &PrimaryReport) -> PrimaryReport {
         loop {
             match timeout(SENTINEL_TIMEOUT, self.query()).await {
-                Ok(Some(seen)) if seen.supersedes(known) => return seen,
+                Ok(Some(report)) if report.supersedes(known) => return report,
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => self.subscription = None,
             }
@@ -259,11 +259,8 @@ impl SentinelListener<'_> {
     }
 
     async fn query(&mut self) -> Option<PrimaryReport> {
-        let subscription = match self
-            .subscription
-            .take()
-            .filter(|subscription| !subscription.ended.load(Ordering::SeqCst))
-        {
+        let current = self.subscription.take();
+        let subscription = match current.filter(|current| !current.ended.load(Ordering::SeqCst)) {
             Some(subscription) => subscription,
             None => self.listen().await?,
         };
@@ -273,13 +270,13 @@ impl SentinelListener<'_> {
     async fn listen(&self) -> Option<SentinelSubscription> {
         let message = Arc::new(Notify::new());
         let ended = Arc::new(AtomicBool::new(false));
-        let (publisher, end) = (message.clone(), ended.clone());
+        let (on_message, on_end) = (message.clone(), ended.clone());
         // A message about another primary costs one needless request.
         let on_push = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                end.store(true, Ordering::SeqCst);
+                on_end.store(true, Ordering::SeqCst);
             }
-            publisher.notify_one();
+            on_message.notify_one();
         };
         let info = self.config.sentinel_info(self.group, self.sentinel).ok()?;
         let opened = open_with_messages(self.config, self.sentinel, &info, SENTINEL_TIMEOUT, on_push).await;
@@ -313,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_promoted_has_not_the_age_of_its_predecessor() {
+    fn a_promoted_replica_does_not_inherit_the_age_of_its_predecessor() {
         let record = |ip: &str, flags: &str| -> HashMap<String, String> {
             let fields = [("ip", ip), ("port", "7"), ("flags", flags), ("role-reported-time", "3600000")];
             fields.map(|(field, value)| (field.to_owned(), value.to_owned())).into()

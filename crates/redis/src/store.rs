@@ -2,13 +2,6 @@
 //!
 //! [`send`] sends operations, [`fanout`] sends them to several primaries of a cluster, [`sessions`] executes
 //! session operations, and [`diagnosis`] reads the settings and the clock of a server.
-//!
-//! 1. An operation is sent once. It is sent again, together with its script, only if the server reports that it does
-//!    not know the script, so that nothing was executed.
-//! 2. Every call ends at its own deadline, which counts from the start of the call.
-//! 3. In a cluster, each lock belongs to a slot, and the [cluster](super::cluster) module routes it. While a slot
-//!    migrates and some keys of a lock have already moved, the store executes as much of an operation as the
-//!    remaining keys allow: a holder can still renew and release.
 
 mod call_target;
 mod diagnosis;

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Why certificates cannot be used, or are not wanted.
+/// Why certificates cannot be used, or must not be set.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UnusableCertificates(String);
@@ -34,8 +34,8 @@ struct UnusableCertificates(String);
 struct NoAnswer;
 
 impl From<UnusableCertificates> for io::Error {
-    fn from(unfit: UnusableCertificates) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, unfit)
+    fn from(error: UnusableCertificates) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
     }
 }
 
@@ -47,7 +47,7 @@ impl Certificates {
             return Ok(());
         }
         let text =
-            "certificates are set, and the connection is one without TLS: write `rediss` in place of `redis`";
+            "certificates are set, but the connection does not use TLS: write `rediss` in place of `redis`";
         Err(UnusableCertificates(text.to_owned()).into())
     }
 
@@ -97,7 +97,7 @@ impl Certificates {
 }
 
 impl Pem {
-    /// All certificates of a PEM; there is one at least.
+    /// All certificates of a PEM text, at least one.
     fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, UnusableCertificates> {
         let pem = self.read(what)?;
         let chain: Vec<_> =
@@ -138,7 +138,7 @@ impl Pem {
     }
 }
 
-/// Opens an encrypted stream to a server whose certificate is for that host (1). The greeting may take `within`.
+/// Opens an encrypted stream to a server whose certificate is valid for the host (1). The handshake may take `within`.
 ///
 /// Cancel safety: dropping the future ends the attempt.
 pub(crate) async fn open(
@@ -156,7 +156,7 @@ pub(crate) async fn open(
     let stream = connect(host, port).await?;
     match tokio::time::timeout(within, TlsConnector::from(Arc::new(settings)).connect(name, stream)).await {
         Ok(Err(error)) if fault_of(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
-        Ok(shaken) => shaken,
+        Ok(result) => result,
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, NoAnswer)),
     }
 }
@@ -168,7 +168,7 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
         return Err(io::ErrorKind::NotFound.into());
     }
     let (stream, _) = select_ok(addresses.into_iter().map(|at| Box::pin(TcpStream::connect(at)))).await?;
-    // Small requests leave at once.
+    // Requests are small, and must not wait for each other.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -198,7 +198,7 @@ fn map_error(error: &rustls::Error) -> TlsFault {
             | InvalidMessage::UnknownProtocolVersion
             | InvalidMessage::MessageTooLarge,
         ) => TlsFault::NotTls,
-        other => TlsFault::Failed(line(&other.to_string())),
+        other => TlsFault::Failed(one_line(&other.to_string())),
     }
 }
 
@@ -212,10 +212,10 @@ fn certificate_fault(why: &CertificateError) -> TlsFault {
         E::NotValidYet | E::NotValidYetContext { .. } => TlsFault::NotYetValid,
         E::NotValidForName => TlsFault::WrongName(Vec::new()),
         E::NotValidForNameContext { presented, .. } => {
-            TlsFault::WrongName(presented.iter().map(|name| bare(name)).collect())
+            TlsFault::WrongName(presented.iter().map(|name| plain_name(name)).collect())
         }
-        E::Other(other) => TlsFault::BadCertificate(line(&other.to_string())),
-        other => TlsFault::BadCertificate(line(&other.to_string())),
+        E::Other(other) => TlsFault::BadCertificate(one_line(&other.to_string())),
+        other => TlsFault::BadCertificate(one_line(&other.to_string())),
     }
 }
 
@@ -238,12 +238,12 @@ fn alert_fault(alert: AlertDescription) -> TlsFault {
 }
 
 /// Strips what rustls writes around a name in a certificate to show its type.
-fn bare(name: &str) -> String {
+fn plain_name(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
-    line(inner.unwrap_or(name).trim_matches('"'))
+    one_line(inner.unwrap_or(name).trim_matches('"'))
 }
 
 /// Limits a text, which may come from the server, to one short line.
-fn line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     text.chars().take_while(|c| !c.is_control()).take(200).collect()
 }

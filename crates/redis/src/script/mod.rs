@@ -8,8 +8,8 @@ use super::lua::{self, Texts};
 use super::session_keys::SessionKeys;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Claim, Extend, Heartbeat, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
-    ReleaseAction,
+    Acquire, Claim, Evict, Extend, ForceRelease, Heartbeat, Inspect, Kind, Liveness, Lock, LockKeys,
+    LockName, ObservedHolder, Op, Release, ReleaseAction, Resize,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -132,7 +132,6 @@ impl Call {
     /// The call for an operation on a lock of this kind with these keys. `None` if there is no script for the operation or
     /// for the kind.
     pub(crate) fn new(op: &Op, kind: Kind, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
-        let mailboxes = &*session_keys.mailbox_prefix();
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
@@ -140,79 +139,18 @@ impl Call {
             shared if shared.is_shared() => &SCRIPTS.shared,
             _ => return None,
         };
-        let (name, record) = (keys.name(), keys.record());
+        let mailboxes = &*session_keys.mailbox_prefix();
         let mut call = match op {
-            Op::Acquire(ask) => {
-                let mut call = match ask.predecessor {
-                    None => Self::of(&scripts.acquire, &[name, record]),
-                    Some(ahead) => Self::of(
-                        &scripts.acquire,
-                        &[name, record, &session_keys.session(ahead), &keys.audit()],
-                    ),
-                };
-                call.claim(&ask.claim).cmd.arg(mailboxes);
-                let mut call = call.terms(ask);
-                if let Some(ahead) = ask.predecessor {
-                    call.cmd.arg(ahead.to_string());
-                }
-                call.mode(kind, ask)
-            }
+            Op::Acquire(request) => Self::acquire(scripts, request, kind, session_keys, keys),
             Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
-            Op::Extend(extend) => {
-                // A call with one key also works while a slot migrates, and these kinds need no record to extend.
-                let alone = !kind.is_plain_string() && !extend.keep_record;
-                let keys: &[&str] = if alone { &[name] } else { &[name, record] };
-                let mut call = Self::of(&scripts.extend, keys);
-                let keep = if extend.keep_record { "1" } else { "" };
-                call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
-                if kind.is_plain_string() {
-                    call.cmd.arg(kind.token_prefix());
-                }
-                if let Some(reserve) = extend.reserve {
-                    call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
-                }
-                call
-            }
+            Op::Extend(extend) => Self::extend(scripts, extend, kind, keys),
             Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
-            Op::Inspect(inspect) => {
-                let mut call = if inspect.details {
-                    Self::of(&scripts.inspect, &[name, record, &keys.audit()])
-                } else {
-                    Self::of(&scripts.inspect, &[name, record])
-                };
-                match &inspect.claim {
-                    Some(claim) => call.claim(claim),
-                    None => call.empty(2),
-                };
-                call
-            }
-            Op::Evict(evict) => {
-                let mut call = Self::of(
-                    &scripts.evict,
-                    &[name, record, &session_keys.session(evict.session), &keys.audit()],
-                );
-                call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
-                call
-            }
-            Op::ForceRelease(free) => {
-                let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
-                call.empty(2).cmd.arg(mailboxes).arg(free.actor.as_str());
-                match free.observed {
-                    ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-                    ObservedHolder::Foreign(fingerprint) => {
-                        call.cmd.arg("stranger").arg(fingerprint.to_string())
-                    }
-                };
-                call
-            }
-            Op::Resize(resize) if kind == Kind::Semaphore => {
-                let mut call = Self::of(&SCRIPTS.resize, &[name, record]);
-                let seen = resize.observed.map_or_else(String::new, |seen| seen.to_string());
-                call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
-                call
-            }
+            Op::Inspect(inspect) => Self::inspect(scripts, inspect, keys),
+            Op::Evict(evict) => Self::evict(scripts, evict, session_keys, keys),
+            Op::ForceRelease(request) => Self::force_release(scripts, request, mailboxes, keys),
+            Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, mailboxes, keys),
             Op::RaiseFence(raise) => {
-                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[name, record]);
+                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[keys.name(), keys.record()]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
                 call
             }
@@ -221,22 +159,98 @@ impl Call {
         if kind.is_shared() {
             call.cmd.arg(kind.as_str());
         }
-        // The channel on which a script announces a free lock or a change of the leader.
-        let channel = match kind {
-            _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
-            Kind::Mutex
-                if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) =>
-            {
-                Some(session_keys.keys.release_channel(keys))
-            }
-            Kind::Reentrant | Kind::Election => session_keys.announcement_channel(kind, keys),
-            _ => None,
-        };
-        if let Some(channel) = channel {
+        if let Some(channel) = announcement_channel(op, kind, session_keys, keys) {
             call.cmd.arg(session_keys.script_channel(channel));
         }
         call.may_acquire = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
         Some(call)
+    }
+
+    fn acquire(
+        scripts: &'static KindScripts,
+        request: &Acquire,
+        kind: Kind,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Self {
+        let (name, record) = (keys.name(), keys.record());
+        let mut call = match request.predecessor {
+            None => Self::of(&scripts.acquire, &[name, record]),
+            Some(predecessor) => {
+                let session = session_keys.session(predecessor);
+                Self::of(&scripts.acquire, &[name, record, &session, &keys.audit()])
+            }
+        };
+        call.claim(&request.claim).cmd.arg(&*session_keys.mailbox_prefix());
+        let mut call = call.terms(request);
+        if let Some(predecessor) = request.predecessor {
+            call.cmd.arg(predecessor.to_string());
+        }
+        call.mode(kind, request)
+    }
+
+    fn extend(scripts: &'static KindScripts, extend: &Extend, kind: Kind, keys: &LockKeys) -> Self {
+        // A call with one key also works while a slot migrates, and these kinds need no record to extend.
+        let needs_record = kind.is_plain_string() || extend.keep_record;
+        let keys: &[&str] = if needs_record { &[keys.name(), keys.record()] } else { &[keys.name()] };
+        let mut call = Self::of(&scripts.extend, keys);
+        let keep_record = if extend.keep_record { "1" } else { "" };
+        call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep_record);
+        if kind.is_plain_string() {
+            call.cmd.arg(kind.token_prefix());
+        }
+        if let Some(reserve) = extend.reserve {
+            call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
+        }
+        call
+    }
+
+    fn inspect(scripts: &'static KindScripts, inspect: &Inspect, keys: &LockKeys) -> Self {
+        let mut call = if inspect.details {
+            Self::of(&scripts.inspect, &[keys.name(), keys.record(), &keys.audit()])
+        } else {
+            Self::of(&scripts.inspect, &[keys.name(), keys.record()])
+        };
+        match &inspect.claim {
+            Some(claim) => call.claim(claim),
+            None => call.empty(2),
+        };
+        call
+    }
+
+    fn evict(
+        scripts: &'static KindScripts,
+        evict: &Evict,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Self {
+        let session = session_keys.session(evict.session);
+        let mut call = Self::of(&scripts.evict, &[keys.name(), keys.record(), &session, &keys.audit()]);
+        let mailboxes = &*session_keys.mailbox_prefix();
+        call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
+        call
+    }
+
+    fn force_release(
+        scripts: &'static KindScripts,
+        request: &ForceRelease,
+        mailboxes: &str,
+        keys: &LockKeys,
+    ) -> Self {
+        let mut call = Self::of(&scripts.force_release, &[keys.name(), keys.record(), &keys.audit()]);
+        call.empty(2).cmd.arg(mailboxes).arg(request.actor.as_str());
+        match request.observed {
+            ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
+            ObservedHolder::Foreign(fingerprint) => call.cmd.arg("stranger").arg(fingerprint.to_string()),
+        };
+        call
+    }
+
+    fn resize(resize: &Resize, mailboxes: &str, keys: &LockKeys) -> Self {
+        let mut call = Self::of(&SCRIPTS.resize, &[keys.name(), keys.record()]);
+        let observed = resize.observed.map_or_else(String::new, |observed| observed.to_string());
+        call.empty(2).cmd.arg(mailboxes).arg(observed).arg(resize.limit);
+        call
     }
 
     fn release(
@@ -246,7 +260,7 @@ impl Call {
         mailboxes: &str,
         keys: &LockKeys,
     ) -> Option<Self> {
-        let (script, pass) = match release.action {
+        let (script, action) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
             ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // All waiters of a ReentrantMutex subscribe to Redisson's channel.
@@ -257,7 +271,7 @@ impl Call {
             }
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
-        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
+        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*action);
         Some(match &release.next {
             Some(next) => {
                 call.claim(&next.claim);
@@ -451,6 +465,23 @@ impl Call {
             self.cmd.arg("");
         }
         self
+    }
+}
+
+/// The channel on which the script of an operation announces a free lock or a change of the leader.
+fn announcement_channel(
+    op: &Op,
+    kind: Kind,
+    session_keys: &SessionKeys<'_>,
+    keys: &LockKeys,
+) -> Option<String> {
+    match kind {
+        _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
+        Kind::Mutex if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) => {
+            Some(session_keys.keys.release_channel(keys))
+        }
+        Kind::Reentrant | Kind::Election => session_keys.announcement_channel(kind, keys),
+        _ => None,
     }
 }
 

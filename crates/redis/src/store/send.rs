@@ -1,7 +1,13 @@
 //! Sending operations: one by one, in batches, and as plain commands.
 //!
 //! Owns the building of calls, what is sent again, and the conversion of replies to outcomes. In a cluster, the
-//! [`cluster`](crate::cluster) module sends the calls, and [`fanout`](crate::fanout) the batches.
+//! [`cluster`](crate::cluster) module sends the calls, and [`fanout`](super::fanout) the batches.
+//!
+//! 1. An operation is sent once. It is sent again, together with its script, only if the server reports that it does
+//!    not know the script, so that nothing was executed.
+//! 2. Every call ends at its own deadline, which counts from the start of the call.
+//! 3. In a cluster, each lock belongs to a slot. While a slot migrates and some keys of a lock have already moved, the
+//!    store executes as much of an operation as the remaining keys allow: a holder can still renew and release.
 
 use super::call_target::CallTarget;
 use super::{Backend, RedisStore, SessionOutcome};
@@ -56,31 +62,32 @@ impl RedisStore {
             Err(outcome) => return outcome,
         }
         // Some of the keys have already migrated (3).
-        let Some(reduced) = Call::reduced(op, lock.kind, &self.session_keys(&keys), &keys) else {
-            return self.send_call(op, keys.slot(), &call, deadline).await;
-        };
-        let (value, target) = match self.reply(keys.slot(), &reduced, false, OnSplit::Report, deadline).await
+        if let Some(reduced) = Call::reduced(op, lock.kind, &self.session_keys(&keys), &keys)
+            && let Some(outcome) = self.send_reduced(op, keys.slot(), &reduced, deadline).await
         {
-            Ok(reply) => reply,
-            Err(outcome) => return outcome,
-        };
-        if !matches!(op, Op::Release(_)) && !is_split(&value) {
-            return self.outcome(op, &value, &target);
+            return outcome;
         }
-        if !matches!(value, Value::ServerError(_)) {
-            match self.well_formed(reply::release_by_token(&value)) {
-                Ok(Some(released)) => return Outcome::Done(Reply::Release(released)),
-                Ok(None) => {}
-                Err(outcome) => return outcome,
-            }
-        }
-        self.send_call(op, keys.slot(), &call, deadline).await
-    }
-
-    async fn send_call(&self, op: &Op, slot: u16, call: &Call, deadline: Instant) -> Outcome {
-        match self.reply(slot, call, false, OnSplit::Retry, deadline).await {
+        match self.reply(keys.slot(), &call, false, OnSplit::Retry, deadline).await {
             Ok((value, target)) => self.outcome(op, &value, &target),
             Err(outcome) => outcome,
+        }
+    }
+
+    /// Sends the reduced form of an operation. `None` if only the full form can execute it.
+    async fn send_reduced(&self, op: &Op, slot: u16, reduced: &Call, deadline: Instant) -> Option<Outcome> {
+        let (value, target) = match self.reply(slot, reduced, false, OnSplit::Report, deadline).await {
+            Ok(reply) => reply,
+            Err(outcome) => return Some(outcome),
+        };
+        if !matches!(op, Op::Release(_)) && !is_split(&value) {
+            return Some(self.outcome(op, &value, &target));
+        }
+        if matches!(value, Value::ServerError(_)) {
+            return None;
+        }
+        match self.well_formed(reply::release_by_token(&value)) {
+            Ok(released) => released.map(|released| Outcome::Done(Reply::Release(released))),
+            Err(outcome) => Some(outcome),
         }
     }
 

@@ -220,9 +220,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let reply = done(take(&claim(1), Some(nonce(1)))).await;
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
     let together = [(Lock::mutex("jobs:3".parse().unwrap()), ask(&claim(4), None))];
-    let shares = store.acquire_all(&together, LONG).await;
+    let results = store.acquire_all(&together, LONG).await;
     assert!(
-        matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Acquired(_)]))
+        matches!(results, Some(Outcome::Done(results)) if matches!(results[..], [MultiAcquired::Acquired(_)]))
     );
     for keep_record in [false, true] {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };

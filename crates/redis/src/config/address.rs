@@ -27,7 +27,7 @@ impl Address {
         matches!(self, Self::Tcp { tls: true, .. })
     }
 
-    /// Converts to the client library's type, with TCP_NODELAY.
+    /// Converts to the client library's type, with `TCP_NODELAY`.
     pub(crate) fn connection_info(&self, login: RedisConnectionInfo) -> RedisResult<ConnectionInfo> {
         let address = match self {
             Self::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),

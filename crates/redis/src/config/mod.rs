@@ -348,7 +348,7 @@ impl RedisConfig {
     }
 
     /// Makes the server a node of a quorum, which grants locks once it has been up for `min_uptime`.
-    pub(crate) const fn as_quorum_node(mut self, min_uptime: Duration) -> Self {
+    pub(crate) const fn for_quorum(mut self, min_uptime: Duration) -> Self {
         self.min_uptime = Some(min_uptime);
         self
     }

@@ -154,8 +154,7 @@ impl RedisStore {
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
         let QuorumConfig { nodes, min_uptime, node_timeout } = config;
-        let stores: Vec<_> =
-            nodes.into_iter().map(|node| Self::lazy(node.as_quorum_node(min_uptime))).collect();
+        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.for_quorum(min_uptime))).collect();
         let unusable = |error: QuorumError| {
             Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "the quorum")
         };

@@ -19,7 +19,7 @@ pub(crate) struct Mailboxes {
     /// Ordered by session, so that a simulation is reproducible.
     open: Mutex<BTreeMap<SessionId, Arc<dyn NotificationSink>>>,
     order: SubscriptionOrder,
-    /// LockChannels of other libraries.
+    /// The channels of locks.
     lock_channels: LockChannels,
     /// Set if it receives all messages in place of mailboxes.
     handler: Option<MessageHandler>,

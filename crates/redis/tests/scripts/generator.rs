@@ -327,7 +327,7 @@ impl Sequence<'_> {
         match (op, reply) {
             (SessionOp::Heartbeat(_), SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => seen("lapsed"),
             (SessionOp::Heartbeat(heartbeat), _) => {
-                seen(if heartbeat.begin.is_some() { "begun" } else { "beaten" })
+                seen(if heartbeat.begin.is_some() { "begun" } else { "beaten" });
             }
             (SessionOp::End(_), _) => seen("ended"),
             (_, SessionReply::List(entries)) => {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// of them.
 const SECTIONS: [&str; 4] = ["server", "replication", "memory", "persistence"];
 
-/// The only policy that evicts none of our keys, all of which have an expiry.
+/// The only policy that evicts no key of a lock: all of them have an expiry.
 const SAFE: &str = "noeviction";
 
 type Version = (u32, u32, u32);
@@ -245,7 +245,7 @@ fn policy(info: &str) -> Option<String> {
     field(info, "maxmemory_policy").map(shown)
 }
 
-/// Limits a word from the server to what such words contain, because it goes to the log.
+/// Limits a word from the server to printable characters and a short length, because it is logged.
 fn shown(word: &str) -> String {
     word.chars().filter(char::is_ascii_graphic).take(32).collect()
 }

@@ -346,7 +346,7 @@ impl Connection {
                 );
             }
         };
-        // EXEC ends the watches whatever its reply.
+        // EXEC ends the watches, also if it fails.
         self.watching = false;
         executed
     }

@@ -3,7 +3,7 @@
 use leasehold_store::{Finding, FindingKind, Severity};
 use std::sync::{Mutex, PoisonError};
 
-/// The findings that were logged: each once, however many connections are made.
+/// The findings that were logged, by any of the connections that share this value.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedFindings(Mutex<Vec<FindingKind>>);
 
@@ -14,7 +14,7 @@ impl ReportedFindings {
         for finding in findings.iter().filter(|finding| finding.severity >= Severity::Warning) {
             if !reported.contains(&finding.kind) {
                 reported.push(finding.kind.clone());
-                tracing::warn!(node, finding = finding.kind.as_str(), "{finding}");
+                tracing::warn!(node, hazard = finding.kind.as_str(), "{finding}");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Keys and channels of sessions in one partition of a store: one server, or one slot of a cluster.
 //!
-//! Chooses among the keys and channels of [`KeySpace`]. A script that reads a session needs its record beside the
-//! lock, so in a cluster each slot has a record of its own.
+//! Chooses among the keys and channels of [`KeySpace`]. A script can read the record of a session only in the slot of
+//! its lock, so in a cluster each slot has a record of its own.
 
 use leasehold_core::{KeySpace, Kind, LockKeys, SessionId};
 use std::borrow::Cow;

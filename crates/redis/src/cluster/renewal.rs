@@ -1,6 +1,6 @@
 //! Renewal of the slot map: which nodes are asked, how often, and which answer is accepted.
 //!
-//! Owns the task that renews the map. [`topology`](super::topology) parses the replies of the nodes.
+//! Owns the task that renews the map. [`topology`] parses the replies of the nodes.
 //!
 //! 1. The map is renewed only on a reason for doubt: a redirect, a missing or broken connection, or a node that reports
 //!    the cluster down. Any number of reasons cause one request. While nothing changes, requests are spaced by pauses
@@ -142,7 +142,7 @@ async fn request_map_from(
             let unconnected = |error| unconnected(error, address, &name);
             let info = config.connection_info(address).map_err(unconnected)?;
             let opened = open(config, address, &info, config.attempt_timeout()).await;
-            // Dropping `opened` may end the task that drives its stream, so it lives until the reply arrives.
+            // Dropping `opened` may end the task that drives its stream, so it is kept until the reply arrives.
             let mut opened = opened.map_err(unconnected)?;
             let replies = opened.conn.send_packed_commands(&requests, 0, requests.len()).await;
             replies.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?

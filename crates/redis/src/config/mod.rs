@@ -31,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Address and connection settings of a Redis or Valkey server.
 ///
-/// Parse a URL, then set secrets and other values that should not stand in a URL:
+/// Parse a URL, then set secrets and other values that should not be part of a URL:
 ///
 /// ```
 /// use leasehold::store::RedisConfig;

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::{Instant, timeout_at};
 
-/// The subscribers by channel. A connection has one subscription for each channel, whatever the number of subscribers.
+/// The subscribers by channel. A connection has one subscription for each channel, for any number of subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct LockChannels {
     subscribers: Mutex<Subscribers>,

@@ -33,7 +33,7 @@ use tokio::time::{Instant, timeout_at};
 pub(crate) use reconnect::{STABLE_AFTER, backoff};
 
 /// Silence after which a call that runs out of time gives the connection up. It is short, because a lease of one
-/// second leaves no time to wait longer; if the old connection was alive after all, a new one costs little.
+/// second leaves no time to wait longer; if the old connection works after all, a new one costs little.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// The link to one server. Dropping it ends its task and its connection.

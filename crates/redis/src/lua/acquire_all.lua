@@ -21,7 +21,7 @@ local MAX_VISITED = 64
 -- How many arguments each lock has. Those of the first begin at this index, too.
 local PER_LOCK = 3
 
-local ELECTION_MARK = 'election\n'
+local ELECTION_PREFIX = 'election\n'
 
 -- The sessions in a queue from first to last if all entries have expired, else nil.
 local function expired_entries(record, queue)
@@ -47,7 +47,7 @@ local function read_keys(name, record, hold, own)
     return { 'kind', redis.call('TYPE', KEYS[name]).ok }
   end
   -- As in mutex.lua.
-  if value and string.sub(value, 1, #ELECTION_MARK) == ELECTION_MARK then return { 'kind', 'string' } end
+  if value and string.sub(value, 1, #ELECTION_PREFIX) == ELECTION_PREFIX then return { 'kind', 'string' } end
   local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue', 'reserved')
   if fields.err then
     if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, fields end

@@ -1,10 +1,10 @@
--- Parses the record on demand. Writes nothing. Follows the fragment of the kind, which has MARK and ENTRY_PER_HOLD.
+-- Parses the record on demand. Writes nothing. Follows the fragment of the kind, which has TOKEN_PREFIX and ENTRY_PER_HOLD.
 
 -- A claim: the hold, its own value, the token that the lock's key has for it, its session and the id of its queue entry.
 local function claim_of(hold, own)
   local session = string.sub(hold, 1, SESSION_LENGTH)
   return {
-    hold = hold, own = own, token = MARK .. (own == '' and hold or own), session = session,
+    hold = hold, own = own, token = TOKEN_PREFIX .. (own == '' and hold or own), session = session,
     entry_id = ENTRY_PER_HOLD and hold or session,
   }
 end

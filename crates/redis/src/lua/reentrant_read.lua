@@ -20,7 +20,7 @@
 --   has_expired  whether some holds had expired
 
 -- A token is the owner or the hold, without a prefix.
-local MARK = ''
+local TOKEN_PREFIX = ''
 
 -- Keeps the holds for which `stays` returns true. The lock is free if the count becomes 0.
 local function keep_holds(lock, stays)

@@ -1,4 +1,4 @@
--- Releases a hold: frees the lock if the hold has it, or removes its queue entry. The free lock is granted to the next waiter
+-- Releases a hold, or removes its queue entry. The free lock is granted to the next waiter
 -- in the same step.
 --
 -- KEYS[1]  the lock

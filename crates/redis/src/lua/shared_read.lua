@@ -26,7 +26,7 @@
 
 -- A token is the hold, without a prefix. Each hold has a queue entry of its own: several waiters of a process may be admitted
 -- together.
-local MARK, ENTRY_PER_HOLD = '', true
+local TOKEN_PREFIX, ENTRY_PER_HOLD = '', true
 
 -- The units that a mode takes, and how many there are in all; 1 and nil for an RwLock.
 local function mode_numbers(mode)

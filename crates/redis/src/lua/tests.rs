@@ -93,10 +93,10 @@ fn the_payload_of_an_empty_record_is_what_dump_would_give() {
 }
 
 #[test]
-fn the_scripts_know_the_marks_of_the_model() {
+fn the_scripts_know_the_token_prefixes_of_the_model() {
     let mark = Kind::Election.token_prefix().replace('\n', "\\n");
-    let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, "ELECTION_MARK"));
-    let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, "MARK"));
+    let mutex = [MUTEX.acquire, MUTEX.inspect, ACQUIRE_ALL].map(|text| (text, "ELECTION_PREFIX"));
+    let election = [ELECTION.acquire, ELECTION.inspect].map(|text| (text, "TOKEN_PREFIX"));
     for (text, name) in mutex.into_iter().chain(election) {
         assert!(text.contains(&format!("local {name}='{mark}'\n")), "{text}");
         assert!(text.contains(&format!("string.sub(value,1,#{name})")), "{text}");
@@ -148,7 +148,7 @@ fn every_key_of_a_command_is_a_declared_one() {
         assert!(!script.starts_with("#!"), "Redis 6.2 knows no headers");
         let loops = script.split("key in ").skip(1).all(|rest| rest.starts_with("ipairs(KEYS) do"));
         assert!(loops, "`key` is one that is declared");
-        for (place, expected) in [
+        for (use_of_key, expected) in [
             ("local key", "=lock.key\n"),
             ("local key,", "=lock.key,"),
             ("{key=", "KEYS[1]"),
@@ -158,17 +158,17 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("delete_holds(", "key,"),
             ("session_alive_ms(", "lock,KEYS[3],"),
         ] {
-            let mut parts = script.split(place);
+            let mut parts = script.split(use_of_key);
             let mut before = parts.next().unwrap_or_default();
             for rest in parts {
                 let is_declaration = before.ends_with("local function ");
-                let is_other = place == "local key" && rest.starts_with(',');
-                let values = if place == "local key," { rest.split_once('=') } else { None };
+                let is_other = use_of_key == "local key" && rest.starts_with(',');
+                let values = if use_of_key == "local key," { rest.split_once('=') } else { None };
                 let fits = match values {
                     Some((_, values)) => values.starts_with("lock.key,"),
                     None => rest.starts_with(expected),
                 };
-                assert!(fits || is_declaration || is_other, "{place} {rest}");
+                assert!(fits || is_declaration || is_other, "{use_of_key} {rest}");
                 before = rest;
             }
         }

@@ -1,6 +1,6 @@
 //! The calls of the scripts: which script an operation needs, and its keys and arguments.
 //!
-//! Not here: the texts of the scripts ([`lua`](super::lua)), and the meaning of the replies ([`reply`](super::script::reply)).
+//! Not here: the texts of the scripts ([`lua`]), and the meaning of the replies ([`reply`]).
 
 pub(crate) mod reply;
 
@@ -283,7 +283,7 @@ impl Call {
 
     /// The reduced form of an operation, for a slot that migrates when some of the keys have moved already: it uses the
     /// lock's own key alone, or leaves out keys that seldom exist. `None` if that would be another operation.
-    /// [`reply::release_by_token`](super::script::reply::release_by_token) parses the reply to a [release](Op::Release); other
+    /// [`reply::release_by_token`] parses the reply to a [release](Op::Release); other
     /// replies are the usual ones.
     pub(crate) fn reduced(
         op: &Op,

@@ -1,4 +1,4 @@
-//! The connection that a call is sent on, whatever kind of server it leads to.
+//! The connection that a call is sent on: of a link, of the user, or of a node of a cluster.
 
 use crate::cluster::Node;
 use crate::conn::borrowed::BorrowedConnection;

@@ -1,6 +1,6 @@
 //! The diagnosis of one server: its settings, and the difference between its clock and the local clock.
 //!
-//! [`diagnose`](crate::diagnose) owns the rules.
+//! [`diagnose`] owns the rules.
 
 use super::{Backend, RedisStore, SessionOutcome};
 use crate::diagnose;

@@ -1,7 +1,7 @@
 //! Operations of [`RedisStore`] on several primaries of a cluster at once: batches, listings and diagnoses.
 //!
-//! The other modules define what an operation means and where it goes. An operation that a node does not execute here
-//! at once is sent by them.
+//! Owns the grouping by slot and by primary. An operation that a node does not execute at once is sent again by
+//! [`send`](super::send), one by one.
 
 use super::call_target::CallTarget;
 use super::send::{MAX_EXTENDS_PER_CALL, is_wrong_type, refused};

@@ -1,7 +1,6 @@
 //! Findings about a server from its INFO, and what they mean for a connection.
 //!
-//! Owns the rules, and the record of findings already logged. It sends nothing: the handshake and the diagnosis send
-//! the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
+//! Owns the rules. It sends nothing: the handshake and the diagnosis send the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
 //! only.
 
 use super::config::version::{field, number, numbers};
@@ -14,20 +13,20 @@ use std::time::Duration;
 /// of them.
 const SECTIONS: [&str; 4] = ["server", "replication", "memory", "persistence"];
 
-/// The only policy that evicts none of our keys, all of which have an expiry.
+/// The only policy that evicts no key of a lock: all of them have an expiry.
 const SAFE: &str = "noeviction";
 
 type Version = (u32, u32, u32);
 
-/// Vulnerabilities of the Lua engine that were fixed together.
-struct Holes {
+/// Vulnerabilities of the Lua engine that were fixed by the same versions.
+struct Vulnerability {
     product: &'static str,
     names: &'static [&'static str],
     /// The first affected branch.
     since: (u32, u32),
-    /// The first fixed version of each branch, in ascending order. Branches after the last were never affected;
-    /// branches between and before were never fixed.
-    mended: &'static [Version],
+    /// The first fixed version of each branch, in ascending order. Branches after the last were never affected. Other
+    /// branches were never fixed.
+    fixed_in: &'static [Version],
 }
 
 /// Known vulnerabilities, oldest first. Sources: the release notes (`00-RELEASENOTES`, and the releases on GitHub) of
@@ -41,92 +40,102 @@ struct Holes {
 /// - CVE-2025-67733, in Valkey: GHSA-p876-p7q5-hv2m. It names 9.0.2, whose notes do not list it; those of 9.0.3 do.
 /// - CVE-2026-23631: GHSA-8ghh-qpmp-7826. Not in 6.2: redis/redis#15231. valkey-io/valkey#3631 to #3635; 8.0.8 was withdrawn
 ///   for 8.0.9, for another reason.
-const HOLES: [Holes; 11] = [
-    Holes {
+const VULNERABILITIES: [Vulnerability; 11] = [
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2022-24735", "CVE-2022-24736"],
         since: (0, 0),
-        mended: &[(6, 2, 7), (7, 0, 0)],
+        fixed_in: &[(6, 2, 7), (7, 0, 0)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2022-24834"],
         since: (0, 0),
-        mended: &[(6, 2, 13), (7, 0, 12), (7, 2, 0)],
+        fixed_in: &[(6, 2, 13), (7, 0, 12), (7, 2, 0)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2024-31449"],
         since: (0, 0),
-        mended: &[(6, 2, 16), (7, 2, 6), (7, 4, 1)],
+        fixed_in: &[(6, 2, 16), (7, 2, 6), (7, 4, 1)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2024-46981"],
         since: (0, 0),
-        mended: &[(6, 2, 17), (7, 2, 7), (7, 4, 2)],
+        fixed_in: &[(6, 2, 17), (7, 2, 7), (7, 4, 2)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2025-49844", "CVE-2025-46817", "CVE-2025-46818", "CVE-2025-46819"],
         since: (0, 0),
-        mended: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
+        fixed_in: &[(6, 2, 20), (7, 2, 11), (7, 4, 6), (8, 0, 4), (8, 2, 2)],
     },
-    Holes {
+    Vulnerability {
         product: REDIS,
         names: &["CVE-2026-23631"],
         since: (7, 0),
-        mended: &[(7, 2, 14), (7, 4, 9), (8, 2, 6), (8, 4, 3), (8, 6, 3)],
+        fixed_in: &[(7, 2, 14), (7, 4, 9), (8, 2, 6), (8, 4, 3), (8, 6, 3)],
     },
-    Holes { product: VALKEY, names: &["CVE-2024-31449"], since: (0, 0), mended: &[(7, 2, 7), (8, 0, 1)] },
-    Holes { product: VALKEY, names: &["CVE-2024-46981"], since: (0, 0), mended: &[(7, 2, 8), (8, 0, 2)] },
-    Holes {
+    Vulnerability {
+        product: VALKEY,
+        names: &["CVE-2024-31449"],
+        since: (0, 0),
+        fixed_in: &[(7, 2, 7), (8, 0, 1)],
+    },
+    Vulnerability {
+        product: VALKEY,
+        names: &["CVE-2024-46981"],
+        since: (0, 0),
+        fixed_in: &[(7, 2, 8), (8, 0, 2)],
+    },
+    Vulnerability {
         product: VALKEY,
         names: &["CVE-2025-49844", "CVE-2025-46817", "CVE-2025-46818", "CVE-2025-46819"],
         since: (0, 0),
-        mended: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
+        fixed_in: &[(7, 2, 11), (8, 0, 6), (8, 1, 4)],
     },
-    Holes {
+    Vulnerability {
         product: VALKEY,
         names: &["CVE-2025-67733"],
         since: (0, 0),
-        mended: &[(7, 2, 12), (8, 0, 7), (8, 1, 6), (9, 0, 3)],
+        fixed_in: &[(7, 2, 12), (8, 0, 7), (8, 1, 6), (9, 0, 3)],
     },
-    Holes {
+    Vulnerability {
         product: VALKEY,
         names: &["CVE-2026-23631"],
         since: (0, 0),
-        mended: &[(7, 2, 13), (8, 0, 8), (8, 1, 7), (9, 0, 4)],
+        fixed_in: &[(7, 2, 13), (8, 0, 8), (8, 1, 7), (9, 0, 4)],
     },
 ];
 
 const REDIS: &str = "Redis";
 const VALKEY: &str = "Valkey";
 
-impl Holes {
-    fn are_in(&self, version: Version) -> bool {
+impl Vulnerability {
+    fn affects(&self, version: Version) -> bool {
         let branch = |(major, minor, _): Version| (major, minor);
-        let newest = self.mended.last().copied().unwrap_or_default();
-        let mended = self.mended.iter().find(|mended| branch(**mended) == branch(version));
+        let newest = self.fixed_in.last().copied().unwrap_or_default();
+        let fixed_in = self.fixed_in.iter().find(|fixed_in| branch(**fixed_in) == branch(version));
         branch(version) >= self.since
             && branch(version) <= branch(newest)
-            && mended.is_none_or(|mended| version < *mended)
+            && fixed_in.is_none_or(|fixed_in| version < *fixed_in)
     }
 }
 
 /// Adds the requests for all sections.
-pub(crate) fn ask(pipeline: &mut Pipeline) {
+pub(crate) fn add_requests(pipeline: &mut Pipeline) {
     for section in SECTIONS {
         pipeline.cmd("INFO").arg(section);
     }
 }
 
-/// Number of replies to these requests.
-pub(crate) const ASKED: usize = SECTIONS.len();
+/// Number of these requests.
+pub(crate) const SECTION_COUNT: usize = SECTIONS.len();
 
 /// Joins the replies to one text, which is empty if the user lacks permission. Fails if the server requires
 /// authentication first.
-pub(crate) fn read(replies: &[Value]) -> Result<String, FaultKind> {
+pub(crate) fn info_text(replies: &[Value]) -> Result<String, FaultKind> {
     replies.iter().map(text_of).collect()
 }
 
@@ -141,24 +150,24 @@ fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
 }
 
 /// The findings in an INFO text, the most serious first. A missing field is no finding.
-pub(crate) fn judge(info: &str) -> Vec<Finding> {
+pub(crate) fn findings_in(info: &str) -> Vec<Finding> {
     let mut findings: Vec<_> =
         [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
             .into_iter()
             .flatten()
             .collect();
-    findings.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
-/// Same as [`judge`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
+/// Same as [`findings_in`], for a server that may be a node of a quorum. A node that needs no minimum uptime, but loses its
 /// data in a restart, could grant a lock twice.
-pub(crate) fn judge_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
-    let mut findings = judge(info);
+pub(crate) fn findings_for(info: &str, min_uptime: Option<Duration>) -> Vec<Finding> {
+    let mut findings = findings_in(info);
     if min_uptime == Some(Duration::ZERO) {
-        let forgets = |hazard: &&mut Finding| hazard.kind == FindingKind::NotPersistent;
-        findings.iter_mut().filter(forgets).for_each(|hazard| hazard.severity = Severity::Warning);
-        findings.sort_by_key(|hazard| std::cmp::Reverse(hazard.severity));
+        let forgets = |finding: &&mut Finding| finding.kind == FindingKind::NotPersistent;
+        findings.iter_mut().filter(forgets).for_each(|finding| finding.severity = Severity::Warning);
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     }
     findings
 }
@@ -193,18 +202,22 @@ fn replica(info: &str) -> Option<Finding> {
 fn lua(info: &str) -> Option<Finding> {
     let (product, text) = product(info)?;
     let version = numbers(text)?;
-    let of_product = || HOLES.iter().filter(|holes| holes.product == product);
-    let there: Vec<_> = of_product().filter(|holes| holes.are_in(version)).collect();
-    if there.is_empty() {
+    let of_product = || VULNERABILITIES.iter().filter(|known| known.product == product);
+    let present: Vec<_> = of_product().filter(|known| known.affects(version)).collect();
+    if present.is_empty() {
         return None;
     }
     // The first version without any of them: in the server's own branch if possible, otherwise in a later one.
     let has_none =
-        |candidate: &&Version| **candidate > version && !of_product().any(|holes| holes.are_in(**candidate));
-    let (major, minor, patch) = of_product().flat_map(|holes| holes.mended).filter(has_none).min()?;
+        |candidate: &&Version| **candidate > version && !of_product().any(|known| known.affects(**candidate));
+    let (major, minor, patch) = of_product().flat_map(|known| known.fixed_in).filter(has_none).min()?;
     let kind = FindingKind::LuaVulnerabilities {
         server: format!("{product} {}", shown(text)),
-        vulnerabilities: there.iter().flat_map(|holes| holes.names).map(|name| (*name).to_owned()).collect(),
+        vulnerabilities: present
+            .iter()
+            .flat_map(|known| known.names)
+            .map(|name| (*name).to_owned())
+            .collect(),
         fixed_in: format!("{product} {major}.{minor}.{patch}"),
     };
     Some(Finding::new(kind, Severity::Warning))
@@ -232,7 +245,7 @@ fn policy(info: &str) -> Option<String> {
     field(info, "maxmemory_policy").map(shown)
 }
 
-/// Limits a word from the server to what such words contain, because it goes to the log.
+/// Limits a word from the server to printable characters and a short length, because it is logged.
 fn shown(word: &str) -> String {
     word.chars().filter(char::is_ascii_graphic).take(32).collect()
 }
@@ -240,10 +253,10 @@ fn shown(word: &str) -> String {
 /// Reason to refuse a server that must be the `primary`, or that is used in `strict` mode.
 pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Option<FaultKind> {
     let serious: Vec<_> =
-        findings.iter().filter(|hazard| strict && hazard.severity >= Severity::Warning).cloned().collect();
+        findings.iter().filter(|finding| strict && finding.severity >= Severity::Warning).cloned().collect();
     // A read-only replica may be promoted at any time, so it is waited for.
-    let waits = |hazard: &Finding| hazard.kind == FindingKind::Replica { writes: false };
-    let is_replica = findings.iter().any(|hazard| matches!(hazard.kind, FindingKind::Replica { .. }));
+    let waits = |finding: &Finding| finding.kind == FindingKind::Replica { writes: false };
+    let is_replica = findings.iter().any(|finding| matches!(finding.kind, FindingKind::Replica { .. }));
     if primary && is_replica || !serious.is_empty() && serious.iter().all(waits) {
         return Some(FaultKind::ReadOnly);
     }
@@ -251,8 +264,8 @@ pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Opti
 }
 
 /// Adds the findings of an INFO text. An empty text is a finding of its own.
-pub(crate) fn note(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
-    found.findings = judge_for(info, min_uptime);
+pub(crate) fn fill(info: &str, min_uptime: Option<Duration>, found: &mut Diagnosis) {
+    found.findings = findings_for(info, min_uptime);
     if info.is_empty() {
         found.findings.push(Finding::new(FindingKind::InfoDenied, Severity::Notice));
     }
@@ -273,12 +286,12 @@ mod tests {
     use super::*;
 
     fn words(info: &str) -> String {
-        let word = |hazard: &Finding| format!("{:?} {}", hazard.severity, hazard.kind.as_str());
-        judge(info).iter().map(word).collect::<Vec<_>>().join(", ")
+        let word = |finding: &Finding| format!("{:?} {}", finding.severity, finding.kind.as_str());
+        findings_in(info).iter().map(word).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
-    fn what_a_server_tells_is_judged() {
+    fn findings_follow_from_info() {
         for (info, found) in [
             ("", ""),
             ("nothing of the kind", ""),
@@ -311,7 +324,7 @@ mod tests {
     }
 
     /// Vulnerabilities of a version, and the version that fixes them.
-    fn holes(product: &str, version: &str) -> String {
+    fn vulnerabilities(product: &str, version: &str) -> String {
         let field = if product == VALKEY { "redis_version:7.2.4\r\nvalkey_version" } else { "redis_version" };
         match lua(&format!("{field}:{version}\r\n")) {
             None => "none".to_owned(),
@@ -329,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_those_of_the_branch() {
+    fn vulnerabilities_are_those_of_the_branch() {
         for (product, version, found) in [
             (REDIS, "6.2.6", "CVE-2022-24735 to CVE-2025-46819, Redis 6.2.20"),
             (REDIS, "6.2.7", "CVE-2022-24834 to CVE-2025-46819, Redis 6.2.20"),
@@ -361,23 +374,23 @@ mod tests {
             (REDIS, "8", "none"),
             (REDIS, "of tomorrow", "none"),
         ] {
-            assert_eq!(holes(product, version), found, "{product} {version}");
+            assert_eq!(vulnerabilities(product, version), found, "{product} {version}");
         }
     }
 
     #[test]
     fn the_table_is_in_order() {
-        for Holes { mended, names, .. } in &HOLES {
-            assert!(mended.is_sorted() && !mended.is_empty(), "{names:?}");
-            let mut branches: Vec<_> = mended.iter().map(|(major, minor, _)| (major, minor)).collect();
+        for Vulnerability { fixed_in, names, .. } in &VULNERABILITIES {
+            assert!(fixed_in.is_sorted() && !fixed_in.is_empty(), "{names:?}");
+            let mut branches: Vec<_> = fixed_in.iter().map(|(major, minor, _)| (major, minor)).collect();
             branches.dedup();
-            assert_eq!(branches.len(), mended.len(), "{names:?}: a branch is fixed once");
+            assert_eq!(branches.len(), fixed_in.len(), "{names:?}: a branch is fixed once");
         }
     }
 
     #[test]
     fn strict_refuses_what_others_are_warned_of() {
-        let check = |info: &str, primary, strict| refusal(&judge(info), primary, strict);
+        let check = |info: &str, primary, strict| refusal(&findings_in(info), primary, strict);
         let evicting = "maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
         assert_eq!(check(evicting, false, false), None);
         assert_eq!(check(evicting, true, false), None);
@@ -399,7 +412,7 @@ mod tests {
     #[test]
     fn a_text_of_a_server_gets_into_no_log_as_it_is() {
         let long = format!("maxmemory:1\r\nmaxmemory_policy:\x1b[2J{}\r\n", "x".repeat(1000));
-        let text = judge(&long)[0].to_string();
+        let text = findings_in(&long)[0].to_string();
         assert!(!text.contains('\x1b') && text.len() < 300, "{text}");
     }
 }

@@ -40,11 +40,11 @@ pub(crate) fn goes_elsewhere(error: &ServerError) -> bool {
 }
 
 /// Interprets an error reply.
-pub(crate) fn judge(error: &ServerError) -> ErrorMeaning {
-    judge_text(error.code(), error.details().unwrap_or_default())
+pub(crate) fn classify(error: &ServerError) -> ErrorMeaning {
+    classify_text(error.code(), error.details().unwrap_or_default())
 }
 
-fn judge_text(code: &str, details: &str) -> ErrorMeaning {
+fn classify_text(code: &str, details: &str) -> ErrorMeaning {
     let refused = |kind| ErrorMeaning { kind, executed: Executed::No, elsewhere: false };
     // Redis 6.2 wraps the error of a command in a script into one of its own.
     let inner = details.rsplit_once(": -").filter(|_| code == "ERR" && details.contains("user_script"));
@@ -104,7 +104,7 @@ pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
         // The command contained a password, so no text is shown except known ones.
         let unknown = error.code() == "NOPROTO"
             || error.details().is_some_and(|details| details.starts_with("unknown command"));
-        let kind = match judge(&error).kind {
+        let kind = match classify(&error).kind {
             // The handshake begins with HELLO.
             FaultKind::Failed(_) if unknown => FaultKind::Unsupported(NO_RESP3.to_owned()),
             FaultKind::Failed(_) => {
@@ -140,8 +140,8 @@ fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
     // The client library wraps the cause in an `Arc`.
     let source = error.source().and_then(|source| source.downcast_ref::<Arc<dyn Error + Send + Sync>>());
     let source = source.and_then(|source| source.downcast_ref::<io::Error>());
-    if let Some(told) = source.and_then(tls::judge) {
-        return told;
+    if let Some(report) = source.and_then(tls::fault_of) {
+        return report;
     }
     match source.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),
@@ -223,18 +223,18 @@ mod tests {
             ("NOAUTH", "Authentication required.", FaultKind::Unauthenticated, Executed::No),
             ("MISCONF", "Redis is configured to save RDB snapshots", FaultKind::ReadOnly, Executed::No),
         ] {
-            let verdict = judge_text(code, details);
-            assert_eq!((verdict.kind, verdict.executed), (kind, executed), "{code} {details}");
+            let meaning = classify_text(code, details);
+            assert_eq!((meaning.kind, meaning.executed), (kind, executed), "{code} {details}");
         }
     }
 
     #[test]
     fn what_we_sent_is_not_shown() {
-        let verdict = judge_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
+        let meaning = classify_text("ERR", "unknown command 'EVALSHA', with args beginning with: 'secret'");
         assert_eq!(
-            verdict.kind,
+            meaning.kind,
             FaultKind::Failed("the server reports: ERR unknown command 'EVALSHA'".to_owned())
         );
-        assert_eq!(verdict.executed, Executed::No);
+        assert_eq!(meaning.executed, Executed::No);
     }
 }

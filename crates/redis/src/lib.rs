@@ -11,15 +11,14 @@ mod config;
 mod conn;
 mod diagnose;
 mod error_map;
-mod fanout;
+mod location;
 mod lua;
 pub mod optimistic;
 mod replicas;
-mod reported;
+mod reported_findings;
 mod script;
 mod session_keys;
 mod shards;
-mod site;
 mod store;
 
 pub use config::RedisConfig;

@@ -87,7 +87,7 @@ pub struct Watched<'a>(&'a mut Connection);
 /// let change = Change::new(writes, "sold to ann");
 /// # let _ = change;
 /// ```
-#[must_use = "a change takes effect only when it is returned to `transact`"]
+#[must_use = "a change may_acquire effect only when it is returned to `transact`"]
 pub struct Change<T> {
     writes: Pipeline,
     value: T,
@@ -342,11 +342,11 @@ impl Connection {
             _ => {
                 return Transaction::Failed(
                     Executed::Unknown,
-                    (ErrorKind::UnexpectedReturnType, "EXEC was answered oddly").into(),
+                    (ErrorKind::UnexpectedReturnType, "unexpected reply to EXEC").into(),
                 );
             }
         };
-        // EXEC ends the watches whatever its reply.
+        // EXEC ends the watches, also if it fails.
         self.watching = false;
         executed
     }

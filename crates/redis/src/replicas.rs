@@ -13,13 +13,13 @@
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Link, Lost, Wire};
+use super::conn::link::{Link, LinkConnection, Lost};
 use super::conn::mailbox::Mailboxes;
-use super::error_map::{ErrorMeaning, goes_elsewhere, judge};
+use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
+use super::location::ConnPurpose;
 use super::script::Call;
 use super::script::reply;
 use super::session_keys::SessionKeys;
-use super::site::ConnPurpose;
 use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Pipeline, Value, cmd};
@@ -29,16 +29,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How late the server may end a WAIT: an idle server checks timeouts ten times a second.
-const LATE: Duration = Duration::from_millis(150);
+const WAIT_MARGIN: Duration = Duration::from_millis(150);
 /// Pauses between two requests: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
-/// What the replies mean.
-enum Judged {
+/// The meaning of the replies.
+enum Confirmation {
     /// Enough replicas acknowledged the hold.
-    Had,
-    /// Too few did.
-    Not(Fault),
+    Acknowledged,
+    /// Too few replicas did, or the request failed.
+    Failed(Fault),
     /// Another connection may lead to the server that has the hold.
     Elsewhere(Fault),
     /// The node executed nothing: in a cluster another node may have the hold, or this one may in a moment.
@@ -46,8 +46,9 @@ enum Judged {
 }
 
 /// One request, independent of the server.
-struct Question<'a> {
-    look: &'a Op,
+struct Request {
+    /// The operation of the re-read (2).
+    reread: Op,
     /// The re-read, and the write (3).
     calls: [Call; 2],
     /// The deadline for a reply.
@@ -83,121 +84,131 @@ impl Replicas {
     pub(crate) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
-        home: &SessionKeys<'_>,
+        session_keys: &SessionKeys<'_>,
         lock: &Lock,
         keys: &LockKeys,
         claim: &Claim,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        let look =
-            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
-        let unusable = || FaultKind::Unusable("this operation has no script".to_owned());
-        let call =
-            Call::lesser(&look, lock.kind, home, keys).or_else(|| Call::new(&look, lock.kind, home, keys));
-        let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
-        let question = Question { look: &look, calls: [call, Call::touch(keys)], deadline };
-        let Some(cluster) = cluster else { return self.confirm_at_one(&question).await };
-        let (mut aside, mut pause): (Option<Address>, _) = (None, PAUSE.0);
+        let request = self.request((lock, keys), session_keys, claim, deadline)?;
+        let Some(cluster) = cluster else { return self.confirm_at_one(&request).await };
+        let (mut ask_target, mut pause): (Option<Address>, _) = (None, PAUSE.0);
         loop {
-            let asking = aside.is_some();
-            let node = match aside.take() {
+            let asking = ask_target.is_some();
+            let node = match ask_target.take() {
                 None => {
                     let map = cluster.map(deadline).await?;
-                    self.keep_to(map.primaries());
+                    self.retain_links(map.primaries());
                     map.primary(keys.slot()).cloned()
                 }
                 there => there,
             };
             // While there is no primary, or none that is reachable, the next one may be another node.
-            let judged = match node {
-                None => Judged::Elsewhere(cluster.uncovered()),
-                Some(node) => self.ask_at(Some(&node), &question, asking, PAUSE.1).await,
+            let confirmation = match node {
+                None => Confirmation::Elsewhere(cluster.uncovered()),
+                Some(node) => self.ask_at(Some(&node), &request, asking, PAUSE.1).await,
             };
-            let fault = match judged {
-                Judged::Had => return Ok(()),
-                Judged::Not(fault) => return Err(fault),
+            let fault = match confirmation {
+                Confirmation::Acknowledged => return Ok(()),
+                Confirmation::Failed(fault) => return Err(fault),
                 // Follow the redirect once, then go to the node that serves the slot by then.
-                Judged::Redirected(Redirect::Ask(there), _) if !asking => {
-                    aside = Some(there);
+                Confirmation::Redirected(Redirect::Ask(there), _) if !asking => {
+                    ask_target = Some(there);
                     continue;
                 }
-                Judged::Redirected(Redirect::Moved(to), fault) => {
+                Confirmation::Redirected(Redirect::Moved(to), fault) => {
                     cluster.moved(keys.slot(), to);
                     fault
                 }
-                Judged::Redirected(_, fault) | Judged::Elsewhere(fault) => {
-                    cluster.doubt();
+                Confirmation::Redirected(_, fault) | Confirmation::Elsewhere(fault) => {
+                    cluster.mark_stale();
                     fault
                 }
             };
-            pause = rest(pause, fault, deadline).await?;
+            pause = pause_before_retry(pause, fault, deadline).await?;
         }
+    }
+
+    fn request(
+        &self,
+        (lock, keys): (&Lock, &LockKeys),
+        session_keys: &SessionKeys<'_>,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Request, Fault> {
+        let reread =
+            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
+        let call = Call::reduced(&reread, lock.kind, session_keys, keys)
+            .or_else(|| Call::new(&reread, lock.kind, session_keys, keys));
+        let unusable = || FaultKind::Unusable("this operation has no script".to_owned());
+        let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
+        Ok(Request { reread, calls: [call, Call::rewrite_expiry(keys)], deadline })
     }
 
     /// Asks the only server.
-    async fn confirm_at_one(&self, question: &Question<'_>) -> Result<(), Fault> {
+    async fn confirm_at_one(&self, request: &Request) -> Result<(), Fault> {
         let mut pause = PAUSE.0;
         loop {
-            let fault = match self.ask_at(None, question, false, Duration::MAX).await {
-                Judged::Had => return Ok(()),
-                Judged::Not(fault) => return Err(fault),
-                Judged::Elsewhere(fault) | Judged::Redirected(_, fault) => fault,
+            let fault = match self.ask_at(None, request, false, Duration::MAX).await {
+                Confirmation::Acknowledged => return Ok(()),
+                Confirmation::Failed(fault) => return Err(fault),
+                Confirmation::Elsewhere(fault) | Confirmation::Redirected(_, fault) => fault,
             };
-            pause = rest(pause, fault, question.deadline).await?;
+            pause = pause_before_retry(pause, fault, request.deadline).await?;
         }
     }
 
-    /// Asks a node, or the only server, once; `patience` limits the wait for a connection. `asking` is set after an
+    /// Asks a node, or the only server, once; `connect_within` limits the wait for a connection. `asking` is set after an
     /// ASK redirect.
     async fn ask_at(
         &self,
         node: Option<&Address>,
-        question: &Question<'_>,
+        request: &Request,
         asking: bool,
-        patience: Duration,
-    ) -> Judged {
+        connect_within: Duration,
+    ) -> Confirmation {
         let link = self.link(node);
-        let deadline = question.deadline;
-        let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
-        let mut wire = match link.wire(until).await {
-            Ok(wire) => wire,
+        let deadline = request.deadline;
+        let until = Instant::now().checked_add(connect_within).map_or(deadline, |until| until.min(deadline));
+        let mut connection = match link.connection(until).await {
+            Ok(connection) => connection,
             // In a cluster, the call has time left.
-            Err(fault) if node.is_some() && fault.is_transient() => return Judged::Elsewhere(fault),
-            Err(fault) => return Judged::Not(fault),
+            Err(fault) if node.is_some() && fault.is_transient() => return Confirmation::Elsewhere(fault),
+            Err(fault) => return Confirmation::Failed(fault),
         };
-        let answers = match ask(&link, &mut wire, (self.wanted, asking), question).await {
-            Ok(answers) => answers,
+        let replies = match ask(&link, &mut connection, (self.wanted, asking), request).await {
+            Ok(replies) => replies,
             Err(Lost::Broken(error)) => {
-                return Judged::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
+                return Confirmation::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
             }
             // Usually another call's WAIT was in front of this one, and has not been answered either.
-            Err(Lost::TimedOut) => return Judged::Not(fault(&link, self.too_few(0))),
+            Err(Lost::TimedOut) => return Confirmation::Failed(fault(&link, self.too_few(0))),
         };
         // A redirect shows that the connection works.
-        let redirected = node.and_then(|node| answers.iter().find_map(|answer| redirected(node, answer)));
+        let redirected = node.and_then(|node| replies.iter().find_map(|reply| redirected(node, reply)));
         if let Some(to) = redirected {
-            return Judged::Redirected(to, fault(&link, FaultKind::Busy));
+            return Confirmation::Redirected(to, fault(&link, FaultKind::Busy));
         }
-        let judged = self.judge(&link, question.look, &answers);
-        if matches!(judged, Judged::Elsewhere(_)) {
-            link.replace(&wire);
+        let confirmation = self.evaluate(&link, &request.reread, &replies);
+        if matches!(confirmation, Confirmation::Elsewhere(_)) {
+            link.replace(&connection);
         }
-        judged
+        confirmation
     }
 
     /// The link to a node of a cluster, or to the only server.
     fn link(&self, node: Option<&Address>) -> Arc<Link> {
         let config = || match node {
             None => self.config.clone(),
-            Some(node) => self.config.of_member(node, ConnPurpose::Calls),
+            Some(node) => self.config.for_cluster_node(node, ConnPurpose::Calls),
         };
-        let made = || Arc::new(Link::new(config(), Mailboxes::elsewhere(|_| {})));
+        let made = || Arc::new(Link::new(config(), Mailboxes::with_handler(|_| {})));
         Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))
     }
 
     /// Removes the links to all nodes except these, if the primaries have changed. A link to a node that is about to
     /// get its first slot is therefore kept until the change.
-    fn keep_to(&self, primaries: &[Address]) {
+    fn retain_links(&self, primaries: &[Address]) {
         let mut links = self.links();
         if links.primaries != primaries {
             links.primaries = primaries.to_vec();
@@ -211,38 +222,42 @@ impl Replicas {
     }
 
     /// Interprets the replies to the re-read, the write and WAIT.
-    fn judge(&self, link: &Link, look: &Op, answers: &[Value]) -> Judged {
-        let malformed = || Judged::Not(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
-        let errors = answers.iter().filter_map(|answer| match answer {
+    fn evaluate(&self, link: &Link, reread: &Op, replies: &[Value]) -> Confirmation {
+        let malformed = || Confirmation::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
+        let errors = replies.iter().filter_map(|reply| match reply {
             Value::ServerError(error) if goes_elsewhere(error) => {
-                Some(ErrorMeaning { elsewhere: true, ..judge(error) })
+                Some(ErrorMeaning { elsewhere: true, ..classify(error) })
             }
-            Value::ServerError(error) => Some(judge(error)),
+            Value::ServerError(error) => Some(classify(error)),
             _ => None,
         });
-        // A replica answers the re-read, and reports its role only on the write.
+        // A replica replies the re-read, and reports its role only on the write.
         let mut errors: Vec<_> = errors.collect();
         if let Some(at) = errors.iter().position(|error| error.elsewhere) {
-            return Judged::Elsewhere(fault(link, errors.swap_remove(at).kind));
+            return Confirmation::Elsewhere(fault(link, errors.swap_remove(at).kind));
         }
         if let Some(error) = errors.into_iter().next() {
-            return Judged::Not(fault(link, error.kind));
+            return Confirmation::Failed(fault(link, error.kind));
         }
-        let [looked, written, found] = answers else { return malformed() };
-        match (reply::read(look, looked), found) {
+        let [reread_reply, written, found] = replies else { return malformed() };
+        match (reply::read(reread, reread_reply), found) {
             // The hold ended in between, and WAIT had no write to count (3).
             (Ok(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
-                Judged::Elsewhere(fault(link, self.too_few(0)))
+                Confirmation::Elsewhere(fault(link, self.too_few(0)))
             }
             (Ok(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
                 match u32::try_from(*found).unwrap_or(0) {
-                    found if found >= self.wanted => Judged::Had,
-                    found => Judged::Not(fault(link, self.too_few(found))),
+                    found if found >= self.wanted => Confirmation::Acknowledged,
+                    found => Confirmation::Failed(fault(link, self.too_few(found))),
                 }
             }
             // The server has lost the hold, or this connection leads to another server than the one that has it.
-            (Ok(Reply::Extend(Extended::NotHeld)), _) => Judged::Elsewhere(fault(link, self.too_few(0))),
-            (Ok(Reply::Refused(refused)), _) => Judged::Not(fault(link, FaultKind::Refused(refused))),
+            (Ok(Reply::Extend(Extended::NotHeld)), _) => {
+                Confirmation::Elsewhere(fault(link, self.too_few(0)))
+            }
+            (Ok(Reply::Refused(refused)), _) => {
+                Confirmation::Failed(fault(link, FaultKind::Refused(refused)))
+            }
             _ => malformed(),
         }
     }
@@ -257,13 +272,13 @@ fn fault(link: &Link, kind: FaultKind) -> Fault {
 }
 
 /// Redirect of a cluster node, which executed nothing.
-fn redirected(node: &Address, answer: &Value) -> Option<Redirect> {
-    let Value::ServerError(error) = answer else { return None };
-    goes_elsewhere(error).then(|| redirect(node, answer).unwrap_or(Redirect::Later))
+fn redirected(node: &Address, reply: &Value) -> Option<Redirect> {
+    let Value::ServerError(error) = reply else { return None };
+    goes_elsewhere(error).then(|| redirect(node, reply).unwrap_or(Redirect::Later))
 }
 
 /// Pauses before the next request, and returns the next pause. Returns the fault if there is no time left.
-async fn rest(pause: Duration, fault: Fault, deadline: Instant) -> Result<Duration, Fault> {
+async fn pause_before_retry(pause: Duration, fault: Fault, deadline: Instant) -> Result<Duration, Fault> {
     if Instant::now() + pause >= deadline {
         return Err(fault);
     }
@@ -274,40 +289,40 @@ async fn rest(pause: Duration, fault: Fault, deadline: Instant) -> Result<Durati
 /// The replies to the re-read, the write and WAIT. Loads the scripts if the server does not know them.
 async fn ask(
     link: &Link,
-    wire: &mut Wire,
+    connection: &mut LinkConnection,
     (wanted, asking): (u32, bool),
-    Question { calls, deadline, .. }: &Question<'_>,
+    Request { calls, deadline, .. }: &Request,
 ) -> Result<Vec<Value>, Lost> {
     let mut loaded = false;
     loop {
-        let mut question = Pipeline::with_capacity(7);
+        let mut pipeline = Pipeline::with_capacity(7);
         if loaded {
             for call in calls {
-                question.add_command(call.load());
+                pipeline.add_command(call.load());
             }
         }
         for call in calls {
             if asking {
-                question.add_command(cmd("ASKING"));
+                pipeline.add_command(cmd("ASKING"));
             }
-            question.add_command(call.cmd().clone());
+            pipeline.add_command(call.cmd().clone());
         }
-        question.add_command(cmd("WAIT").arg(wanted).arg(waits_ms(*deadline)).clone());
-        let answers = link.call_all(wire, &question, *deadline).await?.into_iter();
-        let answers = answers.skip(if loaded { calls.len() } else { 0 }).enumerate();
+        pipeline.add_command(cmd("WAIT").arg(wanted).arg(wait_timeout_ms(*deadline)).clone());
+        let replies = link.call_all(connection, &pipeline, *deadline).await?.into_iter();
+        let replies = replies.skip(if loaded { calls.len() } else { 0 }).enumerate();
         // The reply of a call covers that of the ASKING in front of it.
         let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * calls.len();
-        let answers: Vec<_> = answers.filter(|(at, _)| counts(*at)).map(|(_, answer)| answer).collect();
-        if loaded || !answers.iter().any(is_unknown_script) {
-            return Ok(answers);
+        let replies: Vec<_> = replies.filter(|(at, _)| counts(*at)).map(|(_, reply)| reply).collect();
+        if loaded || !replies.iter().any(is_unknown_script) {
+            return Ok(replies);
         }
         loaded = true;
     }
 }
 
 /// Timeout for WAIT: never 0, which means no timeout, and short enough for the reply to arrive in time.
-fn waits_ms(deadline: Instant) -> u64 {
+fn wait_timeout_ms(deadline: Instant) -> u64 {
     let left = deadline.saturating_duration_since(Instant::now());
-    let in_time = left.saturating_sub(LATE.min(left / 2));
+    let in_time = left.saturating_sub(WAIT_MARGIN.min(left / 2));
     u64::try_from(in_time.as_millis()).unwrap_or(u64::MAX).max(1)
 }

@@ -1,13 +1,13 @@
 //! Keys and channels of sessions in one partition of a store: one server, or one slot of a cluster.
 //!
-//! Chooses among the keys and channels of [`KeySpace`]. A script that reads a session needs its record beside the
-//! lock, so in a cluster each slot has a record of its own.
+//! Chooses among the keys and channels of [`KeySpace`]. A script can read the record of a session only in the slot of
+//! its lock, so in a cluster each slot has a record of its own.
 
 use leasehold_core::{KeySpace, Kind, LockKeys, SessionId};
 use std::borrow::Cow;
 
-/// Prefix of a channel that belongs to a slot: the scripts publish there with SPUBLISH. No name contains it.
-const OF_SLOT: char = '\n';
+/// Prefix that makes the scripts publish with SPUBLISH: the channel belongs to a slot. No name contains it.
+const SHARDED: char = '\n';
 
 /// The sessions of one partition.
 #[derive(Debug, Clone, Copy)]
@@ -43,16 +43,16 @@ impl SessionKeys<'_> {
     }
 
     /// Prefix of all mailbox channels, as passed to the scripts.
-    pub(crate) fn mailboxes(&self) -> Cow<'_, str> {
+    pub(crate) fn mailbox_prefix(&self) -> Cow<'_, str> {
         match self.slot {
             None => self.keys.mailbox_prefix().into(),
-            Some(slot) => format!("{OF_SLOT}{}", self.keys.mailbox_prefix_in(slot)).into(),
+            Some(slot) => format!("{SHARDED}{}", self.keys.mailbox_prefix_in(slot)).into(),
         }
     }
 
     /// The channel on which the release of a lock, or the leader of an election, is published; `None` for other
     /// kinds.
-    pub(crate) fn said(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
+    pub(crate) fn announcement_channel(&self, kind: Kind, keys: &LockKeys) -> Option<String> {
         match kind {
             Kind::Reentrant => Some(keys.redisson_channel()),
             Kind::Election => Some(self.keys.leader_channel(keys)),
@@ -61,10 +61,10 @@ impl SessionKeys<'_> {
     }
 
     /// Any other channel, as passed to the scripts.
-    pub(crate) fn channel(&self, channel: String) -> String {
+    pub(crate) fn script_channel(&self, channel: String) -> String {
         match self.slot {
             None => channel,
-            Some(_) => format!("{OF_SLOT}{channel}"),
+            Some(_) => format!("{SHARDED}{channel}"),
         }
     }
 }

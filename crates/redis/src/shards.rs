@@ -1,4 +1,4 @@
-//! Independent servers as [`Shards`]: connecting to them.
+//! Connects to independent servers as [`Shards`].
 
 use crate::config::RedisConfig;
 use crate::store::RedisStore;
@@ -7,10 +7,11 @@ use leasehold_store::{Fault, FaultKind, Phase, Shards, Store};
 use std::sync::Arc;
 
 impl RedisStore {
-    /// Connects to servers, each called by its [address](RedisConfig::address): all clients have to write them alike.
+    /// Connects to servers. The [address](RedisConfig::address) of a server is its name, so all clients must write the
+    /// addresses in the same way.
     ///
-    /// A server that does not answer is connected to when its locks are used, as long as another one does. Fails if none
-    /// answers, and if one will not serve us however often we ask: for a wrong password, say.
+    /// A server that does not respond is connected to when its locks are used, provided that another server responds. Fails
+    /// if no server responds, or if a server refuses the client permanently, for example because of a wrong password.
     ///
     /// ```no_run
     /// use leasehold::store::{RedisConfig, RedisStore};
@@ -21,7 +22,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     ///
-    /// Cancel safety: nothing is left behind when it is dropped.
+    /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect_shards(servers: impl IntoIterator<Item = RedisConfig>) -> Result<Shards, Fault> {
         let shard = |config: RedisConfig| (config.address().to_lowercase(), Self::lazy(config));
         let stores: Vec<_> = servers.into_iter().map(shard).collect();
@@ -30,8 +31,8 @@ impl RedisStore {
         let shards = Shards::new(shards).map_err(|error| {
             Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "redis+shard")
         })?;
-        let reached = join_all(stores.iter().map(|(_, store)| store.reach())).await;
-        let down: Vec<_> = reached.into_iter().filter_map(Result::err).collect();
+        let attempts = join_all(stores.iter().map(|(_, store)| store.first_attempt())).await;
+        let down: Vec<_> = attempts.into_iter().filter_map(Result::err).collect();
         let all_are_down = down.len() == stores.len();
         if let Some(fault) = down.iter().find(|fault| all_are_down || !fault.is_transient()) {
             return Err(fault.clone());

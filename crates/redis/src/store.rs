@@ -1,55 +1,41 @@
-//! [`RedisStore`]: sends operations and returns their outcomes.
+//! [`RedisStore`], the public handle: how it is opened, and the [`Store`] interface.
 //!
-//! 1. An operation is sent once. It is sent again, together with its script, only if the server reports that it does
-//!    not know the script, so that nothing was executed.
-//! 2. Every call ends at its own deadline, which counts from the start of the call.
-//! 3. In a cluster, each lock belongs to a slot, and the [cluster](super::cluster) module routes it. While a slot
-//!    migrates and some keys of a lock have already moved, the store executes as much of an operation as the
-//!    remaining keys allow: a holder can still renew and release.
+//! [`send`] sends operations, [`fanout`] sends them to several primaries of a cluster, [`sessions`] executes
+//! session operations, and [`diagnosis`] reads the settings and the clock of a server.
 
-use super::cluster::{self, Cluster, Node, SLOTS, Split, is_unknown_script};
+mod call_target;
+mod diagnosis;
+mod fanout;
+mod send;
+mod sessions;
+
+use super::cluster::{Cluster, SLOTS};
 use super::config::RedisConfig;
 use super::conn::borrowed::BorrowedConnection;
-use super::conn::link::{Link, Lost, Wire};
+use super::conn::link::Link;
 use super::conn::mailbox::Mailboxes;
-use super::diagnose;
-use super::error_map::judge;
+use super::location::ServerLocation;
 use super::replicas::Replicas;
-use super::script::reply::{self, Malformed};
-use super::script::{Call, goes_by_token};
 use super::session_keys::SessionKeys;
-use super::site::ServerLocation;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::BoxFuture;
 use leasehold_core::{
-    Acquire, Claim, Extend, Heartbeat, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,
-    Partition, Reply, SessionEntry, SessionId, SessionOp, SessionReply,
+    Acquire, Claim, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Partition, Reply, SessionId,
+    SessionOp, SessionReply,
 };
 use leasehold_store::{
-    Capabilities, ClockDifference, Diagnosis, Executed, Fault, FaultKind, Finding, FindingKind,
-    NotificationSink, Outcome, Phase, SessionTracking, Severity, Store, Subscription,
+    Capabilities, Diagnosis, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking,
+    Store, Subscription,
 };
-use leasehold_store::{Environment, System};
+use redis::PushInfo;
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, PushInfo, Value, cmd};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
 
-/// How many times one operation is sent at most, for a server whose scripts are flushed continually (1).
-const SENT_AT_MOST: u32 = 4;
-/// Limit of extends in one call: a server executes one call at a time, so all other requests wait for it.
-pub(crate) const EXTENDS_AT_ONCE: usize = 64;
-/// Number of session records read in one request: other requests wait while the server answers it.
-pub(crate) const RECORDS_AT_ONCE: usize = 256;
-/// Number of clock readings; the one with the shortest round trip is the most precise.
-const CLOCK_READINGS: usize = 5;
-/// Clock difference from which a finding is reported. Clocks that NTP synchronizes differ by less.
-const CLOCKS_APART: Duration = Duration::from_secs(1);
 /// Upper limit of the time of a call, so that the deadline cannot overflow.
-const FAR: Duration = Duration::from_secs(24 * 3600);
+const MAX_CALL_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Store on one Redis (6.2 or newer) or Valkey (7.2 or newer) server, or on a cluster of them.
 ///
@@ -68,30 +54,23 @@ const FAR: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone)]
 pub struct RedisStore {
     keys: KeySpace,
-    way: Arc<Way>,
+    backend: Arc<Backend>,
     /// Set if a hold counts only once replicas have acknowledged it.
     replicas: Option<Arc<Replicas>>,
 }
 
-/// Outcome of a session operation that did not succeed.
-pub(crate) type Attended = Outcome<SessionReply>;
+/// A session operation that did not succeed: never [`Outcome::Done`].
+pub(crate) type SessionOutcome = Outcome<SessionReply>;
 
 /// How the store reaches the server.
 #[derive(Debug)]
-enum Way {
+enum Backend {
     /// A connection that the store makes.
     Link(Link),
     /// A connection that the user supplied.
-    BorrowedConnection(BorrowedConnection),
+    Borrowed(BorrowedConnection),
     /// Several servers, each with some of the slots.
     Cluster(Cluster),
-}
-
-/// A connection to send on.
-pub(crate) enum Line<'a> {
-    Link(&'a Link, Wire),
-    BorrowedConnection(&'a BorrowedConnection),
-    Node(Arc<Node>, Option<Wire>),
 }
 
 impl RedisStore {
@@ -120,16 +99,16 @@ impl RedisStore {
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(config: RedisConfig) -> Result<Self, Fault> {
         let store = Self::lazy(config);
-        store.reach().await?;
+        store.first_attempt().await?;
         Ok(store)
     }
 
-    /// Waits for the end of the first attempt to connect, where it is the store that connects.
-    pub(crate) async fn reach(&self) -> Result<(), Fault> {
-        match &*self.way {
-            Way::Link(link) => link.connect().await,
-            Way::Cluster(cluster) => cluster.connect().await,
-            Way::BorrowedConnection(_) => Ok(()),
+    /// Waits until the first connection attempt ends. Returns at once on a connection of the user.
+    pub(crate) async fn first_attempt(&self) -> Result<(), Fault> {
+        match &*self.backend {
+            Backend::Link(link) => link.connect().await,
+            Backend::Cluster(cluster) => cluster.connect().await,
+            Backend::Borrowed(_) => Ok(()),
         }
     }
 
@@ -145,11 +124,11 @@ impl RedisStore {
         let keys = config.keys().clone();
         let wanted = config.wanted_replicas();
         let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
-        let way = match config.site() {
-            ServerLocation::Cluster(_) => Way::Cluster(Cluster::new(config)),
-            _ => Way::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
+        let backend = match config.location() {
+            ServerLocation::Cluster(_) => Backend::Cluster(Cluster::new(config)),
+            _ => Backend::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
         };
-        Self { keys, way: Arc::new(way), replicas }
+        Self { keys, backend: Arc::new(backend), replicas }
     }
 
     /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix.
@@ -181,470 +160,53 @@ impl RedisStore {
         pushes: Option<Receiver<PushInfo>>,
     ) -> Result<Self, KeyError> {
         let keys = KeySpace::new(prefix)?;
-        let lent =
+        let borrowed =
             BorrowedConnection::new(connection, Mailboxes::new(keys.mailbox_prefix().to_owned()), pushes);
-        Ok(Self { keys, way: Arc::new(Way::BorrowedConnection(lent)), replicas: None })
+        Ok(Self { keys, backend: Arc::new(Backend::Borrowed(borrowed)), replicas: None })
     }
 
     fn node(&self) -> &Arc<str> {
-        match &*self.way {
-            Way::Link(link) => link.node(),
-            Way::BorrowedConnection(lent) => lent.node(),
-            Way::Cluster(cluster) => cluster.name(),
+        match &*self.backend {
+            Backend::Link(link) => link.node(),
+            Backend::Borrowed(borrowed) => borrowed.node(),
+            Backend::Cluster(cluster) => cluster.name(),
         }
     }
 
     /// The cluster, if the store is on one.
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
-        match &*self.way {
-            Way::Cluster(cluster) => Some(cluster),
-            Way::Link(_) | Way::BorrowedConnection(_) => None,
+        match &*self.backend {
+            Backend::Cluster(cluster) => Some(cluster),
+            Backend::Link(_) | Backend::Borrowed(_) => None,
         }
     }
 
     /// Session keys for the slot of these lock keys.
-    fn home(&self, keys: &LockKeys) -> SessionKeys<'_> {
+    fn session_keys(&self, keys: &LockKeys) -> SessionKeys<'_> {
         SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
     }
 
     /// Session keys for a partition.
-    pub(crate) fn home_at(&self, place: Partition) -> SessionKeys<'_> {
-        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| place.as_u16() % SLOTS) }
+    pub(crate) fn session_keys_at(&self, partition: Partition) -> SessionKeys<'_> {
+        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| partition.as_u16() % SLOTS) }
     }
 
     /// Minimum uptime before the server grants locks, if it is a node of a quorum.
     fn min_uptime(&self) -> Option<Duration> {
-        match &*self.way {
-            Way::Link(link) => link.config().min_uptime(),
-            Way::BorrowedConnection(_) | Way::Cluster(_) => None,
+        match &*self.backend {
+            Backend::Link(link) => link.config().min_uptime(),
+            Backend::Borrowed(_) | Backend::Cluster(_) => None,
         }
     }
 
     pub(crate) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
         Fault::new(kind, phase, Arc::clone(self.node()))
     }
-
-    pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
-        let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
-        if let Some(refused) = op.refusal_for(lock.kind) {
-            return Err(unusable(refused.to_string()));
-        }
-        let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
-        let call = Call::new(op, lock.kind, &self.home(&keys), &keys);
-        let call = call.ok_or_else(|| unusable("this operation has no script".to_owned()))?;
-        Ok((keys, call))
-    }
-
-    /// Returns a connection to the node that serves `slot`; outside a cluster the slot is ignored.
-    async fn line(&self, slot: u16, deadline: Instant) -> Result<Line<'_>, Fault> {
-        match &*self.way {
-            Way::Link(link) => Ok(Line::Link(link, link.wire(deadline).await?)),
-            Way::BorrowedConnection(lent) => Ok(Line::BorrowedConnection(lent)),
-            Way::Cluster(cluster) => {
-                let (node, wire) = cluster.wire(slot, deadline).await?;
-                Ok(Line::Node(node, Some(wire)))
-            }
-        }
-    }
-
-    pub(crate) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
-        let (keys, call) = match self.call(lock, op) {
-            Ok(call) => call,
-            Err(fault) => return Outcome::Failed(Executed::No, fault),
-        };
-        match self.reply(keys.slot(), &call, false, Split::Tell, deadline).await {
-            Ok((value, _)) if self.cluster().is_some() && cluster::is_split(&value) => {}
-            Ok((value, line)) => return self.outcome(op, &value, &line),
-            Err(outcome) => return outcome,
-        }
-        // Some of the keys have already migrated (3).
-        let Some(lesser) = Call::lesser(op, lock.kind, &self.home(&keys), &keys) else {
-            return self.send_call(op, keys.slot(), &call, deadline).await;
-        };
-        let (value, line) = match self.reply(keys.slot(), &lesser, false, Split::Tell, deadline).await {
-            Ok(reply) => reply,
-            Err(outcome) => return outcome,
-        };
-        if !matches!(op, Op::Release(_)) && !cluster::is_split(&value) {
-            return self.outcome(op, &value, &line);
-        }
-        if !matches!(value, Value::ServerError(_)) {
-            match self.well_formed(reply::release_by_token(&value)) {
-                Ok(Some(released)) => return Outcome::Done(Reply::Release(released)),
-                Ok(None) => {}
-                Err(outcome) => return outcome,
-            }
-        }
-        self.send_call(op, keys.slot(), &call, deadline).await
-    }
-
-    async fn send_call(&self, op: &Op, slot: u16, call: &Call, deadline: Instant) -> Outcome {
-        match self.reply(slot, call, false, Split::Wait, deadline).await {
-            Ok((value, line)) => self.outcome(op, &value, &line),
-            Err(outcome) => outcome,
-        }
-    }
-
-    /// Sends a script call, and returns the server's reply and the connection it came on. Set `with_script` if the
-    /// server is known to lack the script.
-    pub(crate) async fn reply<T>(
-        &self,
-        slot: u16,
-        call: &Call,
-        mut with_script: bool,
-        split: Split,
-        deadline: Instant,
-    ) -> Result<(Value, Line<'_>), Outcome<T>> {
-        if let Way::Cluster(cluster) = &*self.way {
-            let (value, node) = cluster.reply(slot, call, with_script, split, deadline).await?;
-            return Ok((value, Line::Node(node, None)));
-        }
-        for _ in 0..SENT_AT_MOST {
-            let mut line = self.line(slot, deadline).await.map_err(refused)?;
-            if let Some(kind) = line.refusal(call) {
-                return Err(Outcome::Failed(Executed::No, self.fault(kind, Phase::Send)));
-            }
-            let value = if with_script {
-                line.send_all(&call.with_load(), deadline).await.map(last)
-            } else {
-                line.send(call, deadline).await
-            };
-            match value {
-                Ok(value) if is_unknown_script(&value) => with_script = true,
-                Ok(value) => return Ok((value, line)),
-                Err(lost) => return Err(Outcome::Failed(Executed::Unknown, self.lost(lost))),
-            }
-        }
-        let text = "its scripts are flushed all the time".to_owned();
-        Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Failed(text), Phase::Reply)))
-    }
-
-    /// Sends several operations in one pipeline. A call whose script the server does not know is sent again after the
-    /// others. That is rare: it happens after a restart or a script flush, and at the first use of a script that is
-    /// not preloaded.
-    async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
-        if let Way::Cluster(cluster) = &*self.way {
-            return self.send_all_in(cluster, ops, deadline).await;
-        }
-        let calls = self.calls(ops);
-        let mut line = match self.line(0, deadline).await {
-            Ok(line) => line,
-            Err(fault) => return all(&calls, &Outcome::Failed(Executed::No, fault)),
-        };
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for call in calls.iter().filter_map(|(_, call)| call.as_ref().ok()) {
-            pipeline.add_command(call.cmd().clone());
-        }
-        let mut values = match line.send_all(&pipeline, deadline).await {
-            Ok(values) => values.into_iter(),
-            Err(lost) => return all(&calls, &Outcome::Failed(Executed::Unknown, self.lost(lost))),
-        };
-        let line = &line;
-        let outcomes = calls.into_iter().map(|(of, call)| {
-            let answer = call.map(|call| (call, values.next()));
-            async move {
-                let ops = &ops[of];
-                match answer {
-                    Ok((call, Some(value))) if is_unknown_script(&value) => {
-                        match self.reply(0, &call, true, Split::Wait, deadline).await {
-                            Ok((value, line)) => self.outcomes(ops, &value, &line),
-                            Err(outcome) => vec![outcome; ops.len()],
-                        }
-                    }
-                    Ok((_, Some(value))) => self.outcomes(ops, &value, line),
-                    Ok((_, None)) => {
-                        let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
-                        vec![Outcome::Failed(Executed::Unknown, fault); ops.len()]
-                    }
-                    Err(fault) => vec![Outcome::Failed(Executed::No, fault); ops.len()],
-                }
-            }
-        });
-        join_all(outcomes).await.into_iter().flatten().collect()
-    }
-
-    /// Builds the calls of these operations, in order, each with the range of operations it covers. Consecutive
-    /// extends share one call.
-    fn calls(&self, ops: &[(Lock, Op)]) -> Vec<(Range<usize>, Result<Call, Fault>)> {
-        let mut calls = Vec::new();
-        let mut from = 0;
-        while let Some((lock, op)) = ops.get(from) {
-            let extends: Vec<_> =
-                ops[from..].iter().take(EXTENDS_AT_ONCE).map_while(|op| self.extend(op)).collect();
-            let call = match &extends[..] {
-                [] | [_] => self.call(lock, op).map(|(_, call)| call),
-                extends => Ok(Call::extends(extends)),
-            };
-            let to = from + extends.len().max(1);
-            calls.push((from..to, call));
-            from = to;
-        }
-        calls
-    }
-
-    /// Returns an extend that can share a call with others, with the keys of its lock.
-    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
-        match op {
-            Op::Extend(extend) if goes_by_token(lock.kind, extend) => {
-                Some((self.keys.lock(lock).ok()?, lock.kind, extend))
-            }
-            _ => None,
-        }
-    }
-
-    /// Outcomes of the operations that one call covers.
-    pub(crate) fn outcomes(&self, ops: &[(Lock, Op)], value: &Value, line: &Line<'_>) -> Vec<Outcome> {
-        match (ops, value) {
-            ([(_, op)], value) => vec![self.outcome(op, value, line)],
-            (ops, Value::Array(values)) if values.len() == ops.len() => {
-                ops.iter().zip(values).map(|((_, op), value)| self.outcome(op, value, line)).collect()
-            }
-            (ops, value) => {
-                // An error applies to all operations. Any other reply that is not a list is malformed.
-                let value = if matches!(value, Value::ServerError(_)) { value } else { &Value::Nil };
-                ops.iter().map(|(_, op)| self.outcome(op, value, line)).collect()
-            }
-        }
-    }
-
-    fn outcome(&self, op: &Op, value: &Value, line: &Line<'_>) -> Outcome {
-        if let Err(outcome) = self.no_error(value, line) {
-            return outcome;
-        }
-        self.well_formed(reply::read(op, value)).map_or_else(|outcome| outcome, Outcome::Done)
-    }
-
-    /// Converts an error reply to its outcome.
-    pub(crate) fn no_error<T>(&self, value: &Value, line: &Line<'_>) -> Result<(), Outcome<T>> {
-        let Value::ServerError(error) = value else { return Ok(()) };
-        let mut verdict = judge(error);
-        let node = match line {
-            Line::Link(link, wire) if verdict.elsewhere => {
-                link.replace(wire);
-                link.node()
-            }
-            Line::Node(node, wire) => {
-                // The slot was migrating until the deadline.
-                if matches!(error.code(), "MOVED" | "ASK") {
-                    verdict.kind = FaultKind::Busy;
-                }
-                if let (true, Some(wire)) = (verdict.elsewhere, wire) {
-                    node.link.replace(wire);
-                }
-                node.name()
-            }
-            Line::Link(..) | Line::BorrowedConnection(_) => self.node(),
-        };
-        Err(verdict.outcome(node))
-    }
-
-    pub(crate) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
-        let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
-        read.map_err(|malformed| Outcome::Failed(Executed::Unknown, fault(malformed)))
-    }
-
-    async fn take_all(
-        &self,
-        asks: &[(Lock, Acquire)],
-        deadline: Instant,
-    ) -> Result<Vec<MultiAcquired>, Outcome<Vec<MultiAcquired>>> {
-        let unusable = |error: KeyError| {
-            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
-        };
-        let asks = asks.iter().map(|(lock, ask)| Ok((self.keys.lock(lock)?, ask)));
-        let asks = asks.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
-        let slot = asks.first().map_or(0, |(keys, _)| keys.slot());
-        let call = Call::acquire_all(&asks);
-        let (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
-        self.no_error(&value, &line)?;
-        self.well_formed(reply::shares(asks.len(), &value))
-    }
-
-    async fn beat(
-        &self,
-        home: &SessionKeys<'_>,
-        beat: &Heartbeat,
-        deadline: Instant,
-    ) -> Result<SessionReply, Attended> {
-        let slot = home.slot.unwrap_or(0);
-        let call = Call::beat(beat, home);
-        let (mut value, mut line) = self.reply(slot, &call, false, Split::Tell, deadline).await?;
-        if home.slot.is_some() && cluster::is_split(&value) {
-            // The index only serves listings, so the heartbeat may skip it (3).
-            let call = Call::lesser_beat(beat, home);
-            (value, line) = self.reply(slot, &call, false, Split::Wait, deadline).await?;
-        }
-        self.no_error(&value, &line)?;
-        let beaten = self.well_formed(reply::beaten(&value))?.map_err(|refused| {
-            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
-        });
-        beaten.map(SessionReply::Heartbeat)
-    }
-
-    async fn end(
-        &self,
-        home: &SessionKeys<'_>,
-        session: SessionId,
-        deadline: Instant,
-    ) -> Result<SessionReply, Attended> {
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("DEL").arg(home.session(session));
-        pipeline.cmd("ZREM").arg(home.sessions()).arg(session.to_string());
-        if let (Way::Cluster(cluster), Some(slot)) = (&*self.way, home.slot) {
-            for (at, command) in pipeline.cmd_iter().enumerate() {
-                let (value, node) = cluster.command(slot, command, deadline).await?;
-                if at == 0 {
-                    self.no_error(&value, &Line::Node(node, None))?;
-                }
-            }
-            return Ok(SessionReply::End);
-        }
-        // The index only serves listings. If its update fails, the start of the next session repairs it.
-        self.plain(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
-    }
-
-    /// Lists the sessions: reads the index, then the records it names, in chunks. It never scans all keys of a
-    /// server. Skips keys that are not session records.
-    async fn list(&self, deadline: Instant) -> Result<SessionReply, Attended> {
-        if let Way::Cluster(cluster) = &*self.way {
-            return self.list_in(cluster, deadline).await;
-        }
-        let mut pipeline = Pipeline::with_capacity(1);
-        pipeline.add_command(cmd("ZRANGE").arg(self.keys.session_index()).arg(0).arg(-1).clone());
-        let values = self.plain(0, &pipeline, |_, _| false, deadline).await?;
-        let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
-        sessions.sort_unstable();
-        let mut entries: Vec<SessionEntry> = Vec::with_capacity(sessions.len());
-        for some in sessions.chunks(RECORDS_AT_ONCE) {
-            let mut pipeline = Pipeline::with_capacity(1 + some.len());
-            pipeline.cmd("TIME");
-            for session in some {
-                pipeline.cmd("HGETALL").arg(self.keys.session(*session));
-            }
-            let values = self.plain(0, &pipeline, |_, value| is_wrong_type(value), deadline).await?;
-            let now_ms = self.well_formed(values.first().ok_or(Malformed).and_then(reply::now_ms))?;
-            for (session, value) in some.iter().zip(&values[1..]) {
-                if !is_wrong_type(value) {
-                    entries.extend(self.well_formed(reply::session_entry(*session, now_ms, value))?);
-                }
-            }
-        }
-        Ok(SessionReply::List(entries))
-    }
-
-    /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
-    /// result is incomplete.
-    pub(crate) async fn look_over(&self, slot: u16, deadline: Instant) -> Result<Diagnosis, Attended> {
-        let mut questions = Pipeline::with_capacity(diagnose::ASKED + 1);
-        diagnose::ask(&mut questions);
-        questions.cmd("ACL").arg("WHOAMI");
-        let mut answers = self.plain(slot, &questions, |_, _| true, deadline).await?;
-        let user = answers.pop();
-        let info = diagnose::read(&answers);
-        let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
-        let mut found = Diagnosis::new(&**self.node());
-        diagnose::note(&info, self.min_uptime(), &mut found);
-        found.user = user.as_ref().and_then(|user| reply::word(user).ok());
-        (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
-        if let Some(clock) = found.clock.filter(is_apart) {
-            found.findings.push(Finding::new(FindingKind::ClockDiffers(clock), Severity::Notice));
-        }
-        Ok(found)
-    }
-
-    /// Difference between the server's clock and the local clock, and the shortest round trip seen.
-    async fn compare_clocks(
-        &self,
-        slot: u16,
-        deadline: Instant,
-    ) -> Result<(Option<ClockDifference>, Duration), Attended> {
-        let environment: &dyn Environment = match &*self.way {
-            Way::Link(link) => &**link.config().surroundings(),
-            Way::Cluster(cluster) => &**cluster.config().surroundings(),
-            Way::BorrowedConnection(_) => &System,
-        };
-        let mut question = Pipeline::with_capacity(1);
-        question.cmd("TIME");
-        let (mut clock, mut shortest) = (None, Duration::MAX);
-        for _ in 0..CLOCK_READINGS {
-            let (sent, wall) = (environment.now(), environment.system_time());
-            let values = self.plain(slot, &question, |_, _| true, deadline).await?;
-            let round_trip = environment.now().since(sent);
-            if round_trip < shortest {
-                let theirs = values.first().and_then(|value| reply::now_us(value).ok());
-                (clock, shortest) = (theirs.and_then(|us| difference(us, wall, round_trip)), round_trip);
-            }
-        }
-        Ok((clock, shortest))
-    }
-
-    /// Sends plain commands, without scripts. `forgives` gets the index of a command and its reply, and decides
-    /// whether an error is acceptable.
-    pub(crate) async fn plain(
-        &self,
-        slot: u16,
-        pipeline: &Pipeline,
-        forgives: fn(usize, &Value) -> bool,
-        deadline: Instant,
-    ) -> Result<Vec<Value>, Attended> {
-        let mut line = self.line(slot, deadline).await.map_err(refused)?;
-        let values = line
-            .send_all(pipeline, deadline)
-            .await
-            .map_err(|lost| Outcome::Failed(Executed::Unknown, self.lost(lost)))?;
-        let serious = values.iter().enumerate().filter(|(at, value)| !forgives(*at, value));
-        serious.map(|(_, value)| value).try_for_each(|value| self.no_error(value, &line))?;
-        Ok(values)
-    }
-
-    fn lost(&self, lost: Lost) -> Fault {
-        match lost {
-            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
-            Lost::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
-        }
-    }
-}
-
-impl Line<'_> {
-    /// Reason not to send this call: the server is a node of a quorum that does not grant locks yet.
-    fn refusal(&self, call: &Call) -> Option<FaultKind> {
-        match self {
-            Self::Link(_, wire) if call.takes() => wire.voting()?.refusal(),
-            // Only a link can lead to a node of a quorum, which is a single server.
-            Self::Link(..) | Self::BorrowedConnection(_) | Self::Node(..) => None,
-        }
-    }
-
-    async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
-        match self {
-            Self::Link(link, wire) => link.call(wire, call.cmd(), deadline).await,
-            Self::BorrowedConnection(lent) => lent.call(call.cmd(), deadline).await,
-            // The cluster module sends calls itself.
-            Self::Node(..) => Err(Lost::TimedOut),
-        }
-    }
-
-    async fn send_all(&mut self, pipeline: &Pipeline, deadline: Instant) -> Result<Vec<Value>, Lost> {
-        if pipeline.is_empty() {
-            return Ok(Vec::new());
-        }
-        match self {
-            Self::Link(link, wire) => link.call_all(wire, pipeline, deadline).await,
-            Self::BorrowedConnection(lent) => lent.call_all(pipeline, deadline).await,
-            Self::Node(node, Some(wire)) => node.link.call_all(wire, pipeline, deadline).await,
-            Self::Node(_, None) => Err(Lost::TimedOut),
-        }
-    }
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let node = match &*self.way {
-            Way::Link(link) => link.node(),
-            Way::BorrowedConnection(lent) => lent.node(),
-            Way::Cluster(cluster) => cluster.name(),
-        };
-        f.debug_struct("RedisStore").field("node", node).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("node", self.node()).finish_non_exhaustive()
     }
 }
 
@@ -666,26 +228,26 @@ impl Store for RedisStore {
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        requests: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
-            if asks.is_empty() || asks.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
+            if requests.is_empty() || requests.iter().any(|(lock, _)| lock.kind != Kind::Mutex) {
                 return None;
             }
-            let place = self.partition(&asks[0].0);
-            if asks.iter().any(|(lock, _)| self.partition(lock) != place) {
+            let partition = self.partition(&requests[0].0);
+            if requests.iter().any(|(lock, _)| self.partition(lock) != partition) {
                 return None;
             }
-            let taken = self.take_all(asks, deadline(within)).await;
-            Some(taken.map_or_else(|outcome| outcome, Outcome::Done))
+            let result = self.send_acquire_all(requests, deadline(within)).await;
+            Some(result.map_or_else(|outcome| outcome, Outcome::Done))
         })
     }
 
     fn capabilities(&self) -> Capabilities {
-        let notifications = match &*self.way {
-            Way::Link(_) | Way::Cluster(_) => true,
-            Way::BorrowedConnection(lent) => lent.has_messages(),
+        let notifications = match &*self.backend {
+            Backend::Link(_) | Backend::Cluster(_) => true,
+            Backend::Borrowed(borrowed) => borrowed.has_messages(),
         };
         Capabilities::default()
             .partitioned(self.cluster().is_some())
@@ -701,19 +263,19 @@ impl Store for RedisStore {
 
     fn open_mailbox(
         &self,
-        place: Partition,
+        partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let deadline = deadline(within);
-            match &*self.way {
-                Way::Link(link) => link.open_mailbox(session, post, deadline).await,
-                Way::BorrowedConnection(lent) => lent.open_mailbox(session, post, deadline).await,
-                Way::Cluster(cluster) => {
-                    let channel = (place.as_u16(), self.home_at(place).mailbox(session));
-                    cluster.subscriptions().open_mailbox(channel, session, post, deadline).await
+            match &*self.backend {
+                Backend::Link(link) => link.open_mailbox(session, sink, deadline).await,
+                Backend::Borrowed(borrowed) => borrowed.open_mailbox(session, sink, deadline).await,
+                Backend::Cluster(cluster) => {
+                    let channel = (partition.as_u16(), self.session_keys_at(partition).mailbox(session));
+                    cluster.subscriptions().open_mailbox(channel, session, sink, deadline).await
                 }
             }
         })
@@ -727,52 +289,56 @@ impl Store for RedisStore {
         Box::pin(async move {
             let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
             let keys = self.keys.lock(lock).map_err(unusable)?;
-            let said = match lock.kind {
+            let channel = match lock.kind {
                 // A release of a Mutex is published only on a node of a quorum, which has no wait queue. Elsewhere
                 // waiters get their grants in their mailboxes.
                 Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.release_channel(&keys)),
-                kind => self.home(&keys).said(kind, &keys),
+                kind => self.session_keys(&keys).announcement_channel(kind, &keys),
             };
-            let Some(channel) = said else { return Ok(None) };
+            let Some(channel) = channel else { return Ok(None) };
             let deadline = deadline(within);
-            match &*self.way {
-                Way::Link(link) => link.listen(&channel, deadline).await.map(Some),
-                Way::BorrowedConnection(lent) => lent.listen(&channel, deadline).await,
-                Way::Cluster(cluster) => {
+            match &*self.backend {
+                Backend::Link(link) => link.listen(&channel, deadline).await.map(Some),
+                Backend::Borrowed(borrowed) => borrowed.listen(&channel, deadline).await,
+                Backend::Cluster(cluster) => {
                     cluster.subscriptions().listen((keys.slot(), channel), deadline).await.map(Some)
                 }
             }
         })
     }
 
-    fn close_mailbox(&self, place: Partition, session: SessionId) {
-        match &*self.way {
-            Way::Cluster(cluster) => {
-                cluster.subscriptions().close_mailbox(&self.home_at(place).mailbox(session));
+    fn close_mailbox(&self, partition: Partition, session: SessionId) {
+        match &*self.backend {
+            Backend::Cluster(cluster) => {
+                cluster.subscriptions().close_mailbox(&self.session_keys_at(partition).mailbox(session));
             }
-            Way::Link(link) => link.close_mailbox(session),
-            Way::BorrowedConnection(lent) => lent.close_mailbox(session),
+            Backend::Link(link) => link.close_mailbox(session),
+            Backend::Borrowed(borrowed) => borrowed.close_mailbox(session),
         }
     }
 
     fn execute_session<'a>(
         &'a self,
-        place: Partition,
+        partition: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
             let deadline = deadline(within);
-            let attended = match op {
-                SessionOp::Heartbeat(beat) => self.beat(&self.home_at(place), beat, deadline).await,
-                SessionOp::End(session) => self.end(&self.home_at(place), *session, deadline).await,
+            let result = match op {
+                SessionOp::Heartbeat(heartbeat) => {
+                    self.heartbeat(&self.session_keys_at(partition), heartbeat, deadline).await
+                }
+                SessionOp::End(session) => {
+                    self.end(&self.session_keys_at(partition), *session, deadline).await
+                }
                 SessionOp::List => self.list(deadline).await,
                 _ => {
                     let text = "this version of the store does not know it".to_owned();
                     Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(text), Phase::Send)))
                 }
             };
-            attended.map_or_else(|outcome| outcome, Outcome::Done)
+            result.map_or_else(|outcome| outcome, Outcome::Done)
         })
     }
 
@@ -787,20 +353,20 @@ impl Store for RedisStore {
             let keys = self.keys.lock(lock);
             let keys =
                 keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
-            let home = self.home(&keys);
-            replicas.confirm(self.cluster(), &home, lock, &keys, claim, deadline(within)).await
+            let session_keys = self.session_keys(&keys);
+            replicas.confirm(self.cluster(), &session_keys, lock, &keys, claim, deadline(within)).await
         })
     }
 
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
-            let looked = match &*self.way {
-                Way::Cluster(cluster) => self.look_all_over(cluster, deadline(within)).await,
-                Way::Link(_) | Way::BorrowedConnection(_) => {
-                    self.look_over(0, deadline(within)).await.map(|found| vec![found])
+            let found = match &*self.backend {
+                Backend::Cluster(cluster) => self.diagnose_all(cluster, deadline(within)).await,
+                Backend::Link(_) | Backend::Borrowed(_) => {
+                    self.diagnose_node(0, deadline(within)).await.map(|found| vec![found])
                 }
             };
-            match looked {
+            match found {
                 Ok(found) => Ok(found),
                 Err(Outcome::Failed(_, fault)) => Err(fault),
                 Err(Outcome::Done(_)) => {
@@ -812,10 +378,10 @@ impl Store for RedisStore {
     }
 
     fn fork(&self) -> Arc<dyn Store> {
-        match &*self.way {
-            Way::Link(link) => Arc::new(Self::lazy(link.config().clone())),
-            Way::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
-            Way::BorrowedConnection(_) => Arc::new(self.clone()),
+        match &*self.backend {
+            Backend::Link(link) => Arc::new(Self::lazy(link.config().clone())),
+            Backend::Cluster(cluster) => Arc::new(Self::lazy(cluster.config().clone())),
+            Backend::Borrowed(_) => Arc::new(self.clone()),
         }
     }
 
@@ -824,52 +390,6 @@ impl Store for RedisStore {
     }
 }
 
-/// Difference between a clock that showed `theirs_us` and the local clock, which showed `wall` when the request was
-/// sent. The server read its clock at some time between then and the reply.
-fn difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<ClockDifference> {
-    let uncertainty = round_trip / 2;
-    let ours = wall.duration_since(SystemTime::UNIX_EPOCH).ok()? + uncertainty;
-    let ahead_us = i128::from(theirs_us) - i128::try_from(ours.as_micros()).ok()?;
-    Some(ClockDifference { ahead_us: ahead_us.try_into().ok()?, uncertainty })
-}
-
-/// Whether the difference exceeds the limit beyond measurement uncertainty.
-fn is_apart(clock: &ClockDifference) -> bool {
-    Duration::from_micros(clock.ahead_us.unsigned_abs()) > CLOCKS_APART + clock.uncertainty
-}
-
-/// The outcome of an operation that was not sent.
-pub(crate) const fn refused<T>(fault: Fault) -> Outcome<T> {
-    Outcome::Failed(Executed::No, fault)
-}
-
-/// The same outcome for all operations, but for those that have no call.
-fn all(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<Outcome> {
-    let each = calls.iter().flat_map(|(of, call)| {
-        let outcome = call
-            .as_ref()
-            .err()
-            .map_or_else(|| outcome.clone(), |fault| Outcome::Failed(Executed::No, fault.clone()));
-        vec![outcome; of.len()]
-    });
-    each.collect()
-}
-
 fn deadline(within: Duration) -> Instant {
-    Instant::now() + within.min(FAR)
-}
-
-pub(crate) fn is_wrong_type(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
-}
-
-/// The reply of the operation, which follows that of `SCRIPT LOAD`. If loading failed, for example for lack of
-/// permission, returns that error.
-fn last(values: Vec<Value>) -> Value {
-    let mut values = values.into_iter();
-    match (values.next(), values.next()) {
-        (Some(loading @ Value::ServerError(_)), Some(value)) if is_unknown_script(&value) => loading,
-        (_, Some(value)) => value,
-        (loading, None) => loading.unwrap_or_default(),
-    }
+    Instant::now() + within.min(MAX_CALL_TIME)
 }

@@ -15,20 +15,20 @@ use std::time::Duration;
 
 /// The only client user of a server, and the prefix of its locks, which is full of characters that are special in a
 /// pattern.
-const LEAST: (&str, &str) = ("locks", "app?[*]\\:");
+const MINIMAL_USER: (&str, &str) = ("locks", "app?[*]\\:");
 
 struct Redis {
-    place: Borrowed<Partition>,
+    running: Borrowed<RunningServers>,
     /// Where locks begin: no other server has this prefix.
     prefix: String,
     /// Set if clients log in as that user.
-    least: bool,
+    minimal_user: bool,
     /// Set if clients use RESP2.
     resp2: bool,
 }
 
 /// Running servers.
-struct Partition {
+struct RunningServers {
     servers: Servers,
     /// Their clock, if the suite sets it.
     clock: Option<FrozenClock>,
@@ -36,10 +36,10 @@ struct Partition {
 
 /// How clients reach a server.
 enum Servers {
-    AtItsAddress(RedisServer),
-    BySentinels(Sentinels),
+    Single(RedisServer),
+    Sentinels(Sentinels),
     Shards(Vec<RedisServer>),
-    InCluster(Arc<Cluster>),
+    Cluster(Arc<Cluster>),
 }
 
 /// A pool of servers that cases reuse, because they boot slowly: as many as cases that run concurrently. It ends with
@@ -52,10 +52,10 @@ impl<T> Pool<T> {
     }
 
     fn borrow(&self, boot: impl FnOnce() -> T) -> Borrowed<T> {
-        let mut home = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = home.upgrade().unwrap_or_default();
-        *home = Arc::downgrade(&idle);
-        drop(home);
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = shared.upgrade().unwrap_or_default();
+        *shared = Arc::downgrade(&idle);
+        drop(shared);
         let free = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         Borrowed { idle, it: Some(free.unwrap_or_else(boot)) }
     }
@@ -104,43 +104,45 @@ impl Shared {
 }
 
 impl Redis {
-    fn at(place: Borrowed<Partition>) -> Self {
+    fn at(running: Borrowed<RunningServers>) -> Self {
         static CASES: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
-        Self { place, prefix, least: false, resp2: false }
+        Self { running, prefix, minimal_user: false, resp2: false }
     }
 
     /// Servers whose clock the suite sets.
-    fn of(pool: &Pool<Partition>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
+    fn of(pool: &Pool<RunningServers>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
         Self::at(pool.borrow(|| {
             let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
             let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
-            Partition { servers, clock: Some(clock) }
+            RunningServers { servers, clock: Some(clock) }
         }))
     }
 
-    fn alone(pool: &Pool<Partition>) -> Self {
-        Self::of(pool, |settings| settings.start().map(Servers::AtItsAddress))
+    fn alone(pool: &Pool<RunningServers>) -> Self {
+        Self::of(pool, |settings| settings.start().map(Servers::Single))
     }
 
-    fn of_valkey(pool: &Pool<Partition>) -> Self {
+    fn of_valkey(pool: &Pool<RunningServers>) -> Self {
         // Between two reads of the clock it counts with the processor, so its clock cannot be set at once.
         Self::at(pool.borrow(|| {
             let server = RedisServer::builder().valkey().start().expect("a server that boots");
-            Partition { servers: Servers::AtItsAddress(server), clock: None }
+            RunningServers { servers: Servers::Single(server), clock: None }
         }))
     }
 
     /// Three primaries with a replica each.
-    fn in_cluster(pool: &Pool<Partition>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
-        Self::at(pool.borrow(|| Partition { servers: Servers::InCluster(shared.get(settings)), clock: None }))
+    fn in_cluster(pool: &Pool<RunningServers>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
+        Self::at(
+            pool.borrow(|| RunningServers { servers: Servers::Cluster(shared.get(settings)), clock: None }),
+        )
     }
 
-    fn by_sentinels(pool: &Pool<Partition>) -> Self {
-        Self::of(pool, |settings| Sentinels::with(1, &settings).map(Servers::BySentinels))
+    fn by_sentinels(pool: &Pool<RunningServers>) -> Self {
+        Self::of(pool, |settings| Sentinels::with(1, &settings).map(Servers::Sentinels))
     }
 
-    fn of_shards(pool: &Pool<Partition>) -> Self {
+    fn of_shards(pool: &Pool<RunningServers>) -> Self {
         Self::of(pool, |settings| {
             let servers = (0..3).map(|_| settings.clone().start());
             servers.collect::<io::Result<_>>().map(Servers::Shards)
@@ -148,16 +150,16 @@ impl Redis {
     }
 
     /// Messages arrive on a connection of their own.
-    fn by_resp2(pool: &Pool<Partition>) -> Self {
+    fn by_resp2(pool: &Pool<RunningServers>) -> Self {
         Self { resp2: true, ..Self::alone(pool) }
     }
 
     /// Clients have the minimal permissions that the library prints.
     async fn by_a_least_user(resp2: bool) -> Self {
-        let (user, prefix) = LEAST;
+        let (user, prefix) = MINIMAL_USER;
         // All cases have the same prefix, so each has a server of its own.
         let mut server = Self { prefix: prefix.to_owned(), resp2, ..Self::alone(&Pool::new()) };
-        server.least = true;
+        server.minimal_user = true;
         let config = server.config();
         let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
         let permissions = Permissions::of(&config).expect("a good prefix").on(version);
@@ -165,22 +167,22 @@ impl Redis {
         let rules = permissions.rules();
         let command = ["ACL", "SETUSER", user, "reset", "on", ">password"].into_iter();
         let command: Vec<_> = command.chain(rules.iter().map(String::as_str)).collect();
-        server.told(&command).ok().expect("the server takes the list");
+        server.execute(&command).ok().expect("the server takes the list");
         server
     }
 
     /// The configuration of its clients.
     fn config(&self) -> RedisConfig {
-        let url = match &self.place.servers {
-            Servers::AtItsAddress(server) => server.url(),
-            Servers::BySentinels(sentinels) => sentinels.url(),
+        let url = match &self.running.servers {
+            Servers::Single(server) => server.url(),
+            Servers::Sentinels(sentinels) => sentinels.url(),
             Servers::Shards(_) => unreachable!("it is not one server"),
-            Servers::InCluster(cluster) => cluster.url(),
+            Servers::Cluster(cluster) => cluster.url(),
         };
         let config = RedisConfig::from_url(&url).expect("a good URL");
         let config = config.prefix(&self.prefix).expect("a good prefix");
         let config = if self.resp2 { config.resp2() } else { config };
-        if self.least { config.username(LEAST.0).password("password") } else { config }
+        if self.minimal_user { config.username(MINIMAL_USER.0).password("password") } else { config }
     }
 
     /// The key of a lock.
@@ -190,7 +192,7 @@ impl Redis {
 
     /// The configurations of the servers, if there are several.
     fn shards(&self) -> Option<Vec<RedisConfig>> {
-        let Servers::Shards(shards) = &self.place.servers else { return None };
+        let Servers::Shards(shards) = &self.running.servers else { return None };
         let addresses: Vec<_> = shards.iter().map(|shard| format!("127.0.0.1:{}", shard.port())).collect();
         let url = format!("redis+shard://{}?prefix={}", addresses.join(","), self.prefix);
         Some(RedisConfig::shards_from_url(&url).expect("a good URL"))
@@ -198,8 +200,8 @@ impl Redis {
 
     /// Runs a command at the server of a lock that clients would not send.
     async fn cli(&self, lock: &Lock, command: &[&str]) {
-        let Servers::Shards(servers) = &self.place.servers else {
-            self.told(command);
+        let Servers::Shards(servers) = &self.running.servers else {
+            self.execute(command);
             return;
         };
         let shards =
@@ -208,13 +210,13 @@ impl Redis {
         servers.iter().find(at).expect("one of them").cli(command).expect("a reply");
     }
 
-    fn told(&self, command: &[&str]) -> Value {
-        let reply = match &self.place.servers {
-            Servers::AtItsAddress(server) => server.cli(command),
-            Servers::BySentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
+    fn execute(&self, command: &[&str]) -> Value {
+        let reply = match &self.running.servers {
+            Servers::Single(server) => server.cli(command),
+            Servers::Sentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
             Servers::Shards(_) => unreachable!("it is not one server"),
             // Every command that is sent to one node has a key.
-            Servers::InCluster(cluster) => cluster.cli_at(command[1], command),
+            Servers::Cluster(cluster) => cluster.cli_at(command[1], command),
         };
         reply.expect("a reply")
     }
@@ -232,7 +234,7 @@ impl StoreUnderTest for Redis {
     }
 
     fn advance(&self, by: Duration) -> Option<BoxFuture<'_, ()>> {
-        self.place.clock.as_ref()?.advance(by).expect("a clock that moves");
+        self.running.clock.as_ref()?.advance(by).expect("a clock that moves");
         Some(Box::pin(ready(())))
     }
 
@@ -348,45 +350,45 @@ impl StoreUnderTest for RedisQuorum {
 }
 
 mod redis {
-    use super::{Partition, Pool, Redis, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::alone(&POOL));
 }
 
 mod valkey {
-    use super::{Partition, Pool, Redis, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::of_valkey(&POOL));
 }
 
 mod redis_by_resp2 {
-    use super::{Partition, Pool, Redis, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::by_resp2(&POOL));
 }
 
 mod redis_by_sentinels {
-    use super::{Partition, Pool, Redis, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::by_sentinels(&POOL));
 }
 
 mod redis_by_shards {
-    use super::{Partition, Pool, Redis, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::of_shards(&POOL));
 }
 
 mod redis_cluster {
-    use super::{Partition, Pool, Redis, RedisServer, Shared, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RedisServer, RunningServers, Shared, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     static SHARED: Shared = Shared::new();
     conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder()));
 }
 
 mod valkey_cluster {
-    use super::{Partition, Pool, Redis, RedisServer, Shared, conformance};
-    static POOL: Pool<Partition> = Pool::new();
+    use super::{Pool, Redis, RedisServer, RunningServers, Shared, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
     static SHARED: Shared = Shared::new();
     conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder().valkey()));
 }
@@ -417,10 +419,10 @@ async fn row_45_a_user_with_minimal_permissions_is_denied_nothing_by_resp2() {
     // Longer than the interval of the ping on the message connection.
     tokio::time::sleep(Duration::from_secs(6)).await;
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
-    let look = Op::Inspect(Inspect { claim: None, details: false });
-    let outcome = store.execute(&lock, &look, Duration::from_secs(10)).await;
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
+    let outcome = store.execute(&lock, &inspect, Duration::from_secs(10)).await;
     assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
-    assert!(server.told(&["ACL", "LOG"]).elements().is_empty());
+    assert!(server.execute(&["ACL", "LOG"]).elements().is_empty());
 }
 
 /// The premise of the suite above: its clients are that user, and the user has no other permissions.
@@ -428,14 +430,14 @@ async fn row_45_a_user_with_minimal_permissions_is_denied_nothing_by_resp2() {
 async fn row_45_the_suite_runs_as_a_user_with_minimal_permissions() {
     let server = Redis::by_a_least_user(false).await;
     let store = server.store().await;
-    let clients = server.told(&["CLIENT", "LIST"]);
+    let clients = server.execute(&["CLIENT", "LIST"]);
     let clients = clients.text().expect("a list").lines().filter(|line| line.contains("name=leasehold"));
     let users: Vec<_> = clients.map(|line| line.contains("user=locks ")).collect();
     assert_eq!(users, [true], "one connection, and it belongs to that user");
     drop(store);
     let may = |command: &[&str]| {
-        let said = server.told(&[&["ACL", "DRYRUN", LEAST.0][..], command].concat());
-        said.text() == Some("OK")
+        let reply = server.execute(&[&["ACL", "DRYRUN", MINIMAL_USER.0][..], command].concat());
+        reply.text() == Some("OK")
     };
     let (own, beside) = ("app?[*]\\:job", "appx*:job");
     assert!(may(&["SET", own, "x"]) && may(&["GET", own]) && may(&["HGETALL", own]));
@@ -462,8 +464,8 @@ async fn row_45_the_suite_runs_as_a_user_with_minimal_permissions() {
     let config = server.config().prefix("").expect("no prefix");
     let outside = RedisStore::connect(config).await.expect("the user may log in");
     let lock = Lock::mutex(LockName::new("job").expect("a good name"));
-    let look = Op::Inspect(Inspect { claim: None, details: false });
-    let outcome = outside.execute(&lock, &look, Duration::from_secs(10)).await;
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
+    let outcome = outside.execute(&lock, &inspect, Duration::from_secs(10)).await;
     assert!(
         matches!(outcome, Outcome::Failed(Executed::No, Fault { kind: FaultKind::Forbidden, .. })),
         "{outcome:?}"

@@ -21,8 +21,8 @@ pub(super) struct BusyHandler {
 }
 
 impl BusyHandler {
-    /// Waits until a moment.
-    pub(super) fn until(deadline: Moment) -> Self {
+    /// Creates a handler that waits until `deadline`.
+    pub(super) fn new(deadline: Moment) -> Self {
         Self { until_us: Arc::new(AtomicU64::new(deadline.as_micros())) }
     }
 
@@ -39,8 +39,8 @@ impl BusyHandler {
             return false;
         }
         // Several sleeps of each length: usually the wait is for a queue of short transactions.
-        let most = (FIRST * (1 << (times / 4).clamp(0, 5))).min(LONGEST);
-        let pause = FIRST.max(most.mul_f64(rand::random::<f64>()));
+        let longest = (FIRST * (1 << (times / 4).clamp(0, 5))).min(LONGEST);
+        let pause = FIRST.max(longest.mul_f64(rand::random::<f64>()));
         std::thread::sleep(pause.min(left));
         true
     }

@@ -11,8 +11,8 @@
 //! also ends every process that could hold a lock.
 
 use super::busy::BusyHandler;
+use super::error::{StoreError, is_busy};
 use super::machine::Machine;
-use super::trouble::{Trouble, is_busy};
 use leasehold_core::model::LockState;
 use leasehold_core::{FORMAT, FencingToken, Label, SessionId};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
@@ -56,21 +56,21 @@ pub(super) fn connect(
     machine: &dyn Machine,
     busy: &BusyHandler,
     log: &Arc<AtomicI32>,
-) -> Result<Connection, Trouble> {
+) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut connection = Connection::open_with_flags(path, flags)?;
-    let mut asked = busy.clone();
-    connection.busy_handler(Some(move |times| asked.wait(times)))?;
+    let mut handler = busy.clone();
+    connection.busy_handler(Some(move |times| handler.wait(times)))?;
     is_new(&connection.transaction()?)?;
-    keep_a_log(&mut connection, busy.clone(), log.clone())?;
+    enable_wal(&mut connection, busy.clone(), log.clone())?;
     let transaction = begin(&mut connection)?;
     if is_new(&transaction)? {
         create(&transaction, machine)?;
     } else {
         let format = transaction.query_row("SELECT format FROM meta", [], |row| row.get(0))?;
         if format != i64::from(FORMAT) {
-            return Err(Trouble::Format(format));
+            return Err(StoreError::Format(format));
         }
         let boot: String = transaction.query_row("SELECT boot FROM meta", [], |row| row.get(0))?;
         if boot != machine.boot_id() {
@@ -82,11 +82,11 @@ pub(super) fn connect(
 }
 
 /// Turns on the write-ahead log, which readers and writers share, and reports its length in `log`.
-fn keep_a_log(
+fn enable_wal(
     connection: &mut Connection,
     mut busy: BusyHandler,
     log: Arc<AtomicI32>,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     // SQLite does not always call the busy handler when it changes the mode.
     let mut times = 0;
     let mode: String = loop {
@@ -96,7 +96,7 @@ fn keep_a_log(
         }
     };
     if mode != "wal" {
-        return Err(Trouble::NoSharedMemory);
+        return Err(StoreError::NoSharedMemory);
     }
     connection.execute_batch("PRAGMA synchronous = NORMAL")?;
     // Replaces SQLite's own hook, which would write the log back before the reply and the notifications are sent.
@@ -108,17 +108,17 @@ fn keep_a_log(
 }
 
 /// Whether the file is empty; fails if it belongs to another application.
-fn is_new(sql: &Transaction<'_>) -> Result<bool, Trouble> {
+fn is_new(sql: &Transaction<'_>) -> Result<bool, StoreError> {
     let application: i32 = sql.query_row("PRAGMA application_id", [], |row| row.get(0))?;
-    let things: i64 = sql.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    match (application, things) {
+    let objects: i64 = sql.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match (application, objects) {
         (APPLICATION, _) => Ok(false),
         (0, 0) => Ok(true),
-        _ => Err(Trouble::Foreign),
+        _ => Err(StoreError::Foreign),
     }
 }
 
-fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
+fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), StoreError> {
     sql.execute_batch(SCHEMA)?;
     sql.execute_batch(&format!("PRAGMA application_id = {APPLICATION}"))?;
     sql.execute(
@@ -132,7 +132,7 @@ fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
 ///
 /// The rows are read twice: the audit record of an ended hold has a time of the new clock, which must be later than
 /// all tokens.
-fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Trouble> {
+fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), StoreError> {
     let latest_us = latest_us(sql)?;
     let start_us = start_us(machine, latest_us);
     let mut rows = sql.prepare("SELECT rowid, state FROM locks")?;
@@ -158,9 +158,9 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), Troubl
 }
 
 /// The time before which all fencing tokens were granted or reserved.
-fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
-    let noted: i64 = sql.query_row("SELECT latest_us FROM meta", [], |row| row.get(0))?;
-    let mut latest_us = u64::try_from(noted).unwrap_or(0);
+fn latest_us(sql: &Transaction<'_>) -> Result<u64, StoreError> {
+    let stored: i64 = sql.query_row("SELECT latest_us FROM meta", [], |row| row.get(0))?;
+    let mut latest_us = u64::try_from(stored).unwrap_or(0);
     let mut rows = sql.prepare("SELECT state FROM locks")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
@@ -173,12 +173,13 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, Trouble> {
 
 /// Ends all holds and queue entries of a lock.
 fn end_all(state: &mut LockState, now_us: u64) {
-    // Removes what had expired by then, so that it is not recorded as taken.
+    // Removes what had expired by then, so that the audit does not list it as evicted.
     state.is_empty_at(now_us);
-    let front: Vec<SessionId> = state.holder_sessions().into_iter().chain(state.waiter_sessions()).collect();
-    let by = Label::new("a new boot").expect("a short text is a label");
-    for session in front {
-        state.evict_session(now_us, session, &by);
+    let sessions: Vec<SessionId> =
+        state.holder_sessions().into_iter().chain(state.waiter_sessions()).collect();
+    let actor = Label::new("a new boot").expect("a short text is a label");
+    for session in sessions {
+        state.evict_session(now_us, session, &actor);
     }
     // Holds without a session end as well: the clock of their leases ended with the boot.
     state.value = None;
@@ -205,7 +206,7 @@ pub(super) fn ended_ms(state: &LockState) -> i64 {
     signed(value.max(record).unwrap_or(0))
 }
 
-/// When nothing about a lock must be remembered any more.
+/// When the row of a lock can be removed.
 pub(super) fn over_ms(state: &LockState) -> i64 {
     ended_ms(state).max(state.audit.as_ref().map_or(0, |audit| signed(audit.expires_ms)))
 }

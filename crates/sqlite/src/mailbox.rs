@@ -1,11 +1,11 @@
 //! Mailboxes: a grant reaches the waiting process as a datagram, so that waiters need not poll for it.
 //!
 //! 1. A message is a hint, and may be forged or lost. Waiters poll from time to time as well.
-//! 2. Sending never blocks for longer than [`PATIENCE`]: the receiver may be stopped, with a full queue.
+//! 2. Sending never blocks for longer than [`SEND_TIMEOUT`]: the receiver may be stopped, with a full queue.
 //! 3. A receiver whose queue may have been full reports it, so that no message is lost silently.
 //! 4. Closing does not wait.
 
-use super::life::Sessions;
+use super::session_files::SessionFiles;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::NotificationSink;
 use rustix::fs::Mode;
@@ -20,48 +20,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a sender waits for space in the receiver's queue.
-const PATIENCE: Duration = Duration::from_millis(2);
+const SEND_TIMEOUT: Duration = Duration::from_millis(2);
 /// How long it sleeps between two attempts.
 const PAUSE: Duration = Duration::from_micros(250);
 /// How long a receiver pauses after an error.
-const AFTER_A_FAULT: Duration = Duration::from_secs(1);
+const PAUSE_AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Longer than any message of this store.
-const TOO_LONG: usize = 128;
+const BUFFER_LEN: usize = 128;
 
-/// The open mailbox of a session of this process, and its life file.
+/// The open mailbox of a session of this process, and the session's file.
 pub(super) struct Mailbox {
     session: SessionId,
-    sessions: Sessions,
-    ear: Arc<Ear>,
-    /// Dropped last, after its name was removed: see [`life`](super::life).
-    _life: File,
+    sessions: SessionFiles,
+    receiver: Arc<Receiver>,
+    /// Dropped last, after its name was removed: see [`session_files`](super::session_files).
+    _file: File,
 }
 
 /// State shared by the receiving thread and the mailbox.
-struct Ear {
+struct Receiver {
     session: SessionId,
     socket: UnixDatagram,
-    post: Mutex<Arc<dyn NotificationSink>>,
+    sink: Mutex<Arc<dyn NotificationSink>>,
     closed: AtomicBool,
 }
 
 impl Mailbox {
-    /// Begins the life of a session, and receives its messages.
+    /// Creates the file of a session, and receives its messages.
     pub(super) fn open(
-        sessions: &Sessions,
+        sessions: &SessionFiles,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
     ) -> io::Result<Self> {
-        let life = sessions.begin(session)?;
+        let file = sessions.create(session)?;
         let listening = bind(&sessions.socket(session)).and_then(|socket| {
             let closed = AtomicBool::new(false);
-            let ear = Arc::new(Ear { session, socket, post: Mutex::new(post), closed });
-            let heard = ear.clone();
-            std::thread::Builder::new().name("leasehold-mail".into()).spawn(move || heard.listen())?;
-            Ok(ear)
+            let receiver = Arc::new(Receiver { session, socket, sink: Mutex::new(sink), closed });
+            let receiving = receiver.clone();
+            std::thread::Builder::new().name("leasehold-mail".into()).spawn(move || receiving.run())?;
+            Ok(receiver)
         });
         match listening {
-            Ok(ear) => Ok(Self { session, sessions: sessions.clone(), ear, _life: life }),
+            Ok(receiver) => Ok(Self { session, sessions: sessions.clone(), receiver, _file: file }),
             Err(error) => {
                 sessions.remove(session);
                 Err(error)
@@ -70,80 +70,80 @@ impl Mailbox {
     }
 
     /// Delivers a message of this process.
-    pub(super) fn deliver(&self, wake: Notification) {
-        self.ear.post().deliver(wake);
+    pub(super) fn deliver(&self, notification: Notification) {
+        self.receiver.sink().deliver(notification);
     }
 
     /// Sends messages to another sink from now on, and notifies it that it may have missed some.
-    pub(super) fn redirect(&self, post: Arc<dyn NotificationSink>) {
-        let renewed = post.clone();
-        *self.ear.post.lock().unwrap_or_else(PoisonError::into_inner) = post;
-        renewed.resubscribed();
+    pub(super) fn redirect(&self, sink: Arc<dyn NotificationSink>) {
+        let new_sink = sink.clone();
+        *self.receiver.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        new_sink.resubscribed();
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
         self.sessions.remove(self.session);
-        self.ear.closed.store(true, Ordering::Release);
-        // Wakes and ends the receiving thread.
-        let _ = self.ear.socket.shutdown(Shutdown::Both);
+        self.receiver.closed.store(true, Ordering::Release);
+        // Ends the receiving thread.
+        let _ = self.receiver.socket.shutdown(Shutdown::Both);
     }
 }
 
-impl Ear {
+impl Receiver {
     /// Receives until the mailbox is closed.
-    fn listen(&self) {
-        let room = queue_length();
-        let mut message = [0; TOO_LONG];
+    fn run(&self) {
+        let queue_length = queue_length();
+        let mut message = [0; BUFFER_LEN];
         let mut in_a_row = 0_u32;
         while !self.closed.load(Ordering::Acquire) {
             // Non-blocking first: only that shows whether the queue has been empty in between.
             match self.receive(&mut message, in_a_row > 0) {
                 Ok(len) => {
                     in_a_row += 1;
-                    if let Ok(wake) = Notification::parse(self.session, &message[..len]) {
-                        self.post().deliver(wake);
+                    if let Ok(notification) = Notification::parse(self.session, &message[..len]) {
+                        self.sink().deliver(notification);
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    if in_a_row >= room {
-                        self.post().resubscribed();
+                    if in_a_row >= queue_length {
+                        self.sink().resubscribed();
                     }
                     in_a_row = 0;
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::warn!(session = %self.session, %errno, "the mailbox cannot be read");
-                    self.post().resubscribed();
-                    std::thread::sleep(AFTER_A_FAULT);
+                    self.sink().resubscribed();
+                    std::thread::sleep(PAUSE_AFTER_ERROR);
                 }
             }
         }
     }
 
-    fn post(&self) -> Arc<dyn NotificationSink> {
-        self.post.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn sink(&self) -> Arc<dyn NotificationSink> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn receive(&self, message: &mut [u8], at_once: bool) -> Result<usize, Errno> {
-        let flags = if at_once { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    fn receive(&self, message: &mut [u8], nonblocking: bool) -> Result<usize, Errno> {
+        let flags = if nonblocking { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
         rustix::net::recv(&self.socket, message, flags).map(|(len, _)| len)
     }
 }
 
 /// Sends a message to the mailbox of another process (1, 2).
-pub(super) fn send(sessions: &Sessions, wake: Notification) -> io::Result<()> {
+pub(super) fn send(sessions: &SessionFiles, notification: Notification) -> io::Result<()> {
     // One socket per message: messages that a stopped receiver has not read count against the sending socket, and
     // must not block messages to others.
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
-    let (message, to) = (wake.message(), sessions.socket(wake.to()));
+    let (message, to) = (notification.message(), sessions.socket(notification.to()));
     let mut waited = Duration::ZERO;
     loop {
         match socket.send_to(message.as_bytes(), &to) {
             Ok(_) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < PATIENCE => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && waited < SEND_TIMEOUT => {
                 std::thread::sleep(PAUSE);
                 waited += PAUSE;
             }
@@ -177,51 +177,51 @@ mod tests {
     use std::sync::mpsc;
 
     #[derive(Debug, PartialEq, Eq)]
-    enum Post {
+    enum Received {
         Notification(Notification),
-        Renewed,
+        Resubscribed,
     }
 
-    struct TestBox(mpsc::Sender<Post>, Option<Mutex<mpsc::Receiver<()>>>);
+    struct TestSink(mpsc::Sender<Received>, Option<Mutex<mpsc::Receiver<()>>>);
 
-    impl NotificationSink for TestBox {
-        fn deliver(&self, wake: Notification) {
+    impl NotificationSink for TestSink {
+        fn deliver(&self, notification: Notification) {
             if let Some(gate) = &self.1 {
                 let _ = gate.lock().expect("one thread").recv();
             }
-            let _ = self.0.send(Post::Notification(wake));
+            let _ = self.0.send(Received::Notification(notification));
         }
 
         fn resubscribed(&self) {
-            let _ = self.0.send(Post::Renewed);
+            let _ = self.0.send(Received::Resubscribed);
         }
     }
 
-    fn wake(to: SessionId, n: u64) -> Notification {
+    fn notification(to: SessionId, n: u64) -> Notification {
         Notification::Grant { to, nonce: Nonce::new(1, n), fence: FencingToken::new(n) }
     }
 
-    fn sessions() -> (tempfile::TempDir, Sessions) {
+    fn sessions() -> (tempfile::TempDir, SessionFiles) {
         let dir = tempfile::tempdir().expect("a directory");
         let fd = OwnedFd::from(File::open(dir.path()).expect("just made"));
-        (dir, Sessions::new(fd))
+        (dir, SessionFiles::new(fd))
     }
 
     #[test]
     fn a_message_arrives_and_a_closed_mailbox_leaves_nothing() {
         let (dir, sessions) = sessions();
         let session = SessionId::from_random([1; 12]);
-        let (posted, posts) = mpsc::channel();
-        let mailbox = Mailbox::open(&sessions, session, Arc::new(TestBox(posted, None))).expect("fresh");
+        let (sender, received) = mpsc::channel();
+        let mailbox = Mailbox::open(&sessions, session, Arc::new(TestSink(sender, None))).expect("fresh");
         let socket = dir.path().join(format!("{session}.sock"));
         assert_eq!(socket.metadata().expect("bound").permissions().mode() & 0o777, 0o600);
         let forged = UnixDatagram::unbound().expect("a socket");
         forged.send_to(b"grant me everything", &socket).expect("the mailbox is open");
-        send(&sessions, wake(session, 7)).expect("the mailbox is open");
-        assert_eq!(posts.recv(), Ok(Post::Notification(wake(session, 7))));
+        send(&sessions, notification(session, 7)).expect("the mailbox is open");
+        assert_eq!(received.recv(), Ok(Received::Notification(notification(session, 7))));
         drop(mailbox);
-        assert_eq!(posts.recv(), Err(mpsc::RecvError), "the thread has ended and dropped the sink");
-        assert!(send(&sessions, wake(session, 8)).is_err());
+        assert_eq!(received.recv(), Err(mpsc::RecvError), "the thread has ended and dropped the sink");
+        assert!(send(&sessions, notification(session, 8)).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 
@@ -229,19 +229,19 @@ mod tests {
     fn a_queue_that_may_have_been_full_is_reported() {
         let (_dir, sessions) = sessions();
         let session = SessionId::from_random([1; 12]);
-        let ((posted, posts), (open, gate)) = (mpsc::channel(), mpsc::channel());
-        let postbox = TestBox(posted, Some(Mutex::new(gate)));
-        let _mailbox = Mailbox::open(&sessions, session, Arc::new(postbox)).expect("fresh");
+        let ((sender, received), (open, gate)) = (mpsc::channel(), mpsc::channel());
+        let sink = TestSink(sender, Some(Mutex::new(gate)));
+        let _mailbox = Mailbox::open(&sessions, session, Arc::new(sink)).expect("fresh");
         let mut sent = 0;
-        while send(&sessions, wake(session, sent)).is_ok() {
+        while send(&sessions, notification(session, sent)).is_ok() {
             sent += 1;
         }
         assert!(sent >= u64::from(queue_length()), "{sent}");
         for _ in 0..sent {
             open.send(()).expect("it waits");
         }
-        let received: Vec<_> = (0..sent).map(|_| posts.recv().expect("it was sent")).collect();
-        assert!(received.iter().all(|post| matches!(post, Post::Notification(_))));
-        assert_eq!(posts.recv(), Ok(Post::Renewed), "the last one was lost");
+        let messages: Vec<_> = (0..sent).map(|_| received.recv().expect("it was sent")).collect();
+        assert!(messages.iter().all(|message| matches!(message, Received::Notification(_))));
+        assert_eq!(received.recv(), Ok(Received::Resubscribed), "the last one was lost");
     }
 }

@@ -1,9 +1,9 @@
 //! The handle of a SQLite store: it sends jobs to the store's thread and waits for their results.
 
-use super::ledger::Ledger;
+use super::database::Database;
+use super::location::StoreLocation;
 use super::machine::{Machine, ThisMachine};
-use super::site::Site;
-use super::worker::{Job, Ticket, Worker};
+use super::worker::{Job, StartFlag, Worker};
 use futures_util::future::BoxFuture;
 use leasehold_core::{
     Acquire, KeyError, Lock, Moment, MultiAcquired, Op, Partition, SessionId, SessionOp, SessionReply,
@@ -84,7 +84,7 @@ impl SqliteStore {
         Self::open_on(Box::new(machine), path).await
     }
 
-    /// Opens the store as on another machine.
+    /// Opens the store with the boot id and the clock of `machine`.
     pub(super) async fn open_on(machine: Box<dyn Machine>, path: &Path) -> Result<Self, Fault> {
         let (path, node): (_, Arc<str>) = (path.to_owned(), path.display().to_string().into());
         let (jobs, received) = mpsc::channel();
@@ -92,11 +92,12 @@ impl SqliteStore {
         let at = path.clone();
         let work = move || {
             let deadline = boottime() + OPEN_WITHIN;
-            let ledger = Site::prepare(&at).and_then(|site| Ledger::open(site, machine, deadline));
-            match ledger {
-                Ok(ledger) => {
+            let database =
+                StoreLocation::prepare(&at).and_then(|location| Database::open(location, machine, deadline));
+            match database {
+                Ok(database) => {
                     if opened.send(Ok(())).is_ok() {
-                        Worker::new(ledger).run(&received);
+                        Worker::new(database).run(&received);
                     }
                 }
                 // The caller may be gone.
@@ -122,36 +123,36 @@ impl SqliteStore {
     async fn run<T>(
         &self,
         within: Duration,
-        job: impl FnOnce(Moment, Ticket, oneshot::Sender<Outcome<T>>) -> Job,
+        job: impl FnOnce(Moment, StartFlag, oneshot::Sender<Outcome<T>>) -> Job,
     ) -> Outcome<T> {
         let (reply, outcome) = oneshot::channel();
-        let ticket = GivenUp(Ticket::default());
+        let start = CancelOnDrop(StartFlag::default());
         let deadline = boottime() + within.saturating_sub(MARGIN.min(within / 4));
-        if self.jobs.send(job(deadline, ticket.0.clone(), reply)).is_err() {
+        if self.jobs.send(job(deadline, start.0.clone(), reply)).is_err() {
             return Outcome::Failed(Executed::No, self.gone(Phase::Send));
         }
-        match in_time(within, outcome).await {
+        match timeout_if_possible(within, outcome).await {
             Some(Ok(outcome)) => outcome,
-            Some(Err(_)) if ticket.0.take() => Outcome::Failed(Executed::No, self.gone(Phase::Send)),
+            Some(Err(_)) if start.0.take() => Outcome::Failed(Executed::No, self.gone(Phase::Send)),
             Some(Err(_)) => Outcome::Failed(Executed::Unknown, self.gone(Phase::Reply)),
-            None if ticket.0.take() => {
+            None if start.0.take() => {
                 Outcome::Failed(Executed::No, self.fault(Phase::Send, FaultKind::TimedOut))
             }
             None => Outcome::Failed(Executed::Unknown, self.fault(Phase::Reply, FaultKind::TimedOut)),
         }
     }
 
-    async fn open_mail(
+    async fn request_mailbox(
         &self,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> Result<(), Fault> {
         let (reply, outcome) = oneshot::channel();
-        let ticket = GivenUp(Ticket::default());
-        let job = Job::Open { session, post, ticket: ticket.0.clone(), reply };
+        let start = CancelOnDrop(StartFlag::default());
+        let job = Job::Open { session, sink, start: start.0.clone(), reply };
         self.jobs.send(job).map_err(|_| self.gone(Phase::Connect))?;
-        match in_time(within, outcome).await {
+        match timeout_if_possible(within, outcome).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(_)) => Err(self.gone(Phase::Connect)),
             None => Err(self.fault(Phase::Connect, FaultKind::TimedOut)),
@@ -162,23 +163,23 @@ impl SqliteStore {
         Fault::new(kind, phase, self.node.clone())
     }
 
-    /// The thread is gone, as after a fork.
+    /// The fault of a store whose thread has ended, for example after a fork.
     fn gone(&self, phase: Phase) -> Fault {
         self.fault(phase, FaultKind::Failed("the store's thread has ended: open the store again".into()))
     }
 }
 
 /// Withdraws a job when its caller is dropped, unless it has begun.
-struct GivenUp(Ticket);
+struct CancelOnDrop(StartFlag);
 
-impl Drop for GivenUp {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.take();
     }
 }
 
 /// Waits for at most `within` if there are timers. Elsewhere the thread's own deadline applies.
-async fn in_time<T>(within: Duration, future: impl Future<Output = T>) -> Option<T> {
+async fn timeout_if_possible<T>(within: Duration, future: impl Future<Output = T>) -> Option<T> {
     if tokio::runtime::Handle::try_current().is_ok() {
         tokio::time::timeout(within, future).await.ok()
     } else {
@@ -199,22 +200,22 @@ impl fmt::Debug for SqliteStore {
 impl Store for SqliteStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         let (lock, op) = (lock.clone(), op.clone());
-        Box::pin(self.run(within, move |deadline, ticket, reply| Job::Execute {
+        Box::pin(self.run(within, move |deadline, start, reply| Job::Execute {
             lock,
             op,
             deadline,
-            ticket,
+            start,
             reply,
         }))
     }
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        requests: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
-        let asks = asks.to_vec();
-        let job = move |deadline, ticket, reply| Job::TakeAll { asks, deadline, ticket, reply };
+        let requests = requests.to_vec();
+        let job = move |deadline, start, reply| Job::AcquireAll { requests, deadline, start, reply };
         Box::pin(async move { Some(self.run(within, job).await) })
     }
 
@@ -222,32 +223,37 @@ impl Store for SqliteStore {
         Capabilities::default().sessions(SessionTracking::ByStore)
     }
 
-    /// Begins the life of the session too: from now on, its holds end when the process ends.
+    /// Also creates the session's file: from now on, its holds end when the process ends.
     fn open_mailbox(
         &self,
-        _place: Partition,
+        _partition: Partition,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        Box::pin(self.open_mail(session, post, within))
+        Box::pin(self.request_mailbox(session, sink, within))
     }
 
-    /// Ends the session's life in order: what it still holds ends by its lease.
-    fn close_mailbox(&self, _place: Partition, session: SessionId) {
+    /// Also removes the session's file: what the session still holds ends by its lease.
+    fn close_mailbox(&self, _partition: Partition, session: SessionId) {
         // Without its thread the store has no mailboxes.
         let _ = self.jobs.send(Job::Close(session));
     }
 
-    /// A session whose mailbox is open is alive, whatever its beats; one without is dead, or has ended.
+    /// A session is alive while its mailbox is open, whether or not it sends heartbeats.
     fn execute_session<'a>(
         &'a self,
-        _place: Partition,
+        _partition: Partition,
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         let op = op.clone();
-        Box::pin(self.run(within, move |deadline, ticket, reply| Job::Attend { op, deadline, ticket, reply }))
+        Box::pin(self.run(within, move |deadline, start, reply| Job::ExecuteSession {
+            op,
+            deadline,
+            start,
+            reply,
+        }))
     }
 
     fn fork(&self) -> Arc<dyn Store> {

@@ -1,8 +1,8 @@
-//! The store on machines that tests can reboot, against the model and its own guarantees.
+//! The store against the model, and its guarantees on machines that tests can reboot.
 
 use super::SqliteStore;
-use super::life::Sessions;
 use super::machine::Machine;
+use super::session_files::SessionFiles;
 use leasehold_core::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Enqueue, Evict, Evicted, Extend, Extended, FencingToken,
     ForceRelease, ForceReleased, Heartbeat, HeartbeatReply, HoldId, HoldStatus, Inspect, Inspection, Label,
@@ -45,12 +45,12 @@ impl Machine for TestMachine {
 }
 
 /// A directory, and the clock of its machine's current boot.
-struct World {
+struct TestHost {
     dir: tempfile::TempDir,
     clock: Arc<AtomicU64>,
 }
 
-impl World {
+impl TestHost {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().expect("a directory"), clock: Arc::new(AtomicU64::new(SECOND_US)) }
     }
@@ -64,16 +64,16 @@ impl World {
         SqliteStore::open_on(Box::new(machine), &self.path()).await.expect("it opens")
     }
 
-    fn pass(&self, us: u64) {
+    fn advance(&self, us: u64) {
         self.clock.fetch_add(us, Ordering::Relaxed);
     }
 
-    fn sessions(&self) -> Sessions {
+    fn sessions(&self) -> SessionFiles {
         let dir = File::open(self.dir.path().join("locks.db-sessions")).expect("the store made it");
-        Sessions::new(OwnedFd::from(dir))
+        SessionFiles::new(OwnedFd::from(dir))
     }
 
-    fn ask_file<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
+    fn query<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
         let connection = rusqlite::Connection::open(self.path()).expect("a database");
         connection.query_row(sql, [], |row| row.get(0)).expect("a value")
     }
@@ -147,11 +147,11 @@ async fn inspect(store: &dyn Store, lock: &Lock) -> Inspection {
 
 /// The holds that were taken, latest first: how, from which client, and by which one.
 async fn audit(store: &dyn Store, lock: &Lock) -> Vec<(Ended, String, String)> {
-    let told = |entry: AuditEntry| {
+    let summary = |entry: AuditEntry| {
         let whose = entry.holder.map_or_else(String::new, |label| label.to_string());
         (entry.ended, whose, entry.actor.to_string())
     };
-    inspect(store, lock).await.audit.into_iter().map(told).collect()
+    inspect(store, lock).await.audit.into_iter().map(summary).collect()
 }
 
 async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
@@ -163,10 +163,10 @@ async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
 
 async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
     let begin = Some(format!("about {of}"));
-    let beat =
+    let heartbeat =
         Heartbeat { session: session(of), alive_ms: 10_000, begin, acquired: vec![], released: vec![] };
-    match execute_session(store, SessionOp::Heartbeat(beat)).await {
-        SessionReply::Heartbeat(beaten) => beaten,
+    match execute_session(store, SessionOp::Heartbeat(heartbeat)).await {
+        SessionReply::Heartbeat(reply) => reply,
         other => panic!("{other:?}"),
     }
 }
@@ -188,8 +188,8 @@ fn entry(of: u8, alive: bool, about: &str, held: &[&str]) -> SessionEntry {
 
 #[tokio::test]
 async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     for (finder, op) in [
         ("test 2", Op::Acquire(acquire(2, 1, false))),
         ("the watch", evict(1)),
@@ -199,10 +199,10 @@ async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
         let lock = lock(finder);
         // A session is used once.
         let of = 10 + u8::try_from(finder.len()).expect("a short text");
-        let life = world.sessions().begin(session(of)).expect("a fresh session");
+        let file = host.sessions().create(session(of)).expect("a fresh session");
         let fence = granted(&store, &lock, of, 1).await;
         ask(&store, &lock, acquire(4, 1, true)).await;
-        drop(life);
+        drop(file);
         let op = if let Op::Evict(_) = op { evict(of) } else { op };
         let reply = done(&store, &lock, op).await;
         if let Reply::Evict(evicted) = reply {
@@ -224,9 +224,9 @@ async fn what_is_taken_from_the_dead_is_recorded_with_its_finder() {
 
 #[tokio::test]
 async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
-    let lives = [1, 2, 3].map(|n| world.sessions().begin(session(n)).expect("a fresh session"));
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    let files = [1, 2, 3].map(|n| host.sessions().create(session(n)).expect("a fresh session"));
     granted(&store, &lock("a"), 1, 1).await;
     for n in [2, 3] {
         ask(&store, &lock("a"), acquire(n, 1, true)).await;
@@ -238,7 +238,7 @@ async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
             "also a session without a file"
         );
     }
-    let [holder, first, _live] = lives;
+    let [holder, first, _live] = files;
     drop((holder, first));
     assert!(matches!(
         done(&store, &lock("a"), evict(1)).await,
@@ -253,17 +253,17 @@ async fn an_evict_takes_from_the_dead_alone_and_grants_to_the_living() {
 
 #[tokio::test]
 async fn a_predecessor_is_alive_by_its_file_or_loses_its_queue_entry() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     granted(&store, &lock("a"), 1, 1).await;
-    let life = world.sessions().begin(session(2)).expect("a fresh session");
+    let file = host.sessions().create(session(2)).expect("a fresh session");
     ask(&store, &lock("a"), acquire(2, 1, true)).await;
     let look = Acquire { predecessor: Some(session(2)), ..acquire(3, 1, true) };
     let Acquired::Taken { predecessor, .. } = ask(&store, &lock("a"), look.clone()).await else {
         panic!("taken")
     };
     assert_eq!(predecessor, Some(Predecessor { session: session(2), alive_ms: Some(u64::MAX) }));
-    drop(life);
+    drop(file);
     let Acquired::Taken { predecessor, position, .. } = ask(&store, &lock("a"), look).await else {
         panic!("taken")
     };
@@ -272,11 +272,11 @@ async fn a_predecessor_is_alive_by_its_file_or_loses_its_queue_entry() {
 
 #[tokio::test]
 async fn a_detached_hold_outlives_its_process() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
-    let life = world.sessions().begin(session(1)).expect("a fresh session");
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    let file = host.sessions().create(session(1)).expect("a fresh session");
     ask(&store, &lock("a"), Acquire { liveness: Liveness::Lease, ..acquire(1, 1, false) }).await;
-    drop(life);
+    drop(file);
     let look = Acquire { predecessor: Some(session(1)), ..acquire(2, 1, true) };
     let Acquired::Taken { predecessor, holder, .. } = ask(&store, &lock("a"), look).await else {
         panic!("taken")
@@ -291,46 +291,46 @@ async fn a_detached_hold_outlives_its_process() {
         Some(label("test 1"))
     );
     assert_eq!(listed(&store).await, [entry(1, false, "", &["a"]), entry(2, false, "", &[])]);
-    world.pass(4 * SECOND_US);
+    host.advance(4 * SECOND_US);
     granted(&store, &lock("a"), 2, 1).await;
     assert_eq!(audit(&store, &lock("a")).await, []);
 }
 
 #[tokio::test]
 async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
     let free =
         Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label("the watch") });
     assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::Released));
     let expected = [(Ended::ForceReleased, "test 1".to_owned(), "the watch".to_owned())];
     for _ in 0..6 {
-        world.pass(24 * HOUR_US);
+        host.advance(24 * HOUR_US);
         for n in 0..64 {
             granted(&store, &lock(&format!("b/{n}")), 2, 1).await;
         }
         assert_eq!(audit(&store, &lock("a")).await, expected);
     }
     drop(store);
-    world.clock.store(7, Ordering::Relaxed);
-    let store = world.open("boot-2", 0).await;
+    host.clock.store(7, Ordering::Relaxed);
+    let store = host.open("boot-2", 0).await;
     assert_eq!(audit(&store, &lock("a")).await, expected, "a reboot does not forget it");
     let later = granted(&store, &lock("a"), 3, 1).await;
     assert!(later > fence, "nor does it forget the tokens: {later} after {fence}");
     done(&store, &lock("a"), release(3, 1)).await;
-    world.pass(8 * 24 * HOUR_US);
+    host.advance(8 * 24 * HOUR_US);
     for n in 0..64 {
         granted(&store, &lock("c"), 4, n).await;
         done(&store, &lock("c"), release(4, n)).await;
     }
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM locks WHERE name = 'a'"), 0);
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM locks WHERE name = 'a'"), 0);
 }
 
 #[tokio::test]
 async fn a_reboot_is_written_down_with_its_time() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     granted(&store, &lock("held"), 1, 1).await;
     granted(&store, &lock("expired"), 2, 1).await;
     done(
@@ -340,7 +340,7 @@ async fn a_reboot_is_written_down_with_its_time() {
     )
     .await;
     drop(store);
-    let store = world.open("boot-2", WALL_US + HOUR_US / 2).await;
+    let store = host.open("boot-2", WALL_US + HOUR_US / 2).await;
     let audit_of_held = inspect(&store, &lock("held")).await.audit;
     assert_eq!(audit_of_held.len(), 1);
     assert_eq!(audit_of_held[0].at_ms, (WALL_US + HOUR_US / 2) / 1000);
@@ -350,20 +350,17 @@ async fn a_reboot_is_written_down_with_its_time() {
 
 #[tokio::test]
 async fn the_list_contains_sessions_that_live_or_have_something() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     assert_eq!(store.capabilities().sessions, SessionTracking::ByStore);
-    assert_eq!(begin(&store, 1).await, HeartbeatReply::Lapsed, "its life has not begun");
+    assert_eq!(begin(&store, 1).await, HeartbeatReply::Lapsed, "it has no file yet");
     assert_eq!(listed(&store).await, []);
-    let posts = Arc::new(Posts::default());
+    let sink = Arc::new(RecordingSink::default());
     for n in [1, 2] {
-        store
-            .open_mailbox(Partition::ONLY, session(n), posts.clone(), WITHIN)
-            .await
-            .expect("a fresh session");
+        store.open_mailbox(Partition::ONLY, session(n), sink.clone(), WITHIN).await.expect("a fresh session");
         assert_eq!(begin(&store, n).await, HeartbeatReply::Alive);
     }
-    let theirs = world.sessions().begin(session(3)).expect("a fresh session");
+    let theirs = host.sessions().create(session(3)).expect("a fresh session");
     assert_eq!(begin(&store, 3).await, HeartbeatReply::Alive, "another process");
     for name in ["b", "a"] {
         granted(&store, &lock(name), 1, 1).await;
@@ -389,57 +386,54 @@ async fn the_list_contains_sessions_that_live_or_have_something() {
 
 #[tokio::test]
 async fn a_session_that_ends_leaves_no_row_behind() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     let rows = "SELECT count(*) FROM sessions";
-    let posts = Arc::new(Posts::default());
+    let sink = Arc::new(RecordingSink::default());
     for n in 1..=4 {
-        store
-            .open_mailbox(Partition::ONLY, session(n), posts.clone(), WITHIN)
-            .await
-            .expect("a fresh session");
+        store.open_mailbox(Partition::ONLY, session(n), sink.clone(), WITHIN).await.expect("a fresh session");
         begin(&store, n).await;
     }
     // In order; with its file cleaned up by hand; and killed.
     store.close_mailbox(Partition::ONLY, session(1));
     assert_eq!(begin(&store, 1).await, HeartbeatReply::Lapsed, "a session does not come back");
-    assert_eq!(world.ask_file::<i64>(rows), 3);
-    let cleaned = world.sessions().begin(session(5)).expect("a fresh session");
-    let killed = world.sessions().begin(session(6)).expect("a fresh session");
+    assert_eq!(host.query::<i64>(rows), 3);
+    let cleaned = host.sessions().create(session(5)).expect("a fresh session");
+    let killed = host.sessions().create(session(6)).expect("a fresh session");
     for n in [5, 6] {
         begin(&store, n).await;
     }
-    world.sessions().remove(session(5));
+    host.sessions().remove(session(5));
     drop((cleaned, killed));
     granted(&store, &lock("a"), 7, 1).await;
     for n in 0..1100_u32 {
         done(&store, &lock("b"), Op::Inspect(Inspect { claim: None, details: n % 2 == 0 })).await;
     }
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM sessions WHERE about = 'about 5'"), 0);
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM dead"), 1);
-    world.pass(2 * HOUR_US);
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM sessions WHERE about = 'about 5'"), 0);
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM dead"), 1);
+    host.advance(2 * HOUR_US);
     for n in 0..64 {
         granted(&store, &lock("b"), 8, n).await;
         done(&store, &lock("b"), release(8, n)).await;
     }
-    assert_eq!(world.ask_file::<i64>(rows), 3, "the dead session's row was removed with its record");
+    assert_eq!(host.query::<i64>(rows), 3, "the dead session's row was removed with its record");
     drop(store);
-    let store = world.open("boot-2", WALL_US).await;
-    assert_eq!(world.ask_file::<i64>(rows), 0, "no session outlives a boot");
-    store.open_mailbox(Partition::ONLY, session(9), posts, WITHIN).await.expect("a fresh session");
+    let store = host.open("boot-2", WALL_US).await;
+    assert_eq!(host.query::<i64>(rows), 0, "no session outlives a boot");
+    store.open_mailbox(Partition::ONLY, session(9), sink, WITHIN).await.expect("a fresh session");
     begin(&store, 9).await;
-    let closed = world.sessions();
+    let closed = host.sessions();
     drop(store);
-    while closed.ask(session(9)) != super::life::Sign::Absent {
+    while closed.state(session(9)) != super::session_files::SessionState::Absent {
         tokio::task::yield_now().await;
     }
-    assert_eq!(world.ask_file::<i64>(rows), 0, "the last handle was dropped");
+    assert_eq!(host.query::<i64>(rows), 0, "the last handle was dropped");
 }
 
 #[tokio::test]
 async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back() {
-    let world = World::new();
-    let first = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let first = host.open("boot-1", WALL_US).await;
     let fence = granted(&first, &lock("a"), 1, 1).await;
     assert_eq!(fence.as_u64(), WALL_US, "tokens look like the wall clock's microseconds");
     assert!(matches!(
@@ -448,8 +442,8 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
     ));
     drop(first);
     for (boot, wall_us) in [("boot-2", 0), ("boot-3", WALL_US / 2), ("boot-4", WALL_US + HOUR_US)] {
-        world.clock.store(7, Ordering::Relaxed);
-        let store = world.open(boot, wall_us).await;
+        host.clock.store(7, Ordering::Relaxed);
+        let store = host.open(boot, wall_us).await;
         let Reply::Inspect(seen) =
             done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, details: false })).await
         else {
@@ -457,7 +451,7 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
         };
         assert_eq!((seen.holder, seen.waiters), (None, 0), "{boot}");
     }
-    let store = world.open("boot-4", 5).await;
+    let store = host.open("boot-4", 5).await;
     let asked = Op::Inspect(Inspect { claim: Some(claim(1, 1)), details: false });
     let Reply::Inspect(seen) = done(&store, &lock("a"), asked).await else { panic!("not an inspection") };
     assert_eq!(seen.hold_status, Some(HoldStatus::Ended(Ended::Evicted)));
@@ -468,13 +462,13 @@ async fn a_reboot_ends_all_holds_and_tokens_grow_though_the_wall_clock_fell_back
 /// Tokens reserved for a hold may be hours later than the one that it was granted.
 #[tokio::test]
 async fn a_new_boot_is_later_than_what_was_reserved_before() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
     let extend =
         |lease_ms, reserve| Op::Extend(Extend { claim: claim(1, 1), lease_ms, keep_record: true, reserve });
     done(&store, &lock("a"), extend(7_200_000, None)).await;
-    world.pass(HOUR_US);
+    host.advance(HOUR_US);
     let reply = done(
         &store,
         &lock("a"),
@@ -485,8 +479,8 @@ async fn a_new_boot_is_later_than_what_was_reserved_before() {
     let last = std::iter::from_fn(|| block.pop_first()).last().expect("a block has one token at least");
     assert!(last.as_u64() >= fence.as_u64() + HOUR_US);
     drop(store);
-    world.clock.store(7, Ordering::Relaxed);
-    let store = world.open("boot-2", 0).await;
+    host.clock.store(7, Ordering::Relaxed);
+    let store = host.open("boot-2", 0).await;
     let audit = inspect(&store, &lock("a")).await.audit;
     assert!(audit[0].at_ms >= last.as_u64() / 1000, "{audit:?}");
     assert!(granted(&store, &lock("a"), 2, 1).await > last);
@@ -494,44 +488,44 @@ async fn a_new_boot_is_later_than_what_was_reserved_before() {
 
 #[tokio::test]
 async fn tokens_of_forgotten_locks_grow_over_a_reboot_too() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
-    world.pass(2 * HOUR_US);
+    host.advance(2 * HOUR_US);
     done(&store, &lock("a"), Op::Inspect(Inspect { claim: None, details: false })).await;
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM locks"), 0, "nothing is left to remember");
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM locks"), 0, "nothing is left to remember");
     drop(store);
-    let store = world.open("boot-2", 0).await;
+    let store = host.open("boot-2", 0).await;
     assert!(granted(&store, &lock("a"), 1, 2).await > fence);
 }
 
 #[tokio::test]
 async fn tokens_of_locks_of_which_only_the_audit_is_left_grow_over_a_reboot_too() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
     let free =
         Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label("the watch") });
     done(&store, &lock("a"), free).await;
-    world.pass(2 * HOUR_US);
+    host.advance(2 * HOUR_US);
     let later = granted(&store, &lock("a"), 2, 1).await;
     let free =
         Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(later), actor: label("the watch") });
     done(&store, &lock("a"), free).await;
-    world.pass(2 * HOUR_US);
+    host.advance(2 * HOUR_US);
     assert_eq!(inspect(&store, &lock("a")).await.audit.len(), 2);
     drop(store);
-    world.clock.store(7, Ordering::Relaxed);
-    let store = world.open("boot-2", 0).await;
+    host.clock.store(7, Ordering::Relaxed);
+    let store = host.open("boot-2", 0).await;
     assert!(granted(&store, &lock("a"), 3, 2).await > later);
 }
 
 #[tokio::test]
 async fn a_store_that_has_gone_to_another_boot_is_refused() {
-    let world = World::new();
-    let ours = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let ours = host.open("boot-1", WALL_US).await;
     granted(&ours, &lock("a"), 1, 1).await;
-    let theirs = world.open("boot-2", WALL_US).await;
+    let theirs = host.open("boot-2", WALL_US).await;
     granted(&theirs, &lock("a"), 2, 1).await;
     let outcome = ours.execute(&lock("a"), &Op::Acquire(acquire(1, 1, false)), WITHIN).await;
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
@@ -540,12 +534,12 @@ async fn a_store_that_has_gone_to_another_boot_is_refused() {
 
 #[tokio::test]
 async fn an_open_again_in_the_same_boot_keeps_all_as_it_was() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
     drop(store);
-    world.pass(SECOND_US);
-    let store = world.open("boot-1", 0).await;
+    host.advance(SECOND_US);
+    let store = host.open("boot-1", 0).await;
     assert_eq!(granted(&store, &lock("a"), 1, 1).await, fence, "it holds it still");
     done(&store, &lock("a"), release(1, 1)).await;
     assert!(granted(&store, &lock("a"), 2, 1).await > fence);
@@ -553,79 +547,79 @@ async fn an_open_again_in_the_same_boot_keeps_all_as_it_was() {
 
 #[tokio::test]
 async fn the_dead_are_buried_in_every_lock_though_their_file_goes_with_the_first() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
-    let life = world.sessions().begin(session(1)).expect("a fresh session");
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    let file = host.sessions().create(session(1)).expect("a fresh session");
     for name in ["a", "b"] {
         granted(&store, &lock(name), 1, 1).await;
         assert!(matches!(ask(&store, &lock(name), acquire(2, 1, false)).await, Acquired::Taken { .. }));
     }
-    drop(life);
+    drop(file);
     granted(&store, &lock("a"), 2, 1).await;
-    assert_eq!(world.sessions().find_dead(9), [], "its file is gone");
+    assert_eq!(host.sessions().find_dead(9), [], "its file is gone");
     granted(&store, &lock("b"), 2, 1).await;
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM dead"), 1);
-    world.pass(2 * HOUR_US);
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM dead"), 1);
+    host.advance(2 * HOUR_US);
     for n in 0..64_u8 {
         granted(&store, &lock("c"), 3, n).await;
         done(&store, &lock("c"), release(3, n)).await;
     }
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM dead"), 0, "nothing of it can be left");
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM dead"), 0, "no row can contain it any more");
 }
 
 #[tokio::test]
 async fn dead_waiters_are_skipped_and_their_leases_cost_no_time() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     granted(&store, &lock("a"), 1, 1).await;
-    let lives: Vec<_> =
-        (10..60).map(|n| world.sessions().begin(session(n)).expect("a fresh session")).collect();
+    let files: Vec<_> =
+        (10..60).map(|n| host.sessions().create(session(n)).expect("a fresh session")).collect();
     for n in 10..60 {
         ask(&store, &lock("a"), acquire(n, 1, true)).await;
     }
     ask(&store, &lock("a"), acquire(2, 1, true)).await;
-    drop(lives);
+    drop(files);
     done(&store, &lock("a"), release(1, 1)).await;
     granted(&store, &lock("a"), 2, 1).await;
-    assert_eq!(world.sessions().find_dead(99), [], "they left nothing behind");
+    assert_eq!(host.sessions().find_dead(99), [], "they left nothing behind");
 }
 
 #[tokio::test]
 async fn a_session_whose_file_is_missing_is_not_dead() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
-    let life = world.sessions().begin(session(1)).expect("a fresh session");
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    let file = host.sessions().create(session(1)).expect("a fresh session");
     granted(&store, &lock("a"), 1, 1).await;
-    world.sessions().remove(session(1));
+    host.sessions().remove(session(1));
     assert!(matches!(ask(&store, &lock("a"), acquire(2, 1, false)).await, Acquired::Taken { .. }));
-    drop(life);
+    drop(file);
     assert!(matches!(ask(&store, &lock("a"), acquire(2, 1, false)).await, Acquired::Taken { .. }));
-    world.pass(4 * SECOND_US);
+    host.advance(4 * SECOND_US);
     granted(&store, &lock("a"), 2, 1).await;
 }
 
 #[tokio::test]
 async fn old_rows_are_swept_in_steps() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     for n in 0..300 {
         granted(&store, &lock(&format!("old/{n}")), 1, 1).await;
     }
-    world.pass(2 * HOUR_US);
+    host.advance(2 * HOUR_US);
     for n in 0..256 {
         granted(&store, &lock(&format!("new/{n}")), 1, 1).await;
     }
     let count = "SELECT count(*) FROM locks WHERE name LIKE ";
-    assert_eq!(world.ask_file::<i64>(&format!("{count} 'old/%'")), 0);
-    assert_eq!(world.ask_file::<i64>(&format!("{count} 'new/%'")), 256);
+    assert_eq!(host.query::<i64>(&format!("{count} 'old/%'")), 0);
+    assert_eq!(host.query::<i64>(&format!("{count} 'new/%'")), 256);
 }
 
 #[tokio::test]
 async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
-    let world = World::new();
-    let store = world.open("boot-1", WALL_US).await;
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
     granted(&store, &lock("a"), 1, 1).await;
-    let connection = rusqlite::Connection::open(world.path()).expect("a database");
+    let connection = rusqlite::Connection::open(host.path()).expect("a database");
     connection.execute("UPDATE meta SET format = 99", []).expect("one row");
     let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
@@ -636,24 +630,24 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
         "{outcome:?}"
     );
     drop(store);
-    let fault = SqliteStore::open(world.path()).await.expect_err("another format");
+    let fault = SqliteStore::open(host.path()).await.expect_err("another format");
     assert!(matches!(fault.kind, FaultKind::Unsupported(_)), "{fault}");
     assert!(fault.to_string().contains("format 99"), "{fault}");
-    assert_eq!(world.ask_file::<i64>("SELECT count(*) FROM locks"), 1, "nothing was lost");
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM locks"), 1, "nothing was lost");
 }
 
 #[derive(Default)]
-struct Posts(Mutex<Vec<Notification>>);
+struct RecordingSink(Mutex<Vec<Notification>>);
 
-impl NotificationSink for Posts {
-    fn deliver(&self, wake: Notification) {
-        self.0.lock().expect("no thread panicked").push(wake);
+impl NotificationSink for RecordingSink {
+    fn deliver(&self, notification: Notification) {
+        self.0.lock().expect("no thread panicked").push(notification);
     }
 
     fn resubscribed(&self) {}
 }
 
-impl Posts {
+impl RecordingSink {
     fn take(&self) -> Vec<Notification> {
         std::mem::take(&mut *self.0.lock().expect("no thread panicked"))
     }
@@ -662,7 +656,7 @@ impl Posts {
 /// One step of a random history.
 #[derive(Debug, Clone)]
 enum Step {
-    ReleaseAction(u64),
+    AdvanceClock(u64),
     Do(&'static str, Box<Op>),
     /// An operator releases a lock by force, as seen by an inspection.
     Free(&'static str),
@@ -705,19 +699,19 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => inspect,
     ];
     prop_oneof![
-        3 => prop_oneof![Just(1), Just(999), Just(1000), 1..4 * SECOND_US, Just(HOUR_US)].prop_map(Step::ReleaseAction),
+        3 => prop_oneof![Just(1), Just(999), Just(1000), 1..4 * SECOND_US, Just(HOUR_US)].prop_map(Step::AdvanceClock),
         12 => (prop_oneof![Just("a"), Just("b")], op).prop_map(|(name, op)| Step::Do(name, Box::new(op))),
         1 => prop_oneof![Just("a"), Just("b")].prop_map(Step::Free),
     ]
 }
 
 async fn agrees_with_the_model(steps: Vec<Step>) {
-    let world = World::new();
-    world.clock.store(WALL_US, Ordering::Relaxed);
-    let store = world.open("boot-1", WALL_US).await;
-    let clock = world.clock.clone();
+    let host = TestHost::new();
+    host.clock.store(WALL_US, Ordering::Relaxed);
+    let store = host.open("boot-1", WALL_US).await;
+    let clock = host.clock.clone();
     let model = MemoryStore::with_clock(move || clock.load(Ordering::Relaxed));
-    let (ours, theirs) = (Arc::new(Posts::default()), Arc::new(Posts::default()));
+    let (ours, theirs) = (Arc::new(RecordingSink::default()), Arc::new(RecordingSink::default()));
     for n in 0..5 {
         store.open_mailbox(Partition::ONLY, session(n), ours.clone(), WITHIN).await.expect("a fresh session");
         model
@@ -727,8 +721,9 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
-        let beat = Heartbeat { session: session(n), alive_ms, begin, acquired: vec![], released: vec![] };
-        execute_session(&model, SessionOp::Heartbeat(beat)).await;
+        let heartbeat =
+            Heartbeat { session: session(n), alive_ms, begin, acquired: vec![], released: vec![] };
+        execute_session(&model, SessionOp::Heartbeat(heartbeat)).await;
     }
     for step in steps {
         let step = match step {
@@ -746,7 +741,7 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         };
         match step {
             Step::Free(_) => unreachable!("it has become an operation"),
-            Step::ReleaseAction(us) => world.pass(us),
+            Step::AdvanceClock(us) => host.advance(us),
             Step::Do(name, op) => {
                 let expected = done(&model, &lock(name), (*op).clone()).await;
                 assert_eq!(done(&store, &lock(name), (*op).clone()).await, expected, "{op:?}");

@@ -1,10 +1,11 @@
-//! The thread of a store, so that no task waits for a disk.
+//! The thread of a store, which does all work on the file, so that no task waits for a disk. It also owns the open
+//! mailboxes of this process.
 //!
-//! 1. A job begins at most once: the first change of its [`Ticket`] decides, by the thread that begins it or by the
+//! 1. A job begins at most once: the first change of its [`StartFlag`] decides, by the thread that begins it or by the
 //!    caller that withdraws it.
 //! 2. The thread ends when the last handle of the store is dropped; jobs sent before that are still done.
 
-use super::ledger::{Failure, Ledger};
+use super::database::{Database, Failure};
 use super::mailbox::{self, Mailbox};
 use leasehold_core::{
     Acquire, Lock, Moment, MultiAcquired, Notification, Op, SessionId, SessionOp, SessionReply,
@@ -19,21 +20,26 @@ use tokio::sync::oneshot;
 /// A job for the thread.
 pub(super) enum Job {
     /// Execute an operation.
-    Execute { lock: Lock, op: Op, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome> },
+    Execute { lock: Lock, op: Op, deadline: Moment, start: StartFlag, reply: oneshot::Sender<Outcome> },
     /// Acquire all of several locks, or none.
-    TakeAll {
-        asks: Vec<(Lock, Acquire)>,
+    AcquireAll {
+        requests: Vec<(Lock, Acquire)>,
         deadline: Moment,
-        ticket: Ticket,
+        start: StartFlag,
         reply: oneshot::Sender<Outcome<Vec<MultiAcquired>>>,
     },
     /// Execute an operation on the sessions.
-    Attend { op: SessionOp, deadline: Moment, ticket: Ticket, reply: oneshot::Sender<Outcome<SessionReply>> },
+    ExecuteSession {
+        op: SessionOp,
+        deadline: Moment,
+        start: StartFlag,
+        reply: oneshot::Sender<Outcome<SessionReply>>,
+    },
     /// Open a mailbox.
     Open {
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
-        ticket: Ticket,
+        sink: Arc<dyn NotificationSink>,
+        start: StartFlag,
         reply: oneshot::Sender<Result<(), Fault>>,
     },
     /// Close a mailbox.
@@ -42,9 +48,9 @@ pub(super) enum Job {
 
 /// The right to begin a job, or to withdraw it before it begins (1).
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ticket(Arc<AtomicBool>);
+pub(super) struct StartFlag(Arc<AtomicBool>);
 
-impl Ticket {
+impl StartFlag {
     /// Takes the right; `false` if it was taken before.
     pub(super) fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
@@ -53,133 +59,139 @@ impl Ticket {
 
 /// The state of the thread.
 pub(super) struct Worker {
-    ledger: Ledger,
+    database: Database,
     mailboxes: HashMap<SessionId, Mailbox>,
-    /// Sessions that may have a row in the register, to be removed when they end.
+    /// Sessions that may have metadata in the table of sessions, which is removed when they end.
     begun: HashSet<SessionId>,
 }
 
 impl Worker {
     /// A worker for an open file.
-    pub(super) fn new(ledger: Ledger) -> Self {
-        Self { ledger, mailboxes: HashMap::new(), begun: HashSet::new() }
+    pub(super) fn new(database: Database) -> Self {
+        Self { database, mailboxes: HashMap::new(), begun: HashSet::new() }
     }
 
     /// Runs until all handles are dropped (2).
     pub(super) fn run(mut self, jobs: &mpsc::Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             match job {
-                Job::Execute { lock, op, deadline, ticket, reply } => {
-                    if ticket.take() {
-                        let (outcome, wakes) = self.execute(&lock, &op, deadline);
-                        self.deliver(wakes);
+                Job::Execute { lock, op, deadline, start, reply } => {
+                    if start.take() {
+                        let (outcome, notifications) = self.execute(&lock, &op, deadline);
+                        self.deliver(notifications);
                         // The caller may be gone.
                         let _ = reply.send(outcome);
-                        if self.ledger.is_untidy() {
-                            self.ledger.tidy();
+                        if self.database.needs_cleanup() {
+                            self.database.clean_up();
                         }
                     }
                 }
-                Job::TakeAll { asks, deadline, ticket, reply } => {
-                    if ticket.take() {
-                        let _ = reply.send(self.take_all(&asks, deadline));
-                        if self.ledger.is_untidy() {
-                            self.ledger.tidy();
+                Job::AcquireAll { requests, deadline, start, reply } => {
+                    if start.take() {
+                        let _ = reply.send(self.acquire_all(&requests, deadline));
+                        if self.database.needs_cleanup() {
+                            self.database.clean_up();
                         }
                     }
                 }
-                Job::Attend { op, deadline, ticket, reply } => {
-                    if ticket.take() {
+                Job::ExecuteSession { op, deadline, start, reply } => {
+                    if start.take() {
                         let _ = reply.send(self.execute_session(&op, deadline));
                     }
                 }
-                Job::Open { session, post, ticket, reply } => {
-                    if ticket.take() {
-                        let _ = reply.send(self.open(session, post));
+                Job::Open { session, sink, start, reply } => {
+                    if start.take() {
+                        let _ = reply.send(self.open(session, sink));
                     }
                 }
                 Job::Close(session) => self.close(session),
             }
         }
         if !self.begun.is_empty() {
-            self.ledger.forget(self.begun.drain());
+            self.database.delete_metadata(self.begun.drain());
         }
     }
 
     fn execute(&mut self, lock: &Lock, op: &Op, deadline: Moment) -> (Outcome, Vec<Notification>) {
         if deadline <= boottime() {
-            let fault = self.ledger.site().fault(Phase::Send, FaultKind::TimedOut);
+            let fault = self.database.location().fault(Phase::Send, FaultKind::TimedOut);
             return (Outcome::Failed(Executed::No, fault), Vec::new());
         }
         let mailboxes = &self.mailboxes;
-        match self.ledger.execute(lock, op, deadline, &|session| mailboxes.contains_key(&session)) {
-            Ok((reply, wakes)) => (Outcome::Done(reply), wakes),
+        match self.database.execute(lock, op, deadline, &|session| mailboxes.contains_key(&session)) {
+            Ok((reply, notifications)) => (Outcome::Done(reply), notifications),
             Err(Failure { executed, fault }) => (Outcome::Failed(executed, fault), Vec::new()),
         }
     }
 
-    fn take_all(&mut self, asks: &[(Lock, Acquire)], deadline: Moment) -> Outcome<Vec<MultiAcquired>> {
+    fn acquire_all(&mut self, requests: &[(Lock, Acquire)], deadline: Moment) -> Outcome<Vec<MultiAcquired>> {
         if deadline <= boottime() {
-            return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
+            return Outcome::Failed(
+                Executed::No,
+                self.database.location().fault(Phase::Send, FaultKind::TimedOut),
+            );
         }
         let mailboxes = &self.mailboxes;
-        match self.ledger.take_all(asks, deadline, &|session| mailboxes.contains_key(&session)) {
-            Ok(shares) => Outcome::Done(shares),
+        match self.database.acquire_all(requests, deadline, &|session| mailboxes.contains_key(&session)) {
+            Ok(results) => Outcome::Done(results),
             Err(Failure { executed, fault }) => Outcome::Failed(executed, fault),
         }
     }
 
     fn execute_session(&mut self, op: &SessionOp, deadline: Moment) -> Outcome<SessionReply> {
         if deadline <= boottime() {
-            return Outcome::Failed(Executed::No, self.ledger.site().fault(Phase::Send, FaultKind::TimedOut));
+            return Outcome::Failed(
+                Executed::No,
+                self.database.location().fault(Phase::Send, FaultKind::TimedOut),
+            );
         }
         match op {
-            // Recorded before it is known whether the row was written.
-            SessionOp::Heartbeat(beat)
-                if beat.begin.is_some() && self.mailboxes.contains_key(&beat.session) =>
+            // Recorded first: an unknown outcome may have written the row.
+            SessionOp::Heartbeat(heartbeat)
+                if heartbeat.begin.is_some() && self.mailboxes.contains_key(&heartbeat.session) =>
             {
-                self.begun.insert(beat.session);
+                self.begun.insert(heartbeat.session);
             }
             _ => {}
         }
         let mailboxes = &self.mailboxes;
-        match self.ledger.execute_session(op, deadline, &|session| mailboxes.contains_key(&session)) {
+        match self.database.execute_session(op, deadline, &|session| mailboxes.contains_key(&session)) {
             Ok(reply) => Outcome::Done(reply),
             Err(Failure { executed, fault }) => Outcome::Failed(executed, fault),
         }
     }
 
-    /// Removes the register row before the session's life file: while that file exists, another process can find
-    /// both.
+    /// Removes the metadata before the session's file: if this process dies in between, another process finds the file
+    /// and removes both.
     fn close(&mut self, session: SessionId) {
         if self.begun.remove(&session) {
-            self.ledger.forget([session]);
+            self.database.delete_metadata([session]);
         }
         self.mailboxes.remove(&session);
     }
 
-    fn deliver(&self, wakes: Vec<Notification>) {
-        for wake in wakes {
-            match self.mailboxes.get(&wake.to()) {
-                Some(mailbox) => mailbox.deliver(wake),
+    fn deliver(&self, notifications: Vec<Notification>) {
+        for notification in notifications {
+            match self.mailboxes.get(&notification.to()) {
+                Some(mailbox) => mailbox.deliver(notification),
                 None => {
-                    if let Err(error) = mailbox::send(self.ledger.sessions(), wake) {
-                        tracing::debug!(session = %wake.to(), %error, "cannot send a message");
+                    if let Err(error) = mailbox::send(self.database.sessions(), notification) {
+                        tracing::debug!(session = %notification.to(), %error, "cannot send a message");
                     }
                 }
             }
         }
     }
 
-    fn open(&mut self, session: SessionId, post: Arc<dyn NotificationSink>) -> Result<(), Fault> {
-        self.ledger.site().check_in_place()?;
-        // A session that is opened again keeps its life file: in between it could be considered dead.
+    fn open(&mut self, session: SessionId, sink: Arc<dyn NotificationSink>) -> Result<(), Fault> {
+        self.database.location().check_in_place()?;
+        // A session that is opened again keeps its file: without one, other processes could consider it dead.
         if let Some(mailbox) = self.mailboxes.get(&session) {
-            mailbox.redirect(post);
+            mailbox.redirect(sink);
             return Ok(());
         }
-        let mailbox = Mailbox::open(self.ledger.sessions(), session, post)
-            .map_err(|error| self.ledger.site().io(Phase::Connect, error))?;
+        let mailbox = Mailbox::open(self.database.sessions(), session, sink)
+            .map_err(|error| self.database.location().io(Phase::Connect, error))?;
         self.mailboxes.insert(session, mailbox);
         Ok(())
     }

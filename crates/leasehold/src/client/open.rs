@@ -76,7 +76,7 @@ pub(super) async fn open(
     #[cfg(feature = "redis")]
     let configured = |config: RedisConfig| {
         Ok::<_, ConnectError>(
-            overrides.apply(config)?.connect_timeout(within).in_world(Arc::clone(environment)),
+            overrides.apply(config)?.connect_timeout(within).with_shared_environment(Arc::clone(environment)),
         )
     };
     #[cfg(not(feature = "redis"))]

@@ -1,15 +1,15 @@
-//! Retries at a node that reports the cluster down: one refused call retries for all, and wakes the others when it
-//! gets a reply.
+//! Retries at a node that reports the cluster down: one refused call retries on behalf of all.
 //!
-//! 1. One call at a time has the turn. It retries after pauses that grow to a tenth of a second, across changes of
-//!    the turn. The other calls wait until some call gets a reply. Their wait is limited, because the refusal of one
-//!    call may concern one slot only.
+//! Owns the order and the pauses of these retries. [`Cluster`](super::Cluster) sends the calls.
+//!
+//! 1. Of the calls that a node refuses, one at a time holds the retry lock. It retries after pauses that grow to a
+//!    tenth of a second, and that continue to grow when another call takes over. The other calls wait until some call
+//!    gets a reply. Their wait is limited, because the refusal of one call may concern one slot only.
 //! 2. A call that was refused and then gets a reply wakes all calls that wait at the node that refused it.
-//! 3. A call that gives up, or retries for long without success, for example because a connection must be made,
-//!    passes the turn to the next.
+//! 3. A call releases the retry lock if it ends, or if it is slow: for example, because a connection must be made.
 
 use super::{Node, PAUSE};
-use crate::conn::link::spaced;
+use crate::conn::link::backoff;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,75 +18,74 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long a call waits at most for the one with the turn, half of it random; also the time after which the turn is
-/// passed on.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest time that a call waits for the retry of another, half of it random.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The calls that a node refuses while the cluster is down.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    turn: Arc<Mutex<()>>,
-    /// Number of refusals of the call with the turn.
+    retry_lock: Arc<Mutex<()>>,
+    /// Number of refusals in a row, which determines the next pause.
     refused: AtomicU32,
-    answered: Notify,
+    replied: Notify,
 }
 
-/// One call, which may be refused for a while.
+/// One call that may be refused several times.
 #[derive(Debug, Default)]
-pub(super) struct Patient {
+pub(super) struct RetryingCall {
     refused_by: Option<Arc<Node>>,
-    turn: Option<OwnedMutexGuard<()>>,
+    retry_guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Patient {
+impl RetryingCall {
     /// The call got a reply (2).
-    pub(super) fn answered(&mut self) {
+    pub(super) fn replied(&mut self) {
         if let Some(node) = self.refused_by.take() {
             node.recovery.refused.store(0, Ordering::Relaxed);
-            node.recovery.answered.notify_waiters();
+            node.recovery.replied.notify_waiters();
         }
-        self.turn = None;
+        self.retry_guard = None;
     }
 
     /// Waits after a refusal until it is time to retry. Returns whether there is time for a retry.
-    pub(super) async fn rest(&mut self, node: &Arc<Node>, random: u64, deadline: Instant) -> bool {
+    pub(super) async fn wait_to_retry(&mut self, node: &Arc<Node>, random: u64, deadline: Instant) -> bool {
         if self.refused_by.as_ref().is_none_or(|refused_by| !Arc::ptr_eq(refused_by, node)) {
-            (self.turn, self.refused_by) = (None, Some(Arc::clone(node)));
+            (self.retry_guard, self.refused_by) = (None, Some(Arc::clone(node)));
         }
-        let Recovery { turn, refused, answered } = &node.recovery;
-        if self.turn.is_none() {
+        let Recovery { retry_lock, refused, replied } = &node.recovery;
+        if self.retry_guard.is_none() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let patience = spaced((PATIENCE, left.clamp(2 * PAUSE.1, PATIENCE)), 1, random);
-            let over = Instant::now() + patience.min(left);
+            let wait = backoff((MAX_WAIT, left.clamp(2 * PAUSE.1, MAX_WAIT)), 1, random);
+            let over = Instant::now() + wait.min(left);
             tokio::select! {
                 biased;
-                () = answered.notified() => return has_time(Instant::now(), deadline),
-                turn = Arc::clone(turn).lock_owned() => self.turn = Some(turn),
+                () = replied.notified() => return has_time(Instant::now(), deadline),
+                guard = Arc::clone(retry_lock).lock_owned() => self.retry_guard = Some(guard),
                 () = sleep_until(over) => return has_time(over, deadline),
             }
         }
-        let until = Instant::now() + spaced(PAUSE, refused.fetch_add(1, Ordering::Relaxed) + 1, random);
+        let until = Instant::now() + backoff(PAUSE, refused.fetch_add(1, Ordering::Relaxed) + 1, random);
         if has_time(until, deadline) {
             sleep_until(until).await;
         }
         has_time(until, deadline)
     }
 
-    /// Waits for a future, and passes the turn on if that takes long (3).
-    pub(super) async fn leaving<T>(&mut self, wait: impl Future<Output = T>) -> T {
+    /// Waits for a future. Releases the retry lock if that takes long (3).
+    pub(super) async fn releasing_if_slow<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let mut wait = pin!(wait);
-        if self.turn.is_some() {
-            if let Ok(came) = timeout(PAUSE.1, wait.as_mut()).await {
-                return came;
+        if self.retry_guard.is_some() {
+            if let Ok(output) = timeout(PAUSE.1, wait.as_mut()).await {
+                return output;
             }
-            self.turn = None;
+            self.retry_guard = None;
         }
         wait.await
     }
 }
 
-/// Whether there is time for a call from this moment on: a command sent without waiting for its reply may be
-/// executed.
+/// Whether a call that is sent at `from` has time for a reply. Without that time it is not sent, since a command
+/// without a reply has an unknown outcome.
 fn has_time(from: Instant, deadline: Instant) -> bool {
     from + PAUSE.0 < deadline
 }

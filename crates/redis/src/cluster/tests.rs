@@ -1,5 +1,6 @@
 //! Requests for the slot map, and the time until channels are subscribed again, with scripted nodes.
 
+use super::renewal::{OTHERS_TIMEOUT, STAGGER, request_map};
 use super::*;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::NotificationSink;
@@ -7,6 +8,7 @@ use tokio::io::{
     AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHalf, duplex, split,
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
 
 /// A scripted node: the delay of its answers, if it answers; whether it reports the cluster up; and its epoch.
 type Says = (Option<Duration>, bool, u64);
@@ -38,13 +40,13 @@ impl Commands {
 }
 
 /// The answer of a node. The port of the only primary is the epoch.
-pub(super) fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
+pub(super) fn reply(command: &[String], is_cluster_up: bool, epoch: u64) -> String {
     let words: Vec<_> = command.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["HELLO", ..] => "%0\r\n".to_owned(),
         ["INFO", ..] => "-NOPERM no\r\n".to_owned(),
         ["CLUSTER", "INFO"] => {
-            let state = if is_well { "ok" } else { "fail" };
+            let state = if is_cluster_up { "ok" } else { "fail" };
             let info = format!("cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n");
             format!("${}\r\n{info}\r\n", info.len())
         }
@@ -58,7 +60,7 @@ pub(super) fn reply(command: &[String], is_well: bool, epoch: u64) -> String {
 }
 
 /// Answers like a node.
-async fn serve(stream: DuplexStream, (after, is_well, epoch): Says) {
+async fn serve(stream: DuplexStream, (after, is_cluster_up, epoch): Says) {
     let (reader, mut writer) = split(stream);
     let mut commands = Commands(BufReader::new(reader));
     while let Some(command) = commands.next().await {
@@ -66,7 +68,7 @@ async fn serve(stream: DuplexStream, (after, is_well, epoch): Says) {
         if command == ["CLUSTER", "INFO"] {
             tokio::time::sleep(after).await;
         }
-        if writer.write_all(reply(&command, is_well, epoch).as_bytes()).await.is_err() {
+        if writer.write_all(reply(&command, is_cluster_up, epoch).as_bytes()).await.is_err() {
             return;
         }
     }
@@ -87,14 +89,14 @@ async fn asked(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
     });
     let cluster = Cluster::new(config);
     let Shared { config, view, .. } = &*cluster.shared;
-    let map = ask_any(config, vec![at(1)], None).await.expect("the cluster is up");
+    let map = request_map(config, vec![at(1)], None).await.expect("the cluster is up");
     view.modify(|view| {
         view.map = Some(Arc::new(map));
         true
     });
     let addresses = (2..).map(at).take(nodes.len()).collect();
     let start = Instant::now();
-    let map = ask_any(config, addresses, Some(&cluster.shared)).await;
+    let map = request_map(config, addresses, Some(&cluster.shared)).await;
     let epoch = map.ok().map(|map| {
         assert_eq!(map.primaries().len(), 1);
         map.epoch
@@ -112,7 +114,7 @@ async fn a_silent_node_is_not_waited_for_while_no_other_is_well() {
     {
         let (epoch, took) = asked(7, &nodes).await;
         assert_eq!(epoch, Some(believed), "{nodes:?}");
-        assert!(took <= STAGGER + OTHERS + Duration::from_millis(10), "{took:?}: {nodes:?}");
+        assert!(took <= STAGGER + OTHERS_TIMEOUT + Duration::from_millis(10), "{took:?}: {nodes:?}");
     }
 }
 

@@ -1,7 +1,9 @@
-//! The slot map of a cluster, as one node reports it.
+//! The slot map of a cluster, as one node reports it, and the redirects in replies.
+//!
+//! Parses only. [`renewal`](super::renewal) decides which map is accepted.
 
 use crate::config::address::Address;
-use crate::error_map::judge;
+use crate::error_map::classify;
 use leasehold_store::FaultKind;
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
 
@@ -23,28 +25,28 @@ pub(crate) struct Map {
 }
 
 /// The report of one node.
-pub(super) struct Told {
+pub(super) struct NodeReport {
     pub(super) map: Map,
     /// Whether the node reports the cluster up.
-    pub(super) is_well: bool,
+    pub(super) is_cluster_up: bool,
 }
 
-/// Adds the requests whose replies [`read`] parses.
-pub(super) fn ask(questions: &mut Pipeline) {
-    let ask = |about| -> Cmd { cmd("CLUSTER").arg(about).clone() };
-    questions.add_command(ask("INFO")).add_command(ask("SLOTS"));
+/// Adds the requests whose replies [`parse_report`] parses.
+pub(super) fn add_requests(pipeline: &mut Pipeline) {
+    let cluster = |subcommand| -> Cmd { cmd("CLUSTER").arg(subcommand).clone() };
+    pipeline.add_command(cluster("INFO")).add_command(cluster("SLOTS"));
 }
 
 /// Parses the replies of the node at `asked`.
-pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind> {
-    let [info, slots] = answers else { return Err(malformed()) };
+pub(super) fn parse_report(asked: &Address, replies: &[Value]) -> Result<NodeReport, FaultKind> {
+    let [info, slots] = replies else { return Err(malformed()) };
     if let Value::ServerError(error) = slots {
         let disabled = error.details().is_some_and(|details| details.contains("cluster support disabled"));
         return Err(if disabled {
             let text = "the server is not a cluster node: the URL of a single server begins with `redis://`";
             FaultKind::Unsupported(text.to_owned())
         } else {
-            judge(error).kind
+            classify(error).kind
         });
     }
     // A user without permission gets less information.
@@ -66,7 +68,7 @@ pub(super) fn read(asked: &Address, answers: &[Value]) -> Result<Told, FaultKind
     if map.primaries.is_empty() {
         return Err(FaultKind::Unsupported("the cluster has no slots assigned yet: set it up".to_owned()));
     }
-    Ok(Told { map, is_well: field("cluster_state").is_none_or(|state| state == "ok") })
+    Ok(NodeReport { map, is_cluster_up: field("cluster_state").is_none_or(|state| state == "ok") })
 }
 
 fn malformed() -> FaultKind {
@@ -125,8 +127,8 @@ impl Map {
     pub(super) fn with(&self, slot: u16, primary: &Address) -> Self {
         let mut map = self.clone();
         let number = map.number(primary);
-        if let Some(has) = map.slots.get_mut(usize::from(slot)) {
-            *has = number;
+        if let Some(entry) = map.slots.get_mut(usize::from(slot)) {
+            *entry = number;
         }
         map
     }
@@ -195,12 +197,12 @@ mod tests {
         Value::BulkString(text.as_bytes().to_vec())
     }
 
-    fn said(reply: &str) -> Value {
+    fn parsed(reply: &str) -> Value {
         redis::parse_redis_value(reply.as_bytes()).expect("well formed")
     }
 
     #[test]
-    fn where_else_to_go() {
+    fn redirects_are_parsed() {
         let asked = node("asked", 9);
         for (reply, redirected) in [
             ("-MOVED 5 a:1\r\n", Some(Redirect::Moved(node("a", 1)))),
@@ -217,12 +219,12 @@ mod tests {
             ("-ERR no\r\n", None),
             ("+OK\r\n", None),
         ] {
-            assert_eq!(redirect(&asked, &said(reply)), redirected, "{reply}");
+            assert_eq!(redirect(&asked, &parsed(reply)), redirected, "{reply}");
         }
     }
 
     #[test]
-    fn what_a_node_tells_is_read() {
+    fn a_report_is_parsed() {
         let info = text("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
         let ranges = vec![
             range(0, 99, text("a"), 1),
@@ -231,17 +233,19 @@ mod tests {
             range(102, 102, text("?"), 4),
             range(103, 16_383, text("a"), 1),
         ];
-        let told = read(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
-        assert!(told.is_well && told.map.epoch == 7);
-        let at = |slot| told.map.primary(slot).cloned();
+        let report = parse_report(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
+        assert!(report.is_cluster_up && report.map.epoch == 7);
+        let at = |slot| report.map.primary(slot).cloned();
         assert_eq!(at(0), Some(node("a", 1)), "uses TLS, as the connection to the reporting node does");
         assert_eq!([at(100), at(101), at(102)], [2, 3, 4].map(|port| Some(node("asked", port))));
         assert_eq!((at(16_383), at(16_384)), (Some(node("a", 1)), None));
-        assert_eq!(told.map.primaries().len(), 4);
-        assert_eq!(told.map.slots_of(&node("asked", 3)), [101]);
-        let moved = told.map.with(101, &node("b", 5));
+        assert_eq!(report.map.primaries().len(), 4);
+        assert_eq!(report.map.slots_of(&node("asked", 3)), [101]);
+        let moved = report.map.with(101, &node("b", 5));
         assert_eq!(moved.primary(101), Some(&node("b", 5)));
-        assert!(!moved.agrees_with(&told.map) && moved.with(101, &node("asked", 3)).agrees_with(&told.map));
+        assert!(
+            !moved.agrees_with(&report.map) && moved.with(101, &node("asked", 3)).agrees_with(&report.map)
+        );
     }
 
     /// The reply of a node about another one without a hostname, where hostnames are preferred.
@@ -251,8 +255,9 @@ mod tests {
             let more = Value::Map(vec![(text("shard"), text("x")), (text("ip"), text(ip))]);
             let primary = Value::Array(vec![text("?"), Value::Int(1), text("id"), more]);
             let range = Value::Array(vec![Value::Int(0), Value::Int(9), primary]);
-            let told = read(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
-            told.map.primary(0).cloned()
+            let report =
+                parse_report(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
+            report.map.primary(0).cloned()
         };
         assert_eq!(named("10.0.0.2"), Some(node("10.0.0.2", 1)));
         assert_eq!(
@@ -264,14 +269,14 @@ mod tests {
 
     #[test]
     fn a_user_with_few_permissions_learns_enough() {
-        let forbidden = said("-NOPERM no\r\n");
+        let forbidden = parsed("-NOPERM no\r\n");
         let ranges = Value::Array(vec![range(0, 16_383, text("a"), 1)]);
-        let told = read(&node("a", 1), &[forbidden.clone(), ranges]).expect("well formed");
-        assert!(told.is_well && told.map.epoch == 0);
-        assert!(matches!(read(&node("a", 1), &[text(""), forbidden]), Err(FaultKind::Forbidden)));
-        assert!(matches!(read(&node("a", 1), &[text(""), text("")]), Err(FaultKind::Failed(_))));
+        let report = parse_report(&node("a", 1), &[forbidden.clone(), ranges]).expect("well formed");
+        assert!(report.is_cluster_up && report.map.epoch == 0);
+        assert!(matches!(parse_report(&node("a", 1), &[text(""), forbidden]), Err(FaultKind::Forbidden)));
+        assert!(matches!(parse_report(&node("a", 1), &[text(""), text("")]), Err(FaultKind::Failed(_))));
         assert!(matches!(
-            read(&node("a", 1), &[text(""), Value::Array(vec![])]),
+            parse_report(&node("a", 1), &[text(""), Value::Array(vec![])]),
             Err(FaultKind::Unsupported(_))
         ));
     }

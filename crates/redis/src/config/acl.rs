@@ -1,7 +1,7 @@
 //! The minimal ACL of a client's user.
 //!
-//! Owns the only list of permissions: docs/redis-layout.md, `leasehold acl` and the tests that run as a minimal user
-//! take it from here. [`leasehold_core::KeySpace`] defines the keys and channels.
+//! Owns the only list of permissions: `leasehold acl` and the tests that run as a minimal user take it from here, and a
+//! test compares it with docs/reference/redis-layout.md. [`leasehold_core::KeySpace`] defines the keys and channels.
 //!
 //! 1. User-supplied text never acts as a pattern: special characters in a prefix are escaped.
 //! 2. The generated line does not create a user with a publicly known password if it is used unchanged: the server
@@ -10,7 +10,7 @@
 use super::RedisConfig;
 use super::address::Protocol;
 use super::version::ServerVersion;
-use crate::site::ServerLocation;
+use crate::location::ServerLocation;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ const CALLED: [&str; 19] = [
 /// Placeholder for the password (2).
 const PLACEHOLDER: &str = "#SHA256_OF_THE_PASSWORD";
 /// Characters with a special meaning in a pattern (1).
-const MEANINGFUL: [char; 5] = ['*', '?', '[', ']', '\\'];
+const PATTERN_CHARACTERS: [char; 5] = ['*', '?', '[', ']', '\\'];
 
 /// The minimal permissions of a client's user: commands, keys and channels, as ACL rules.
 ///
@@ -116,7 +116,7 @@ impl Permissions {
         ];
         let extra =
             extra.into_iter().filter_map(|(command, is_needed)| is_needed.then_some(command)).collect();
-        let cluster = matches!(config.site(), ServerLocation::Cluster(_));
+        let cluster = matches!(config.location(), ServerLocation::Cluster(_));
         Ok(Self { keys: config.keys().clone(), extra, cluster, server: ServerVersion::NEWEST })
     }
 
@@ -179,7 +179,7 @@ impl Permissions {
 fn escaped(text: &str) -> String {
     let mut pattern = String::new();
     for c in text.chars() {
-        if MEANINGFUL.contains(&c) {
+        if PATTERN_CHARACTERS.contains(&c) {
             pattern.push('\\');
         }
         pattern.push(c);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_gets_what_it_knows() {
+    fn rules_depend_on_the_server_version() {
         let has = |rules: Vec<String>, rule: &str| rules.iter().any(|other| other == rule);
         for (server, knows) in [
             (ServerVersion::redis(6, 2), false),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_read_as_it_was_meant() {
+    fn words_are_quoted_for_redis_cli() {
         let config: RedisConfig = "redis://h?prefix=it's%5C:".parse().expect("a good URL");
         let acl = Permissions::of(&config).expect("a good prefix").acl("locks").expect("a good name");
         assert!(acl.starts_with("ACL SETUSER locks reset on #SHA256_OF_THE_PASSWORD resetkeys "), "{acl}");

@@ -6,12 +6,12 @@ use redis::{
 use std::fmt;
 use std::path::PathBuf;
 
-/// What is spoken with a server.
+/// The version of the Redis protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// Messages have a connection of their own.
+    /// Messages need a connection of their own.
     Resp2,
-    /// Messages come on the same connection as replies.
+    /// Messages arrive on the same connection as replies.
     Resp3,
 }
 
@@ -27,7 +27,7 @@ impl Address {
         matches!(self, Self::Tcp { tls: true, .. })
     }
 
-    /// The same for the client library. Small requests are sent at once.
+    /// Converts to the client library's type, with `TCP_NODELAY`.
     pub(crate) fn connection_info(&self, login: RedisConnectionInfo) -> RedisResult<ConnectionInfo> {
         let address = match self {
             Self::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
@@ -52,7 +52,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// The user name and password for a server.
+/// The user name and the password for a server.
 #[derive(Clone, Default)]
 pub(crate) struct Login {
     pub(crate) username: Option<String>,
@@ -60,7 +60,7 @@ pub(crate) struct Login {
 }
 
 impl Login {
-    /// The same for the client library.
+    /// Converts to the client library's type.
     pub(crate) fn settings(&self, protocol: Protocol) -> RedisConnectionInfo {
         let version = match protocol {
             Protocol::Resp2 => ProtocolVersion::RESP2,
@@ -72,7 +72,7 @@ impl Login {
         if let Some(username) = &self.username {
             login = login.set_username(username);
         }
-        // The client library would not log in at all with a user and no password.
+        // With a user and no password, the client library would not log in at all.
         if let Some(password) = self.password.as_deref().or(self.username.as_ref().map(|_| "")) {
             login = login.set_password(password);
         }

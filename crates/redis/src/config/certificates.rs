@@ -1,23 +1,23 @@
-//! Which certificates a connection goes by.
+//! The certificates and the key of a TLS connection.
 //!
-//! Nothing of a key is shown.
+//! `Debug` output shows no part of them.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Which certificates a connection goes by.
+/// The certificates and the key of a TLS connection.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     /// Set if they are trusted in place of the public authorities.
     pub(crate) roots: Option<Pem>,
-    /// What we show of ourselves, with those that it is signed by.
+    /// The client's certificate, with the chain of its authorities.
     pub(crate) own: Option<Pem>,
-    /// The key of that.
+    /// The private key of the client's certificate.
     pub(crate) key: Option<Pem>,
 }
 
-/// Where a PEM is.
+/// Source of a PEM text.
 #[derive(Clone)]
 pub(crate) enum Pem {
     Text(Arc<[u8]>),
@@ -25,7 +25,7 @@ pub(crate) enum Pem {
 }
 
 impl fmt::Debug for Certificates {
-    /// Says which there are, and shows none.
+    /// Shows which are set, and no content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { roots, own, key } = self;
         f.debug_struct("Certificates").field("roots", roots).field("own", own).field("key", key).finish()
@@ -39,7 +39,7 @@ impl Pem {
 }
 
 impl fmt::Debug for Pem {
-    /// Shows no text.
+    /// Shows the path, and no content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text(_) => f.write_str("…"),

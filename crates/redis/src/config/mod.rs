@@ -1,4 +1,7 @@
-//! Location of a Redis store, and the settings of its connections.
+//! [`RedisConfig`]: the location of a Redis store, and the settings of its connections.
+//!
+//! [`url`] parses URLs, [`tls`] performs handshakes, [`acl`] lists permissions, [`version`] checks versions, and
+//! [`quorum`] configures several servers.
 
 pub(crate) mod acl;
 pub(crate) mod address;
@@ -12,8 +15,8 @@ pub(crate) mod version;
 use super::config::address::{Address, Login, Protocol};
 use super::config::certificates::{Certificates, Pem};
 use super::config::connector::Connector;
-use super::reported::ReportedFindings;
-use super::site::{ConnPurpose, Group, ServerLocation};
+use super::location::{ConnPurpose, SentinelGroup, ServerLocation};
+use super::reported_findings::ReportedFindings;
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{Environment, System};
 use redis::{ConnectionInfo, RedisResult};
@@ -28,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Address and connection settings of a Redis or Valkey server.
 ///
-/// Parse a URL, then set secrets and other values that should not stand in a URL:
+/// Parse a URL, then set secrets and other values that should not be part of a URL:
 ///
 /// ```
 /// use leasehold::store::RedisConfig;
@@ -59,7 +62,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Percent-encode characters that have a meaning in a URL.
 #[derive(Clone)]
 pub struct RedisConfig {
-    site: ServerLocation,
+    location: ServerLocation,
     login: Login,
     db: u32,
     protocol: Protocol,
@@ -81,9 +84,9 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    pub(crate) fn at(site: ServerLocation) -> Self {
+    pub(crate) fn at(location: ServerLocation) -> Self {
         Self {
-            site,
+            location,
             login: Login::default(),
             db: 0,
             protocol: Protocol::Resp3,
@@ -200,7 +203,7 @@ impl RedisConfig {
     /// match RedisStore::connect(config).await {
     ///     Ok(store) => drop(store),
     ///     Err(fault) => match &fault.kind {
-    ///         FaultKind::Unsafe(findings) => findings.iter().for_each(|hazard| eprintln!("{hazard}")),
+    ///         FaultKind::Unsafe(findings) => findings.iter().for_each(|finding| eprintln!("{finding}")),
     ///         _ => return Err(fault.into()),
     ///     },
     /// }
@@ -212,7 +215,7 @@ impl RedisConfig {
         self
     }
 
-    /// Tolerates hazards, whatever the URL says.
+    /// Accepts a server with unsafe findings, also if the URL has `strict=1`.
     #[must_use]
     pub const fn lenient(mut self) -> Self {
         self.strict = false;
@@ -244,9 +247,9 @@ impl RedisConfig {
 
     /// Changes the certificates. Returns `None` if the connection does not use TLS.
     pub(crate) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
-        let by_tls = match &self.site {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.is_tls(),
-            ServerLocation::Named(group) => group.is_tls(),
+        let by_tls = match &self.location {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.is_tls(),
+            ServerLocation::Sentinel(group) => group.is_tls(),
             ServerLocation::Cluster(seeds) => seeds.is_tls(),
         };
         by_tls.then(|| {
@@ -288,12 +291,12 @@ impl RedisConfig {
     /// a URL.
     #[must_use]
     pub fn environment(self, environment: impl Environment) -> Self {
-        self.in_world(Arc::new(environment))
+        self.with_shared_environment(Arc::new(environment))
     }
 
-    /// Like `environment`, for one that is shared.
+    /// Same as [`environment`](Self::environment), for an environment that is shared.
     #[must_use]
-    pub fn in_world(mut self, environment: Arc<dyn Environment>) -> Self {
+    pub fn with_shared_environment(mut self, environment: Arc<dyn Environment>) -> Self {
         self.environment = environment;
         self
     }
@@ -302,17 +305,17 @@ impl RedisConfig {
     /// the primary and their addresses. For a cluster: the nodes that the URL names. Contains no user and no
     /// password.
     pub fn address(&self) -> String {
-        match &self.site {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.to_string(),
-            ServerLocation::Named(group) => group.to_string(),
+        match &self.location {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.to_string(),
+            ServerLocation::Sentinel(group) => group.to_string(),
             ServerLocation::Cluster(seeds) => seeds.to_string(),
         }
     }
 
     /// Returns the same settings for one node of the cluster.
-    pub(crate) fn of_member(&self, address: &Address, errand: ConnPurpose) -> Self {
+    pub(crate) fn for_cluster_node(&self, address: &Address, purpose: ConnPurpose) -> Self {
         // The acknowledgement of replicas is requested separately.
-        Self { site: ServerLocation::Member(address.clone(), errand), replicas: 0, ..self.clone() }
+        Self { location: ServerLocation::ClusterNode(address.clone(), purpose), replicas: 0, ..self.clone() }
     }
 
     pub(crate) fn node(&self) -> Arc<str> {
@@ -324,7 +327,7 @@ impl RedisConfig {
     }
 
     /// Limit of one connection attempt.
-    pub(crate) const fn patience(&self) -> Duration {
+    pub(crate) const fn attempt_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
@@ -334,9 +337,9 @@ impl RedisConfig {
 
     /// Protocol for the server, and for the Sentinels that watch it.
     pub(crate) const fn protocol(&self) -> Protocol {
-        match self.site {
-            ServerLocation::At(_) | ServerLocation::Named(_) => self.protocol,
-            ServerLocation::Cluster(_) | ServerLocation::Member(..) => Protocol::Resp3,
+        match self.location {
+            ServerLocation::Fixed(_) | ServerLocation::Sentinel(_) => self.protocol,
+            ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => Protocol::Resp3,
         }
     }
 
@@ -345,7 +348,7 @@ impl RedisConfig {
     }
 
     /// Makes the server a node of a quorum, which grants locks once it has been up for `min_uptime`.
-    pub(crate) const fn node_after(mut self, min_uptime: Duration) -> Self {
+    pub(crate) const fn for_quorum(mut self, min_uptime: Duration) -> Self {
         self.min_uptime = Some(min_uptime);
         self
     }
@@ -363,11 +366,11 @@ impl RedisConfig {
         &self.reported
     }
 
-    pub(crate) const fn opener(&self) -> Option<&Connector> {
+    pub(crate) const fn custom_connector(&self) -> Option<&Connector> {
         self.connector.as_ref()
     }
 
-    pub(crate) const fn surroundings(&self) -> &Arc<dyn Environment> {
+    pub(crate) const fn shared_environment(&self) -> &Arc<dyn Environment> {
         &self.environment
     }
 
@@ -379,25 +382,26 @@ impl RedisConfig {
         &self.login
     }
 
-    /// Whether the server or its Sentinels have a password here, an empty one included: an empty one may replace another in
-    /// the same URL.
+    /// Whether a password is set for the server or its Sentinels, even an empty one.
     pub fn has_password(&self) -> bool {
-        let of_sentinels = match &self.site {
-            ServerLocation::Named(group) => group.login.password.is_some(),
-            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => false,
+        let of_sentinels = match &self.location {
+            ServerLocation::Sentinel(group) => group.login.password.is_some(),
+            ServerLocation::Fixed(_) | ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => false,
         };
         self.login.password.is_some() || of_sentinels
     }
 
-    pub(crate) const fn site(&self) -> &ServerLocation {
-        &self.site
+    pub(crate) const fn location(&self) -> &ServerLocation {
+        &self.location
     }
 
     /// Changes the Sentinel settings. Returns `None` without Sentinels.
-    pub(crate) fn with_sentinels(mut self, change: impl FnOnce(&mut Group)) -> Option<Self> {
-        match &mut self.site {
-            ServerLocation::Named(group) => change(group),
-            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => return None,
+    pub(crate) fn with_sentinels(mut self, change: impl FnOnce(&mut SentinelGroup)) -> Option<Self> {
+        match &mut self.location {
+            ServerLocation::Sentinel(group) => change(group),
+            ServerLocation::Fixed(_) | ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => {
+                return None;
+            }
         }
         Some(self)
     }
@@ -408,19 +412,23 @@ impl RedisConfig {
     }
 
     /// Connection parameters of a Sentinel, for the client library.
-    pub(crate) fn sentinel_info(&self, group: &Group, address: &Address) -> RedisResult<ConnectionInfo> {
+    pub(crate) fn sentinel_info(
+        &self,
+        group: &SentinelGroup,
+        address: &Address,
+    ) -> RedisResult<ConnectionInfo> {
         address.connection_info(group.login.settings(self.protocol()))
     }
 
     #[cfg(test)]
-    pub(crate) fn spelled_out(&self) -> String {
-        let kind = match &self.site {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => match address {
+    pub(crate) fn summary_for_test(&self) -> String {
+        let kind = match &self.location {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => match address {
                 Address::Tcp { tls: true, .. } => "tls".to_owned(),
                 Address::Tcp { .. } => "tcp".to_owned(),
                 Address::Unix(_) => "unix".to_owned(),
             },
-            ServerLocation::Named(group) => group.spelled_out(),
+            ServerLocation::Sentinel(group) => group.summary_for_test(),
             ServerLocation::Cluster(seeds) if seeds.is_tls() => "tls".to_owned(),
             ServerLocation::Cluster(_) => "tcp".to_owned(),
         };
@@ -446,7 +454,7 @@ impl RedisConfig {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
-            .field("site", &self.site)
+            .field("location", &self.location)
             .field("login", &self.login)
             .field("db", &self.db)
             .field("protocol", &self.protocol)

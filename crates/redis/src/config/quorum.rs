@@ -3,7 +3,7 @@
 //! [`QuorumStore`] counts the votes. This module adds what only a server can report: its uptime.
 
 use super::RedisConfig;
-use crate::site::ServerLocation;
+use crate::location::ServerLocation;
 use crate::store::RedisStore;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -72,7 +72,8 @@ impl QuorumConfig {
         if let Some(twice) = nodes.iter().map(RedisConfig::address).find(|node| !seen.insert(node.clone())) {
             return Err(QuorumError::Twice { node: twice });
         }
-        if let Some(cluster) = nodes.iter().find(|node| matches!(node.site(), ServerLocation::Cluster(_))) {
+        if let Some(cluster) = nodes.iter().find(|node| matches!(node.location(), ServerLocation::Cluster(_)))
+        {
             return Err(QuorumError::Cluster { node: cluster.address() });
         }
         if nodes.iter().any(|node| node.wanted_replicas() > 0) {
@@ -81,8 +82,8 @@ impl QuorumConfig {
         Ok(Self { nodes, min_uptime: MIN_UPTIME, node_timeout: NODE_TIMEOUT })
     }
 
-    /// How long a node has to be up before it gives a lock: 60 s if nothing is set. It is the longest lease, too: longer ones
-    /// are refused.
+    /// Sets how long a node must be up before it grants locks. Default: 60 s. This is also the longest lease: longer ones are
+    /// refused.
     ///
     /// A restarted node may have lost the locks it granted, and could grant them again. It therefore grants nothing
     /// until all leases it granted before the restart have expired. It still releases and extends. The node's uptime
@@ -122,21 +123,22 @@ impl QuorumConfig {
         own.into_iter().filter(|(_, value, default)| value != default).map(|(name, value, _)| (name, value))
     }
 
-    /// The same with each node changed. Fails as the first change that fails.
+    /// Changes each node. Fails with the first change that fails.
     pub fn try_map<E>(mut self, change: impl Fn(RedisConfig) -> Result<RedisConfig, E>) -> Result<Self, E> {
         self.nodes = self.nodes.into_iter().map(change).collect::<Result<_, _>>()?;
         Ok(self)
     }
 
     #[cfg(test)]
-    pub(crate) fn spelled_out(&self) -> String {
-        let nodes: Vec<_> = self.nodes.iter().map(RedisConfig::spelled_out).collect();
+    pub(crate) fn summary_for_test(&self) -> String {
+        let nodes: Vec<_> = self.nodes.iter().map(RedisConfig::summary_for_test).collect();
         format!("{}; {:?}, {:?}", nodes.join(", "), self.min_uptime, self.node_timeout)
     }
 }
 
 impl RedisStore {
-    /// Connects to the servers of a quorum, until a majority is connected; the others are gone on with in the background.
+    /// Connects to the servers of a quorum. Returns once a majority is connected; attempts to connect to the others continue
+    /// in the background.
     ///
     /// Fails with [`FaultKind::NoQuorum`] once a majority cannot be reached; the error contains the fault of each
     /// node. Faults of a minority are logged as warnings.
@@ -149,10 +151,10 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     ///
-    /// Cancel safety: nothing is left behind when it is dropped.
+    /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
         let QuorumConfig { nodes, min_uptime, node_timeout } = config;
-        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.node_after(min_uptime))).collect();
+        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.for_quorum(min_uptime))).collect();
         let unusable = |error: QuorumError| {
             Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "the quorum")
         };
@@ -161,7 +163,7 @@ impl RedisStore {
         let quorum = QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).max_lease(longest);
         let needed = quorum.needed();
         let (mut connected, mut failed) = (0, Vec::new());
-        let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::reach).collect();
+        let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::first_attempt).collect();
         while let Some(attempt) = attempts.next().await {
             match attempt {
                 Ok(()) => connected += 1,

@@ -23,19 +23,19 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Why certificates cannot be used, or are not wanted.
+/// Why certificates cannot be used, or must not be set.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Unfit(String);
+struct UnusableCertificates(String);
 
 /// The server did not answer the handshake.
 #[derive(Debug, thiserror::Error)]
 #[error("no answer")]
-struct Unanswered;
+struct NoAnswer;
 
-impl From<Unfit> for io::Error {
-    fn from(unfit: Unfit) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, unfit)
+impl From<UnusableCertificates> for io::Error {
+    fn from(error: UnusableCertificates) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
     }
 }
 
@@ -47,8 +47,8 @@ impl Certificates {
             return Ok(());
         }
         let text =
-            "certificates are set, and the connection is one without TLS: write `rediss` in place of `redis`";
-        Err(Unfit(text.to_owned()).into())
+            "certificates are set, but the connection does not use TLS: write `rediss` in place of `redis`";
+        Err(UnusableCertificates(text.to_owned()).into())
     }
 
     fn is_empty(&self) -> bool {
@@ -56,13 +56,13 @@ impl Certificates {
     }
 
     /// Converts to the TLS library's type. Reads the files.
-    fn settings(&self) -> Result<ClientConfig, Unfit> {
+    fn settings(&self) -> Result<ClientConfig, UnusableCertificates> {
         // The library panics if two cryptography providers are compiled in and the program has chosen none.
         let provider = CryptoProvider::get_default().cloned();
         let provider = provider.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
         let settings = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let settings =
-            settings.map_err(|_| Unfit("the program's rustls supports no version of TLS".into()))?;
+        let settings = settings
+            .map_err(|_| UnusableCertificates("the program's rustls supports no version of TLS".into()))?;
         let settings = settings.with_root_certificates(self.trusted()?);
         let (Some(own), Some(key)) = (&self.own, &self.key) else {
             return Ok(settings.with_no_client_auth());
@@ -73,11 +73,14 @@ impl Certificates {
                 rustls::Error::InconsistentKeys(_) => "it belongs to another certificate",
                 _ => "one of them has an unsupported type",
             };
-            Unfit(format!("{} does not fit the client's certificate: {what}", key.named("the client's key")))
+            UnusableCertificates(format!(
+                "{} does not fit the client's certificate: {what}",
+                key.named("the client's key")
+            ))
         })
     }
 
-    fn trusted(&self) -> Result<RootCertStore, Unfit> {
+    fn trusted(&self) -> Result<RootCertStore, UnusableCertificates> {
         let Some(pem) = &self.roots else {
             return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
         };
@@ -85,38 +88,43 @@ impl Certificates {
         let mut trusted = RootCertStore::empty();
         for root in pem.certificates(what)? {
             let added = trusted.add(root);
-            added.map_err(|_| Unfit(format!("{} is no certificate of an authority", pem.named(what))))?;
+            added.map_err(|_| {
+                UnusableCertificates(format!("{} is no certificate of an authority", pem.named(what)))
+            })?;
         }
         Ok(trusted)
     }
 }
 
 impl Pem {
-    /// All certificates of a PEM; there is one at least.
-    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, Unfit> {
+    /// All certificates of a PEM text, at least one.
+    fn certificates(&self, what: &str) -> Result<Vec<CertificateDer<'static>>, UnusableCertificates> {
         let pem = self.read(what)?;
         let chain: Vec<_> =
             CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().unwrap_or_default();
         if chain.is_empty() {
-            return Err(Unfit(format!("{} is no PEM of a certificate", self.named(what))));
+            return Err(UnusableCertificates(format!("{} is no PEM of a certificate", self.named(what))));
         }
         Ok(chain)
     }
 
-    fn key(&self) -> Result<PrivateKeyDer<'static>, Unfit> {
+    fn key(&self) -> Result<PrivateKeyDer<'static>, UnusableCertificates> {
         let what = "the client's key";
         let pem = self.read(what)?;
         // The library's error is dropped, because it may show part of the key (3).
-        PrivateKeyDer::from_pem_slice(&pem)
-            .map_err(|_| Unfit(format!("{} is no PEM of a key without a passphrase", self.named(what))))
+        PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
+            UnusableCertificates(format!("{} is no PEM of a key without a passphrase", self.named(what)))
+        })
     }
 
-    fn read(&self, what: &str) -> Result<Cow<'_, [u8]>, Unfit> {
+    fn read(&self, what: &str) -> Result<Cow<'_, [u8]>, UnusableCertificates> {
         match self {
             Self::Text(pem) => Ok(Cow::Borrowed(pem)),
             Self::File(path) => match std::fs::read(path) {
                 Ok(pem) => Ok(Cow::Owned(pem)),
-                Err(error) => Err(Unfit(format!("{} cannot be read: {error}", self.named(what)))),
+                Err(error) => {
+                    Err(UnusableCertificates(format!("{} cannot be read: {error}", self.named(what))))
+                }
             },
         }
     }
@@ -130,7 +138,7 @@ impl Pem {
     }
 }
 
-/// Opens an encrypted stream to a server whose certificate is for that host (1). The greeting may take `within`.
+/// Opens an encrypted stream to a server whose certificate is valid for the host (1). The handshake may take `within`.
 ///
 /// Cancel safety: dropping the future ends the attempt.
 pub(crate) async fn open(
@@ -140,15 +148,16 @@ pub(crate) async fn open(
     within: Duration,
 ) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned());
-    let name = name.map_err(|_| Unfit("the URL's host is not a valid name for a certificate".into()))?;
+    let name = name
+        .map_err(|_| UnusableCertificates("the URL's host is not a valid name for a certificate".into()))?;
     let certificates = config.certificates().clone();
     let settings = tokio::task::spawn_blocking(move || certificates.settings());
     let settings = settings.await.map_err(io::Error::other)??;
     let stream = connect(host, port).await?;
     match tokio::time::timeout(within, TlsConnector::from(Arc::new(settings)).connect(name, stream)).await {
-        Ok(Err(error)) if judge(&error).is_none() => Err(io::Error::new(error.kind(), Unanswered)),
-        Ok(shaken) => shaken,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, Unanswered)),
+        Ok(Err(error)) if fault_of(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
+        Ok(result) => result,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, NoAnswer)),
     }
 }
 
@@ -159,42 +168,42 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
         return Err(io::ErrorKind::NotFound.into());
     }
     let (stream, _) = select_ok(addresses.into_iter().map(|at| Box::pin(TcpStream::connect(at)))).await?;
-    // Small requests leave at once.
+    // Requests are small, and must not wait for each other.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
 /// The fault of a stream error, if it concerns TLS.
-pub(crate) fn judge(error: &io::Error) -> Option<(FaultKind, Phase)> {
+pub(crate) fn fault_of(error: &io::Error) -> Option<(FaultKind, Phase)> {
     let cause = error.get_ref()?;
-    if let Some(Unfit(what)) = cause.downcast_ref() {
+    if let Some(UnusableCertificates(what)) = cause.downcast_ref() {
         return Some((FaultKind::Unusable(what.clone()), Phase::Connect));
     }
-    let fault = if cause.is::<Unanswered>() {
+    let fault = if cause.is::<NoAnswer>() {
         TlsFault::NoResponse
     } else {
-        disagreement(cause.downcast_ref::<rustls::Error>()?)
+        map_error(cause.downcast_ref::<rustls::Error>()?)
     };
     Some((FaultKind::Tls(fault), Phase::Handshake))
 }
 
 /// Maps a TLS error to its fault (4).
-fn disagreement(error: &rustls::Error) -> TlsFault {
+fn map_error(error: &rustls::Error) -> TlsFault {
     use rustls::Error as E;
     match error {
-        E::InvalidCertificate(why) => of_server(why),
-        E::AlertReceived(alert) => said_by_server(*alert),
+        E::InvalidCertificate(why) => certificate_fault(why),
+        E::AlertReceived(alert) => alert_fault(*alert),
         E::InvalidMessage(
             InvalidMessage::InvalidContentType
             | InvalidMessage::UnknownProtocolVersion
             | InvalidMessage::MessageTooLarge,
         ) => TlsFault::NotTls,
-        other => TlsFault::Failed(line(&other.to_string())),
+        other => TlsFault::Failed(one_line(&other.to_string())),
     }
 }
 
 /// Maps the client's error about the server's certificate.
-fn of_server(why: &CertificateError) -> TlsFault {
+fn certificate_fault(why: &CertificateError) -> TlsFault {
     use CertificateError as E;
     match why {
         // An authority with the same name but another key is unknown.
@@ -203,15 +212,15 @@ fn of_server(why: &CertificateError) -> TlsFault {
         E::NotValidYet | E::NotValidYetContext { .. } => TlsFault::NotYetValid,
         E::NotValidForName => TlsFault::WrongName(Vec::new()),
         E::NotValidForNameContext { presented, .. } => {
-            TlsFault::WrongName(presented.iter().map(|name| bare(name)).collect())
+            TlsFault::WrongName(presented.iter().map(|name| plain_name(name)).collect())
         }
-        E::Other(other) => TlsFault::BadCertificate(line(&other.to_string())),
-        other => TlsFault::BadCertificate(line(&other.to_string())),
+        E::Other(other) => TlsFault::BadCertificate(one_line(&other.to_string())),
+        other => TlsFault::BadCertificate(one_line(&other.to_string())),
     }
 }
 
 /// Maps an alert that the server sent.
-fn said_by_server(alert: AlertDescription) -> TlsFault {
+fn alert_fault(alert: AlertDescription) -> TlsFault {
     use AlertDescription as A;
     match alert {
         A::CertificateRequired | A::NoCertificate => TlsFault::ClientCertificateMissing,
@@ -229,12 +238,12 @@ fn said_by_server(alert: AlertDescription) -> TlsFault {
 }
 
 /// Strips what rustls writes around a name in a certificate to show its type.
-fn bare(name: &str) -> String {
+fn plain_name(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
-    line(inner.unwrap_or(name).trim_matches('"'))
+    one_line(inner.unwrap_or(name).trim_matches('"'))
 }
 
 /// Limits a text, which may come from the server, to one short line.
-fn line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     text.chars().take_while(|c| !c.is_control()).take(200).collect()
 }

@@ -37,8 +37,8 @@ impl ServerVersion {
         Self { is_valkey: true, numbers: (major, minor) }
     }
 
-    /// What a server says of itself.
-    pub(crate) fn of_info(info: &str) -> Option<Self> {
+    /// Parses the version in an INFO text.
+    pub(crate) fn from_info(info: &str) -> Option<Self> {
         let valkey = field(info, "valkey_version");
         let (major, minor, _) = numbers(valkey.or_else(|| field(info, "redis_version"))?)?;
         Some(Self { is_valkey: valkey.is_some(), numbers: (major, minor) })
@@ -110,14 +110,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_which_it_is() {
+    fn a_version_is_parsed_from_info() {
         for (info, version) in [
             ("# Server\r\nredis_version:6.2.0\r\n", Some(ServerVersion::redis(6, 2))),
             ("redis_version:7.2.4\r\nvalkey_version:8.1.0\r\n", Some(ServerVersion::valkey(8, 1))),
             ("redis_version:new\r\n", None),
             ("", None),
         ] {
-            assert_eq!(ServerVersion::of_info(info), version, "{info}");
+            assert_eq!(ServerVersion::from_info(info), version, "{info}");
         }
         assert_eq!(ServerVersion::valkey(8, 1).to_string(), "Valkey 8.1");
     }

@@ -1,4 +1,4 @@
-//! A connection that the user supplies, and which the store never makes again.
+//! A connection that the user supplies. The store does not reconnect it.
 
 use super::link::Lost;
 use super::mailbox::Mailboxes;
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// Limit for an unsubscription, during which other subscriptions wait.
-const MUTED_WITHIN: Duration = Duration::from_secs(2);
+const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The user's connection.
 #[derive(Debug)]
@@ -32,9 +32,9 @@ enum Pushes {
     /// The user supplied no push messages, so waiters only poll.
     None,
     /// No subscription yet.
-    Unheard(Receiver<PushInfo>),
+    Unused(Receiver<PushInfo>),
     /// The forwarding task, which may have ended with its runtime.
-    Heard(JoinHandle<()>),
+    Forwarding(JoinHandle<()>),
 }
 
 impl BorrowedConnection {
@@ -43,7 +43,7 @@ impl BorrowedConnection {
         mailboxes: Mailboxes,
         pushes: Option<Receiver<PushInfo>>,
     ) -> Self {
-        let pushes = pushes.map_or(Pushes::None, Pushes::Unheard);
+        let pushes = pushes.map_or(Pushes::None, Pushes::Unused);
         let node = "the given connection".into();
         Self { conn, node, mailboxes: Arc::new(mailboxes), pushes: Mutex::new(pushes) }
     }
@@ -56,8 +56,8 @@ impl BorrowedConnection {
     pub(crate) fn has_messages(&self) -> bool {
         match &*self.pushes.lock().unwrap_or_else(PoisonError::into_inner) {
             Pushes::None => false,
-            Pushes::Unheard(_) => true,
-            Pushes::Heard(task) => !task.is_finished(),
+            Pushes::Unused(_) => true,
+            Pushes::Forwarding(task) => !task.is_finished(),
         }
     }
 
@@ -74,42 +74,42 @@ impl BorrowedConnection {
     pub(crate) async fn open_mailbox(
         &self,
         session: SessionId,
-        post: Arc<dyn NotificationSink>,
+        sink: Arc<dyn NotificationSink>,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        if !self.hears() {
+        if !self.start_forwarding() {
             return Ok(());
         }
-        self.mailboxes.open(session, post);
-        let (turns, channel) = (self.mailboxes.turns(), self.mailboxes.channel(session));
-        let subscribed = turns.begin(self.subscribe(&channel, deadline), &self.node, deadline).await;
+        self.mailboxes.open(session, sink);
+        let (order, channel) = (self.mailboxes.subscription_order(), self.mailboxes.channel(session));
+        let subscribed = order.subscribe(self.subscribe(&channel, deadline), &self.node, deadline).await;
         if subscribed.is_err() {
             self.mailboxes.close(session);
         }
         subscribed
     }
 
-    /// Subscribes to a channel of another library; `None` without push messages.
+    /// Subscribes to the channel of a lock; `None` without push messages.
     pub(crate) async fn listen(
         &self,
         channel: &str,
         deadline: Instant,
     ) -> Result<Option<Subscription>, Fault> {
-        if !self.hears() {
+        if !self.start_forwarding() {
             return Ok(None);
         }
-        let (bell, name) = (Publisher::default(), channel.to_owned());
-        let number = self.mailboxes.others().add(channel, bell.clone());
+        let (publisher, name) = (Publisher::default(), channel.to_owned());
+        let number = self.mailboxes.lock_channels().add(channel, publisher.clone());
         let (conn, mailboxes) = (self.conn.clone(), Arc::downgrade(&self.mailboxes));
-        let listening = Subscription::new(&bell, move || {
+        let listening = Subscription::new(&publisher, move || {
             let Some(mailboxes) = mailboxes.upgrade() else { return };
-            if mailboxes.others().remove(&name, number) {
-                mute(conn, mailboxes, name);
+            if mailboxes.lock_channels().remove(&name, number) {
+                unsubscribe_unused(conn, mailboxes, name);
             }
         });
-        let turns = self.mailboxes.others().turns();
-        turns.begin(self.subscribe(channel, deadline), &self.node, deadline).await?;
-        bell.notify();
+        let order = self.mailboxes.lock_channels().subscription_order();
+        order.subscribe(self.subscribe(channel, deadline), &self.node, deadline).await?;
+        publisher.notify();
         Ok(Some(listening))
     }
 
@@ -129,25 +129,25 @@ impl BorrowedConnection {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (mut conn, mailboxes) = (self.conn.clone(), Arc::clone(&self.mailboxes));
         runtime.spawn(async move {
-            let _turn = mailboxes.turns().next().await;
+            let _ordered = mailboxes.subscription_order().lock().await;
             if !mailboxes.is_open(session) {
                 // If this fails, the connection is gone, and the subscription with it.
-                let _ = timeout(MUTED_WITHIN, conn.unsubscribe(mailboxes.channel(session))).await;
+                let _ = timeout(UNSUBSCRIBE_TIMEOUT, conn.unsubscribe(mailboxes.channel(session))).await;
             }
         });
     }
 
     /// Starts the forwarding task at the first use. Returns false without push messages.
-    fn hears(&self) -> bool {
+    fn start_forwarding(&self) -> bool {
         let mut pushes = self.pushes.lock().unwrap_or_else(PoisonError::into_inner);
         match std::mem::replace(&mut *pushes, Pushes::None) {
             Pushes::None => false,
-            Pushes::Unheard(receiver) => {
-                *pushes = Pushes::Heard(tokio::spawn(hand_on(receiver, Arc::clone(&self.mailboxes))));
+            Pushes::Unused(receiver) => {
+                *pushes = Pushes::Forwarding(tokio::spawn(forward(receiver, Arc::clone(&self.mailboxes))));
                 true
             }
-            heard @ Pushes::Heard(_) => {
-                *pushes = heard;
+            forwarding @ Pushes::Forwarding(_) => {
+                *pushes = forwarding;
                 true
             }
         }
@@ -156,26 +156,26 @@ impl BorrowedConnection {
 
 impl Drop for BorrowedConnection {
     fn drop(&mut self) {
-        if let Pushes::Heard(task) = self.pushes.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        if let Pushes::Forwarding(task) = self.pushes.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();
         }
     }
 }
 
 /// Unsubscribes in the background from a channel without subscribers.
-fn mute(mut conn: MultiplexedConnection, mailboxes: Arc<Mailboxes>, channel: String) {
+fn unsubscribe_unused(mut conn: MultiplexedConnection, mailboxes: Arc<Mailboxes>, channel: String) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     runtime.spawn(async move {
-        let _turn = mailboxes.others().turns().next().await;
-        if !mailboxes.others().is_heard(&channel) {
+        let _ordered = mailboxes.lock_channels().subscription_order().lock().await;
+        if !mailboxes.lock_channels().has_subscribers(&channel) {
             // If this fails, the connection is gone, and the subscription with it.
-            let _ = timeout(MUTED_WITHIN, conn.unsubscribe(channel)).await;
+            let _ = timeout(UNSUBSCRIBE_TIMEOUT, conn.unsubscribe(channel)).await;
         }
     });
 }
 
 /// Forwards messages while the connection can deliver any.
-async fn hand_on(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
+async fn forward(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
     loop {
         match pushes.recv().await {
             Ok(push) => mailboxes.deliver(&push),

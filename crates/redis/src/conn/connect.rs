@@ -1,18 +1,18 @@
-//! Making one connection: dialled, logged in, checked, its scripts loaded, its mailboxes subscribed.
+//! Making one connection ready for calls: opened, logged in, checked, with its scripts loaded and its channels subscribed.
 //!
-//! It is handed out only when all of that is done.
+//! [`open`](super::open) opens and logs in. The [link](super::link) decides when connections are made.
 
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
-use super::open::{Driver, Opened, broken, open_to_hear, unsubscribed};
+use super::open::{Driver, Opened, broken, open_with_messages, unsubscribed};
 use super::sentinel::PrimaryReport;
 use crate::config::RedisConfig;
 use crate::config::address::Address;
 use crate::config::version;
 use crate::diagnose;
 use crate::error_map::unconnected;
+use crate::location::{ConnPurpose, ServerLocation, not_a_single_server};
 use crate::script;
-use crate::site::{ConnPurpose, ServerLocation, no_one_server};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, PushInfo};
@@ -25,41 +25,41 @@ use tokio::time::Instant;
 pub(crate) struct ReadyConnection {
     pub(crate) conn: MultiplexedConnection,
     pub(crate) messages: Messages,
-    /// What the Sentinels report of the server, if its address is from them.
-    pub(crate) sighting: Option<PrimaryReport>,
-    /// Set if it is a node of a quorum.
-    pub(crate) voting: Option<VoteDelay>,
+    /// The report that the address is from, if Sentinels were asked.
+    pub(crate) report: Option<PrimaryReport>,
+    /// Set if the server is a node of a quorum.
+    pub(crate) vote_delay: Option<VoteDelay>,
     _driver: Driver,
 }
 
-/// When the server of a connection gives locks, as a node of a quorum. It is the same server for as long as that lasts.
+/// When a node of a quorum begins to grant locks. It belongs to one connection, which leads to one run of the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VoteDelay {
     from: Instant,
-    needed: Duration,
+    min_uptime: Duration,
 }
 
 impl VoteDelay {
-    /// One that has `needed` to be up, and says that it is, for the last time or as the primary, for `up`.
-    fn new(needed: Duration, up: Duration) -> Self {
-        if needed.is_zero() {
-            return Self { from: Instant::now(), needed };
+    /// Creates the delay of a server that has been up, or the primary, for `uptime`.
+    fn new(min_uptime: Duration, uptime: Duration) -> Self {
+        if min_uptime.is_zero() {
+            return Self { from: Instant::now(), min_uptime };
         }
-        // It counts in whole seconds of its clock.
-        let needed = needed + Duration::from_secs(1);
-        Self { from: Instant::now() + needed.saturating_sub(up), needed }
+        // The server reports its uptime in whole seconds.
+        let min_uptime = min_uptime + Duration::from_secs(1);
+        Self { from: Instant::now() + min_uptime.saturating_sub(uptime), min_uptime }
     }
 
-    /// Why it gives none now, if it gives none.
+    /// Why the server does not grant locks yet; `None` if it does.
     pub(crate) fn refusal(self) -> Option<FaultKind> {
         let left = self.from.saturating_duration_since(Instant::now());
-        let uptime = Duration::from_secs(self.needed.saturating_sub(left).as_secs());
-        (!left.is_zero()).then_some(FaultKind::RecentlyStarted { uptime, min_uptime: self.needed })
+        let uptime = Duration::from_secs(self.min_uptime.saturating_sub(left).as_secs());
+        (!left.is_zero()).then_some(FaultKind::RecentlyStarted { uptime, min_uptime: self.min_uptime })
     }
 }
 
-/// Makes a connection that hands its messages to `on_push`, within the time that one attempt has. A `hint` is where
-/// Sentinels have seen the server lately.
+/// Makes a connection that passes its messages to `on_push`, within the time of one attempt. `hint` is the last report
+/// of Sentinels.
 pub(crate) async fn open_connection(
     config: &RedisConfig,
     node: &Arc<str>,
@@ -68,89 +68,92 @@ pub(crate) async fn open_connection(
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
     let attempt = async {
-        let mut dialled = match config.site() {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => {
+        let mut ready = match config.location() {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => {
                 connect(config, address, None, node, on_push).await?
             }
-            ServerLocation::Cluster(_) => return Err(no_one_server(node)),
-            ServerLocation::Named(group) => {
-                let sighting = group.find(config, hint).await?;
-                let (address, node) =
-                    (sighting.address.clone(), format!("{} ({node})", sighting.address).into());
-                connect(config, &address, Some(sighting), &node, on_push).await?
+            ServerLocation::Cluster(_) => return Err(not_a_single_server(node)),
+            ServerLocation::Sentinel(group) => {
+                let report = group.find(config, hint).await?;
+                let (address, node) = (report.address.clone(), format!("{} ({node})", report.address).into());
+                connect(config, &address, Some(report), &node, on_push).await?
             }
         };
-        subscribe(&mut dialled.messages, node, mailboxes).await?;
-        Ok(dialled)
+        subscribe(&mut ready.messages, node, mailboxes).await?;
+        Ok(ready)
     };
-    match tokio::time::timeout(config.patience(), attempt).await {
+    match tokio::time::timeout(config.attempt_timeout(), attempt).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }
 }
 
-/// Connects to the server at an address, and greets it.
+/// Connects to the server at an address, and checks it.
 async fn connect(
     config: &RedisConfig,
     address: &Address,
-    sighting: Option<PrimaryReport>,
+    report: Option<PrimaryReport>,
     node: &Arc<str>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
     let unconnected = |error| unconnected(error, address, node);
     let info = config.connection_info(address).map_err(unconnected)?;
-    let opened = open_to_hear(config, address, &info, config.patience(), on_push).await;
+    let opened = open_with_messages(config, address, &info, config.attempt_timeout(), on_push).await;
     let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
-    let speaks = !matches!(config.site(), ServerLocation::Member(_, ConnPurpose::Messages));
-    let info = greet(&mut conn, speaks, node).await?;
-    let primary = sighting.is_some() || matches!(config.site(), ServerLocation::Member(..));
-    judge_server(&info, config, primary, node)
+    let loads_scripts = !matches!(config.location(), ServerLocation::ClusterNode(_, ConnPurpose::Messages));
+    let info = handshake(&mut conn, loads_scripts, node).await?;
+    let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
+    check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    let voting = voting(&info, config, sighting.as_ref());
-    let voting = voting.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    Ok(ReadyConnection { conn, messages, sighting, voting, _driver: driver })
+    let vote_delay = vote_delay(&info, config, report.as_ref());
+    let vote_delay = vote_delay.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    Ok(ReadyConnection { conn, messages, report, vote_delay, _driver: driver })
 }
 
-/// Names the connection, loads the scripts if it `speaks`, and gives what the server says of itself.
-async fn greet(conn: &mut MultiplexedConnection, speaks: bool, node: &Arc<str>) -> Result<String, Fault> {
-    let mut greeting = Pipeline::with_capacity(20);
-    greeting.cmd("CLIENT").arg("SETNAME").arg("leasehold");
-    diagnose::ask(&mut greeting);
-    if speaks {
-        script::load_usual(&mut greeting);
+/// Names the connection, loads the common scripts if `loads_scripts` is set, and returns the server's INFO.
+async fn handshake(
+    conn: &mut MultiplexedConnection,
+    loads_scripts: bool,
+    node: &Arc<str>,
+) -> Result<String, Fault> {
+    let mut pipeline = Pipeline::with_capacity(20);
+    pipeline.cmd("CLIENT").arg("SETNAME").arg("leasehold");
+    diagnose::add_requests(&mut pipeline);
+    if loads_scripts {
+        script::load_common(&mut pipeline);
     }
-    let replies = conn.send_packed_commands(&greeting, 0, greeting.len()).await;
+    let replies = conn.send_packed_commands(&pipeline, 0, pipeline.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
-    // A user may be forbidden to name connections, to ask for the version or to load scripts: if that matters, the
-    // first operation says so.
-    let told = replies.get(1..=diagnose::ASKED).unwrap_or_default();
-    diagnose::read(told).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+    // The user may lack permission to name connections, to run INFO or to load scripts. If that matters, the first
+    // operation fails.
+    let info = replies.get(1..=diagnose::SECTION_COUNT).unwrap_or_default();
+    diagnose::info_text(info).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
 }
 
-/// When a server gives locks, if it is a node of a quorum: once whatever it may have forgotten is over. It forgets when it is
-/// started; and a replica does not know of all when it becomes the primary.
-fn voting(
+/// When a node of a quorum begins to grant locks: once all leases that it may have lost have expired. A restart loses
+/// leases, and a replica that is promoted may not have received all.
+fn vote_delay(
     info: &str,
     config: &RedisConfig,
-    sighting: Option<&PrimaryReport>,
+    report: Option<&PrimaryReport>,
 ) -> Result<Option<VoteDelay>, FaultKind> {
-    let Some(needed) = config.min_uptime() else { return Ok(None) };
-    if needed.is_zero() {
-        return Ok(Some(VoteDelay::new(needed, Duration::ZERO)));
+    let Some(min_uptime) = config.min_uptime() else { return Ok(None) };
+    if min_uptime.is_zero() {
+        return Ok(Some(VoteDelay::new(min_uptime, Duration::ZERO)));
     }
-    let Some(up) = version::number(info, "uptime_in_seconds") else {
+    let Some(uptime) = version::number(info, "uptime_in_seconds") else {
         let what = "it does not report its uptime, so it may have forgotten a vote: allow INFO to the user, or set `min_uptime=0s` if it keeps every write";
         return Err(FaultKind::Unsupported(what.to_owned()));
     };
-    let up = Duration::from_secs(up);
-    let up = sighting.map_or(up, |sighting| sighting.primary_for.min(up));
-    Ok(Some(VoteDelay::new(needed, up)))
+    let uptime = Duration::from_secs(uptime);
+    let uptime = report.map_or(uptime, |report| report.primary_for.min(uptime));
+    Ok(Some(VoteDelay::new(min_uptime, uptime)))
 }
 
-/// Checks the version of a server and its hazards, and whether it is the `primary` that others say it is.
-fn judge_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
-    version::check(info, matches!(config.site(), ServerLocation::Member(..)))?;
-    let findings = diagnose::judge_for(info, config.min_uptime());
+/// Checks the version of a server and its findings, and that it is a primary if `primary` is set.
+fn check_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
+    version::check(info, matches!(config.location(), ServerLocation::ClusterNode(..)))?;
+    let findings = diagnose::findings_for(info, config.min_uptime());
     if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
         return Err(refusal);
     }
@@ -164,12 +167,12 @@ async fn subscribe(messages: &mut Messages, node: &Arc<str>, mailboxes: &Mailbox
         let channels: Vec<_> = open.iter().map(|(session, _)| mailboxes.channel(*session)).collect();
         messages.subscribe(channels).await.map_err(|error| unsubscribed(error, node))?;
     }
-    let others = mailboxes.others().all();
-    if others.is_empty() {
+    let channels = mailboxes.lock_channels().all();
+    if channels.is_empty() {
         return Ok(());
     }
-    match messages.subscribe(others).await {
-        // Without permission to subscribe to channels of other libraries, waiters poll.
+    match messages.subscribe(channels).await {
+        // Without permission to subscribe to the channels of locks, waiters poll.
         Err(error) if error.clone().into_server_errors().is_none() => Err(unsubscribed(error, node)),
         _ => Ok(()),
     }

@@ -1,17 +1,18 @@
-//! Asking a server which one it is, on a connection of its own.
+//! Queries the version of a server, on a connection of its own.
 
 use super::open::{broken, open};
 use crate::config::RedisConfig;
 use crate::config::version::ServerVersion;
 use crate::diagnose;
-use crate::error_map::{judge, unconnected};
-use crate::site::ServerLocation;
+use crate::error_map::{classify, unconnected};
+use crate::location::ServerLocation;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Value, cmd};
 use std::sync::Arc;
 
 impl ServerVersion {
-    /// Asks a server, on a connection of its own. Fails if it cannot be reached, or does not tell.
+    /// Queries a server, on a connection of its own. Fails if the server cannot be reached, or does not report its
+    /// version.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn ask(config: &RedisConfig) -> Result<Self, Fault> {
@@ -19,28 +20,28 @@ impl ServerVersion {
     }
 }
 
-/// Asks a server which one it is, within the time of one attempt.
+/// Queries the version, within the time of one connection attempt.
 async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let asked = async {
-        let address = match config.site() {
-            ServerLocation::At(address) | ServerLocation::Member(address, _) => address.clone(),
-            ServerLocation::Named(group) => group.find(config, None).await?.address,
+        let address = match config.location() {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.clone(),
+            ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
             ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
         };
         let unconnected = |error| unconnected(error, &address, node);
         let info = config.connection_info(&address).map_err(unconnected)?;
-        let opened = open(config, &address, &info, config.patience()).await;
+        let opened = open(config, &address, &info, config.attempt_timeout()).await;
         let mut opened = opened.map_err(unconnected)?;
         let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
         let reply = reply.map_err(|error| broken(error, node))?;
         if let Value::ServerError(error) = &reply {
-            return Err(fault(judge(error).kind));
+            return Err(fault(classify(error).kind));
         }
-        let version = ServerVersion::of_info(&diagnose::read(&[reply]).map_err(fault)?);
-        version.ok_or_else(|| fault(FaultKind::Failed("it does not say which server it is".to_owned())))
+        let version = ServerVersion::from_info(&diagnose::info_text(&[reply]).map_err(fault)?);
+        version.ok_or_else(|| fault(FaultKind::Failed("it does not report its version".to_owned())))
     };
-    match tokio::time::timeout(config.patience(), asked).await {
+    match tokio::time::timeout(config.attempt_timeout(), asked).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }

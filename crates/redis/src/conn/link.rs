@@ -1,47 +1,39 @@
 //! The link to one server: a connection for commands and messages, which is made again whenever it breaks.
 //!
+//! Owns the calls and what their silence means. [`reconnect`] makes the connections, and [`subscribe`] owns the
+//! subscriptions.
+//!
 //! A link resends nothing. A command in flight when its connection breaks has an unknown outcome, and the call
 //! returns that.
 //!
 //! 1. One task makes the connections. Calls wait for it until their own deadline, and share its attempts.
-//! 2. A connection is handed out once every open mailbox, and every subscribed channel of another library, is
-//!    subscribed on it. Subscribers from before the reconnection are notified, because they may have missed messages
-//!    in between.
-//! 3. Attempts are paced. The first starts at once, if the last connection has lasted long enough; the next follows
-//!    after 50 ms, doubling up to 2 s, half of it jitter.
-//! 4. A connection that stays silent while a call waits on it until its deadline is given up, and no later call waits
+//! 2. A connection is used once every open mailbox and every channel with subscribers is subscribed on it.
+//!    Subscribers from before the reconnection are notified, because they may have missed messages in between.
+//! 3. A connection that stays silent while a call waits on it until its deadline is given up, and no later call waits
 //!    on it. A command sent on it may still be executed.
-//! 5. Behind Sentinels, the link is subscribed to all of them all the time. When the primary moves, the link gives up
-//!    the connection to the old one and connects to the new one at once.
 
-use super::connect::{ReadyConnection, VoteDelay, open_connection};
+mod health;
+mod reconnect;
+mod subscribe;
+
+use super::connect::{ReadyConnection, VoteDelay};
 use super::mailbox::Mailboxes;
-use super::open::unsubscribed;
-use super::sentinel::{PrimaryReport, SentinelWatch};
 use crate::config::RedisConfig;
-use crate::config::address::Protocol;
-use leasehold_core::SessionId;
-use leasehold_store::Environment;
-use leasehold_store::jitter;
+use health::ConnectionHealth;
 use leasehold_store::watched::Watched;
-use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, Publisher, Subscription};
-use redis::{Cmd, Pipeline, PushKind, RedisResult, Value};
+use leasehold_store::{Fault, FaultKind, Phase};
+use redis::{Cmd, Pipeline, RedisResult, Value};
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-/// Pauses between attempts: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How long a connection must last for the next attempt to start without a pause.
-pub(crate) const LASTED: Duration = Duration::from_secs(1);
-/// Time over which clients spread their connections to a new primary, since all learn of it at the same moment.
-const SPREAD: Duration = Duration::from_millis(50);
+pub(crate) use reconnect::{STABLE_AFTER, backoff};
+
 /// Silence after which a call that runs out of time gives the connection up. It is short, because a lease of one
-/// second leaves no time to wait longer; if the old connection was alive after all, a new one costs little.
+/// second leaves no time to wait longer; if the old connection works after all, a new one costs little.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// The link to one server. Dropping it ends its task and its connection.
@@ -65,46 +57,34 @@ enum State {
     /// No connection; holds the fault of the last attempt, if there was one.
     Down(Option<Fault>),
     /// Connected.
-    Up(Wire),
+    Up(LinkConnection),
 }
 
 impl State {
-    fn wire(&self) -> Option<Wire> {
+    fn connection(&self) -> Option<LinkConnection> {
         match self {
-            Self::Up(wire) => Some(wire.clone()),
+            Self::Up(connection) => Some(connection.clone()),
             Self::Down(_) => None,
         }
     }
 
-    fn is_up_by(&self, pulse: &Arc<Pulse>) -> bool {
-        matches!(self, Self::Up(wire) if Arc::ptr_eq(&wire.pulse, pulse))
+    fn is_current(&self, health: &Arc<ConnectionHealth>) -> bool {
+        matches!(self, Self::Up(connection) if Arc::ptr_eq(&connection.health, health))
     }
 }
 
-/// One connection.
+/// One connection of a link.
 #[derive(Debug, Clone)]
-pub(crate) struct Wire {
-    dialled: ReadyConnection,
-    pulse: Arc<Pulse>,
+pub(crate) struct LinkConnection {
+    ready: ReadyConnection,
+    health: Arc<ConnectionHealth>,
 }
 
-impl Wire {
+impl LinkConnection {
     /// When the server grants locks, if it is a node of a quorum.
-    pub(crate) fn voting(&self) -> Option<VoteDelay> {
-        self.dialled.voting
+    pub(crate) fn vote_delay(&self) -> Option<VoteDelay> {
+        self.ready.vote_delay
     }
-}
-
-/// Tracks whether a connection responds.
-#[derive(Debug)]
-struct Pulse {
-    environment: Arc<dyn Environment>,
-    /// Start of the current silence, in microseconds of our clock; 0 if no call waits.
-    waiting_since: AtomicU64,
-    /// Number of calls that wait for a reply.
-    waiting: AtomicU32,
-    /// Set when the connection has ended.
-    ended: AtomicBool,
 }
 
 /// Why a call has no reply, though its command may have been sent.
@@ -154,14 +134,14 @@ impl Link {
     /// attempt with split votes would take as long as a node may take.
     ///
     /// Cancel safety: the connection attempt continues for other calls.
-    pub(crate) async fn wire(&self, deadline: Instant) -> Result<Wire, Fault> {
-        if let Some(wire) = self.ready() {
-            return Ok(wire);
+    pub(crate) async fn connection(&self, deadline: Instant) -> Result<LinkConnection, Fault> {
+        if let Some(connection) = self.ready() {
+            return Ok(connection);
         }
         self.start();
         let votes = self.shared.config.min_uptime().is_some();
         let settled = |state: &State| match state {
-            State::Up(wire) => Some(Ok(wire.clone())),
+            State::Up(connection) => Some(Ok(connection.clone())),
             State::Down(Some(fault)) if votes || !fault.is_transient() => Some(Err(fault.clone())),
             State::Down(_) => None,
         };
@@ -172,134 +152,51 @@ impl Link {
     }
 
     /// The current connection, if there is one.
-    pub(crate) fn ready(&self) -> Option<Wire> {
-        self.shared.state.read(State::wire)
+    pub(crate) fn ready(&self) -> Option<LinkConnection> {
+        self.shared.state.read(State::connection)
     }
 
-    /// Waits until `wire` is no longer the current connection.
+    /// Waits until `connection` is no longer the current connection.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub(crate) async fn until_replaced(&self, wire: &Wire) {
-        self.shared.until_replaced(&wire.pulse).await;
+    pub(crate) async fn until_replaced(&self, connection: &LinkConnection) {
+        self.shared.until_replaced(&connection.health).await;
     }
 
     /// Sends one command.
-    pub(crate) async fn call(&self, wire: &mut Wire, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
-        let Wire { dialled, pulse } = wire;
-        let reply = pin!(dialled.conn.send_packed_command(cmd));
-        self.shared.watched(pulse, deadline, reply).await
+    pub(crate) async fn call(
+        &self,
+        connection: &mut LinkConnection,
+        cmd: &Cmd,
+        deadline: Instant,
+    ) -> Result<Value, Lost> {
+        let LinkConnection { ready, health } = connection;
+        let reply = pin!(ready.conn.send_packed_command(cmd));
+        self.shared.call_within(health, deadline, reply).await
     }
 
     /// Sends several commands in one write. Each reply may be an error of its own.
     pub(crate) async fn call_all(
         &self,
-        wire: &mut Wire,
+        connection: &mut LinkConnection,
         pipeline: &Pipeline,
         deadline: Instant,
     ) -> Result<Vec<Value>, Lost> {
-        let Wire { dialled, pulse } = wire;
-        let replies = pin!(dialled.conn.send_packed_commands(pipeline, 0, pipeline.len()));
-        self.shared.watched(pulse, deadline, replies).await
+        let LinkConnection { ready, health } = connection;
+        let replies = pin!(ready.conn.send_packed_commands(pipeline, 0, pipeline.len()));
+        self.shared.call_within(health, deadline, replies).await
     }
 
     /// Gives a connection up, if it is still the current one.
-    pub(crate) fn replace(&self, wire: &Wire) {
-        self.shared.give_up(&wire.pulse);
-    }
-
-    /// Opens a mailbox on the current connection and all later ones.
-    pub(crate) async fn open_mailbox(
-        &self,
-        session: SessionId,
-        post: Arc<dyn NotificationSink>,
-        deadline: Instant,
-    ) -> Result<(), Fault> {
-        let mailboxes = &self.shared.mailboxes;
-        // Registers the mailbox before waiting for a connection, so that a connection being made at this moment
-        // subscribes it, or this call does.
-        mailboxes.open(session, post);
-        let channel = mailboxes.channel(session);
-        let result = mailboxes.turns().begin(self.subscribe(&channel, deadline), self.node(), deadline).await;
-        if result.is_err() {
-            mailboxes.close(session);
-        }
-        result
-    }
-
-    /// Subscribes to a channel of another library, on the current connection and all later ones.
-    ///
-    /// Cancel safety: dropping the future ends the subscription.
-    pub(crate) async fn listen(&self, channel: &str, deadline: Instant) -> Result<Subscription, Fault> {
-        // Registers the subscription before waiting for a connection, as for a mailbox.
-        let (bell, name, link) = (Publisher::default(), channel.to_owned(), Arc::downgrade(&self.shared));
-        let number = self.shared.mailboxes.others().add(channel, bell.clone());
-        let listening = Subscription::new(&bell, move || {
-            let Some(link) = link.upgrade() else { return };
-            if link.mailboxes.others().remove(&name, number) {
-                mute(link, name);
-            }
-        });
-        let turns = self.shared.mailboxes.others().turns();
-        turns.begin(self.subscribe(channel, deadline), self.node(), deadline).await?;
-        bell.notify();
-        Ok(listening)
-    }
-
-    /// Subscribes to a channel, and repeats it on the next connection if the current one breaks.
-    async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
-        loop {
-            let mut wire = self.wire(deadline).await?;
-            let Wire { dialled: ReadyConnection { messages, .. }, pulse } = &mut wire;
-            let are_apart = messages.are_apart();
-            let subscribed = {
-                let subscribed = pin!(messages.subscribe(channel));
-                if are_apart {
-                    timeout_at(deadline, subscribed).await
-                } else {
-                    timeout_at(deadline, self.shared.observed(pulse, subscribed)).await
-                }
-            };
-            match subscribed {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) if error.clone().into_server_errors().is_some() => {
-                    return Err(unsubscribed(error, self.node()));
-                }
-                Ok(Err(_)) => self.shared.give_up(&wire.pulse),
-                Err(_) => {
-                    // A separate message connection reports its own end, so silence is judged on a shared connection
-                    // only.
-                    if !are_apart {
-                        self.shared.give_up_if_silent(&wire.pulse);
-                    }
-                    return Err(Fault::new(FaultKind::TimedOut, Phase::Reply, Arc::clone(self.node())));
-                }
-            }
-        }
-    }
-
-    /// Closes a mailbox, and unsubscribes in the background.
-    pub(crate) fn close_mailbox(&self, session: SessionId) {
-        if !self.shared.mailboxes.close(session) {
-            return;
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let link = Arc::clone(&self.shared);
-        runtime.spawn(async move {
-            let _turn = link.mailboxes.turns().next().await;
-            let Some(mut wire) = link.state.read(State::wire) else { return };
-            if !link.mailboxes.is_open(session) {
-                // If this fails, the connection is gone, and the subscription with it.
-                let channel = link.mailboxes.channel(session);
-                let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
-            }
-        });
+    pub(crate) fn replace(&self, connection: &LinkConnection) {
+        self.shared.give_up(&connection.health);
     }
 
     /// Starts the connecting task, or restarts it if the runtime it ran in has ended (1).
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(tokio::spawn(watch_over(Arc::clone(&self.shared))));
+            *task = Some(tokio::spawn(reconnect::run(Arc::clone(&self.shared))));
         }
     }
 }
@@ -315,48 +212,48 @@ impl Drop for Link {
 
 impl Shared {
     /// Waits for a reply until the deadline, and gives the connection up if it does not respond. The reply future
-    /// stays where the caller pinned it: it is large, and every future that contained it would be moved with it.
-    async fn watched<T>(
+    /// is pinned by the caller, because it is large, and would otherwise be copied into every future on the way.
+    async fn call_within<T>(
         &self,
-        pulse: &Arc<Pulse>,
+        health: &Arc<ConnectionHealth>,
         deadline: Instant,
         reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
     ) -> Result<T, Lost> {
-        match timeout_at(deadline, self.observed(pulse, reply)).await {
+        match timeout_at(deadline, self.tracked(health, reply)).await {
             Ok(Ok(reply)) => Ok(reply),
             // Errors of the server arrive as values, so this is an error of the connection.
             Ok(Err(error)) => {
-                self.give_up(pulse);
+                self.give_up(health);
                 Err(Lost::Broken(error))
             }
             Err(_) => {
-                self.give_up_if_silent(pulse);
+                self.give_up_if_silent(health);
                 Err(Lost::TimedOut)
             }
         }
     }
 
-    async fn observed<T>(
+    async fn tracked<T>(
         &self,
-        pulse: &Pulse,
+        health: &ConnectionHealth,
         reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
     ) -> RedisResult<T> {
-        let waiting = pulse.wait();
+        let waiting = health.wait();
         let reply = reply.await;
         drop(waiting);
-        pulse.beat();
+        health.received();
         reply
     }
 
-    fn give_up_if_silent(&self, pulse: &Arc<Pulse>) {
-        if pulse.silence() >= SILENCE {
-            self.give_up(pulse);
+    fn give_up_if_silent(&self, health: &Arc<ConnectionHealth>) {
+        if health.silence() >= SILENCE {
+            self.give_up(health);
         }
     }
 
-    fn give_up(&self, pulse: &Arc<Pulse>) {
+    fn give_up(&self, health: &Arc<ConnectionHealth>) {
         self.state.modify(|state| {
-            let current = state.is_up_by(pulse);
+            let current = state.is_current(health);
             if current {
                 *state = State::Down(None);
             }
@@ -364,207 +261,14 @@ impl Shared {
         });
     }
 
+    async fn until_replaced(&self, health: &Arc<ConnectionHealth>) {
+        self.state.wait_for(|state| (!state.is_current(health)).then_some(())).await;
+    }
+
     fn last_fault(&self) -> Fault {
         self.state.read(|state| match state {
             State::Down(Some(fault)) => fault.clone(),
             _ => Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.node)),
         })
-    }
-}
-
-/// A call that waits for a reply.
-struct Waiting<'a>(&'a Pulse);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Pulse {
-    fn new(environment: Arc<dyn Environment>) -> Self {
-        Self {
-            environment,
-            waiting_since: AtomicU64::new(0),
-            waiting: AtomicU32::new(0),
-            ended: AtomicBool::new(false),
-        }
-    }
-
-    /// Current time of a clock that runs during a suspend; never 0.
-    fn now_us(&self) -> u64 {
-        self.environment.now().as_micros().max(1)
-    }
-
-    /// Counts a waiting call until the returned value is dropped.
-    fn wait(&self) -> Waiting<'_> {
-        // Usually another call waits already, and the clock need not be read.
-        if self.waiting_since.load(Ordering::Relaxed) == 0 {
-            let _ =
-                self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
-        }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(self)
-    }
-
-    /// Records that something was received. The silence of calls still waiting starts again now.
-    fn beat(&self) {
-        let others = self.waiting.load(Ordering::Relaxed) != 0;
-        let since = if others { self.now_us() } else { 0 };
-        self.waiting_since.store(since, Ordering::Relaxed);
-    }
-
-    fn silence(&self) -> Duration {
-        match self.waiting_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => Duration::from_micros(self.now_us().saturating_sub(since)),
-        }
-    }
-}
-
-/// Unsubscribes in the background from a channel without subscribers.
-fn mute(link: Arc<Shared>, channel: String) {
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-    runtime.spawn(async move {
-        let _turn = link.mailboxes.others().turns().next().await;
-        let Some(mut wire) = link.state.read(State::wire) else { return };
-        if !link.mailboxes.others().is_heard(&channel) {
-            // If this fails, the connection is gone, and the subscription with it.
-            let _ = tokio::time::timeout(PAUSE.1, wire.dialled.messages.unsubscribe(channel)).await;
-        }
-    });
-}
-
-/// Runs the connecting task, and reports a fault if it panics, as it does on a runtime without IO or timers.
-async fn watch_over(shared: Arc<Shared>) {
-    let mut task = JoinSet::new();
-    task.spawn(keep_up(Arc::clone(&shared)));
-    if let Some(Err(_)) = task.join_next().await {
-        let text = "the tokio runtime lacks IO or timers: build it with `enable_all`";
-        let fault =
-            Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Connect, Arc::clone(&shared.node));
-        shared.state.set(State::Down(Some(fault)));
-    }
-}
-
-/// Makes connections while the link exists (1), and leaves a server that is no longer the primary (5).
-async fn keep_up(shared: Arc<Shared>) {
-    let environment = shared.config.surroundings();
-    let mut lookout = SentinelWatch::new(&shared.config);
-    // Last address reported by Sentinels.
-    let mut known: Option<PrimaryReport> = None;
-    let mut failures = 0;
-    let mut spread = Duration::ZERO;
-    loop {
-        let attempted = async {
-            tokio::time::sleep(pause(failures, environment.random()) + spread).await;
-            (shared.mailboxes.all(), attempt(&shared, known.clone()).await)
-        };
-        let attempted = tokio::select! {
-            biased;
-            seen = lookout.moved(known.as_ref()) => Err(seen),
-            attempted = attempted => Ok(attempted),
-        };
-        spread = Duration::ZERO;
-        match attempted {
-            Ok((mailboxes, Ok(wire))) => {
-                let pulse = Arc::clone(&wire.pulse);
-                let since = Instant::now();
-                tracing::debug!(node = %shared.node, "connected");
-                known.clone_from(&wire.dialled.sighting);
-                shared.state.set(State::Up(wire));
-                if pulse.ended.load(Ordering::SeqCst) {
-                    // The connection ended before it was published.
-                    shared.give_up(&pulse);
-                }
-                for (_, post) in mailboxes {
-                    post.resubscribed();
-                }
-                shared.mailboxes.others().ring_all();
-                tokio::select! {
-                    biased;
-                    () = shared.until_replaced(&pulse) => {}
-                    seen = lookout.moved(known.as_ref()) => {
-                        shared.give_up(&pulse);
-                        (known, spread) = (Some(seen), jitter(&**environment, SPREAD));
-                    }
-                }
-                tracing::debug!(node = %shared.node, "the connection is lost");
-                failures = if since.elapsed() >= LASTED { 0 } else { failures + 1 };
-            }
-            Ok((_, Err(fault))) => {
-                tracing::debug!(node = %shared.node, %fault, "no connection");
-                shared.state.set(State::Down(Some(fault)));
-                failures += 1;
-            }
-            Err(seen) => {
-                // Happens once for each fail-over, because the epoch grows. The fault of the old primary says nothing
-                // about the new one.
-                shared.state.set(State::Down(None));
-                (known, spread) = (Some(seen), jitter(&**environment, SPREAD));
-                failures = 0;
-            }
-        }
-    }
-}
-
-impl Shared {
-    async fn until_replaced(&self, pulse: &Arc<Pulse>) {
-        self.state.wait_for(|state| (!state.is_up_by(pulse)).then_some(())).await;
-    }
-}
-
-/// Makes one attempt.
-async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<Wire, Fault> {
-    let pulse = Arc::new(Pulse::new(Arc::clone(shared.config.surroundings())));
-    let on_push = {
-        let (mailboxes, pulse) = (Arc::clone(&shared.mailboxes), Arc::clone(&pulse));
-        // With RESP2, messages arrive on another connection, and say nothing about this one.
-        let is_same = shared.config.protocol() == Protocol::Resp3;
-        // A strong reference would keep the link alive through its own connection.
-        let link: Weak<Shared> = Arc::downgrade(shared);
-        move |push: redis::PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                pulse.ended.store(true, Ordering::SeqCst);
-                if let Some(link) = link.upgrade() {
-                    link.give_up(&pulse);
-                }
-            } else {
-                if is_same {
-                    pulse.beat();
-                }
-                mailboxes.deliver(&push);
-            }
-        }
-    };
-    let dialled = open_connection(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
-    Ok(Wire { dialled, pulse })
-}
-
-/// Pause after this many failures in a row (3). `random` is 64 random bits.
-fn pause(failures: u32, random: u64) -> Duration {
-    spaced(PAUSE, failures, random)
-}
-
-/// Same as `pause`, with other bounds: the first pause, and the longest.
-pub(crate) fn spaced((first, most): (Duration, Duration), failures: u32, random: u64) -> Duration {
-    let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
-    let pause = first.saturating_mul(1 << doublings.min(10)).min(most);
-    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-    let share = random as f64 / u64::MAX as f64;
-    pause / 2 + (pause / 2).mul_f64(share)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_are_spread_and_capped() {
-        assert_eq!(pause(0, u64::MAX), Duration::ZERO);
-        assert_eq!(pause(1, 0), Duration::from_millis(25));
-        assert_eq!(pause(2, u64::MAX), Duration::from_millis(100));
-        assert_eq!(pause(u32::MAX, u64::MAX), Duration::from_secs(2));
-        assert!(pause(40, u64::MAX / 4) < pause(40, u64::MAX / 4 * 3));
     }
 }

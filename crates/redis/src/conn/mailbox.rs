@@ -1,8 +1,10 @@
-//! The mailboxes of one link: delivers each message to its session, and all other messages to their channels.
+//! The mailboxes of one link: delivers each message to its session, and all other messages to the subscribers of their
+//! channel.
 //!
-//! The link, or the user's connection, subscribes; both do so in [`Turns`].
+//! The [link](super::link) or the [user's connection](super::borrowed) sends SUBSCRIBE and UNSUBSCRIBE, while it holds
+//! the lock of [`SubscriptionOrder`].
 
-use super::channels::{Channels, Turns};
+use super::channels::{LockChannels, SubscriptionOrder};
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::NotificationSink;
 use redis::{PushInfo, PushKind, Value};
@@ -16,11 +18,11 @@ pub(crate) struct Mailboxes {
     prefix: String,
     /// Ordered by session, so that a simulation is reproducible.
     open: Mutex<BTreeMap<SessionId, Arc<dyn NotificationSink>>>,
-    turns: Turns,
-    /// Channels of other libraries.
-    others: Channels,
-    /// Set if another component receives all messages.
-    ear: Option<MessageHandler>,
+    order: SubscriptionOrder,
+    /// The channels of locks.
+    lock_channels: LockChannels,
+    /// Set if it receives all messages in place of mailboxes.
+    handler: Option<MessageHandler>,
 }
 
 /// Receives all messages of a connection.
@@ -31,15 +33,15 @@ impl Mailboxes {
         Self {
             prefix,
             open: Mutex::default(),
-            turns: Turns::default(),
-            others: Channels::default(),
-            ear: None,
+            order: SubscriptionOrder::default(),
+            lock_channels: LockChannels::default(),
+            handler: None,
         }
     }
 
-    /// No mailboxes: `ear` receives all messages.
-    pub(crate) fn elsewhere(ear: impl Fn(&PushInfo) + Send + Sync + 'static) -> Self {
-        Self { ear: Some(Box::new(ear)), ..Self::new(String::new()) }
+    /// Creates a value without mailboxes: `handler` receives all messages.
+    pub(crate) fn with_handler(handler: impl Fn(&PushInfo) + Send + Sync + 'static) -> Self {
+        Self { handler: Some(Box::new(handler)), ..Self::new(String::new()) }
     }
 
     /// The channel of a session.
@@ -47,13 +49,13 @@ impl Mailboxes {
         format!("{}{session}", self.prefix)
     }
 
-    /// The channels of other libraries.
-    pub(crate) fn others(&self) -> &Channels {
-        &self.others
+    /// The channels of locks.
+    pub(crate) fn lock_channels(&self) -> &LockChannels {
+        &self.lock_channels
     }
 
-    pub(crate) fn open(&self, session: SessionId, post: Arc<dyn NotificationSink>) {
-        self.lock().insert(session, post);
+    pub(crate) fn open(&self, session: SessionId, sink: Arc<dyn NotificationSink>) {
+        self.lock().insert(session, sink);
     }
 
     /// Closes a mailbox, and returns whether it was open.
@@ -65,35 +67,35 @@ impl Mailboxes {
         self.lock().contains_key(&session)
     }
 
-    pub(crate) const fn turns(&self) -> &Turns {
-        &self.turns
+    pub(crate) const fn subscription_order(&self) -> &SubscriptionOrder {
+        &self.order
     }
 
     /// All open mailboxes.
     pub(crate) fn all(&self) -> Vec<(SessionId, Arc<dyn NotificationSink>)> {
-        self.lock().iter().map(|(session, post)| (*session, Arc::clone(post))).collect()
+        self.lock().iter().map(|(session, sink)| (*session, Arc::clone(sink))).collect()
     }
 
     /// Notifies all subscribers that they may have missed messages.
     pub(crate) fn resubscribed(&self) {
-        self.all().iter().for_each(|(_, post)| post.resubscribed());
-        self.others.ring_all();
+        self.all().iter().for_each(|(_, sink)| sink.resubscribed());
+        self.lock_channels.notify_all();
     }
 
     /// Delivers a message to its mailbox, or to the subscribers of its channel. Ignores anything in a mailbox that is
     /// not a grant: any client with permission to publish can send it.
     pub(crate) fn deliver(&self, push: &PushInfo) {
-        if let Some(ear) = &self.ear {
-            return ear(push);
+        if let Some(handler) = &self.handler {
+            return handler(push);
         }
         if push.kind != PushKind::Message {
             return;
         }
         let [Value::BulkString(channel), Value::BulkString(message)] = push.data.as_slice() else { return };
-        let Some(session) = self.session(channel) else { return self.others.ring(channel) };
-        let Some(post) = self.lock().get(&session).cloned() else { return };
+        let Some(session) = self.session(channel) else { return self.lock_channels.notify(channel) };
+        let Some(sink) = self.lock().get(&session).cloned() else { return };
         match Notification::parse(session, message) {
-            Ok(wake) => post.deliver(wake),
+            Ok(notification) => sink.deliver(notification),
             Err(error) => tracing::trace!(%session, %error, "ignored"),
         }
     }
@@ -104,7 +106,7 @@ impl Mailboxes {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Arc<dyn NotificationSink>>> {
-        // No code under the lock can leave the map half-changed.
+        // No code panics between two changes that belong together.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

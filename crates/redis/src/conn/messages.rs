@@ -4,7 +4,7 @@
 //! Owns the subscriptions and the second connection. The mailboxes deliver the messages; the link decides when
 //! connections are made.
 //!
-//! 1. Both connections count as one: when either ends or does not respond, both end.
+//! 1. When one of the two connections ends or does not respond, both end.
 //! 2. Calls rarely wait on the second connection, so their timeouts do not detect its loss. It is probed at
 //!    intervals.
 
@@ -15,16 +15,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Interval of the probes of a second connection, and the limit for its response.
-pub(crate) const LOOK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(2));
+/// Interval of the probes of a connection on which calls rarely wait.
+pub(crate) const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// Limit for the response to a probe.
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Source of a connection's messages. Dropping the last clone ends a second connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Messages {
     /// The same connection.
-    Pushed(MultiplexedConnection),
+    Shared(MultiplexedConnection),
     /// A second connection, whose end also ends the first.
-    Apart(
+    Separate(
         PubSubSink,
         #[allow(dead_code, reason = "ends the task when it is dropped")] Arc<AbortOnDropHandle<()>>,
     ),
@@ -32,28 +34,31 @@ pub(crate) enum Messages {
 
 impl Messages {
     /// Forwards the messages of a second connection, and reports its end as a RESP3 connection would.
-    pub(crate) fn apart(connection: PubSub, on_push: Arc<impl Fn(PushInfo) + Send + Sync + 'static>) -> Self {
+    pub(crate) fn separate(
+        connection: PubSub,
+        on_push: Arc<impl Fn(PushInfo) + Send + Sync + 'static>,
+    ) -> Self {
         let (sink, stream) = connection.split();
-        let hears = tokio::spawn(hear(sink.clone(), stream, on_push));
-        Self::Apart(sink, Arc::new(AbortOnDropHandle::new(hears)))
+        let forwarding = tokio::spawn(forward(sink.clone(), stream, on_push));
+        Self::Separate(sink, Arc::new(AbortOnDropHandle::new(forwarding)))
     }
 
     /// Whether messages and replies use different connections.
-    pub(crate) const fn are_apart(&self) -> bool {
-        matches!(self, Self::Apart(..))
+    pub(crate) const fn are_separate(&self) -> bool {
+        matches!(self, Self::Separate(..))
     }
 
     pub(crate) async fn subscribe(&mut self, channels: impl ToRedisArgs) -> RedisResult<()> {
         match self {
-            Self::Pushed(connection) => connection.subscribe(channels).await,
-            Self::Apart(sink, _) => sink.subscribe(channels).await,
+            Self::Shared(connection) => connection.subscribe(channels).await,
+            Self::Separate(sink, _) => sink.subscribe(channels).await,
         }
     }
 
     pub(crate) async fn unsubscribe(&mut self, channels: impl ToRedisArgs) -> RedisResult<()> {
         match self {
-            Self::Pushed(connection) => connection.unsubscribe(channels).await,
-            Self::Apart(sink, _) => sink.unsubscribe(channels).await,
+            Self::Shared(connection) => connection.unsubscribe(channels).await,
+            Self::Separate(sink, _) => sink.unsubscribe(channels).await,
         }
     }
 }
@@ -63,8 +68,8 @@ pub(crate) const fn ended() -> PushInfo {
     PushInfo { kind: PushKind::Disconnection, data: Vec::new() }
 }
 
-async fn hear(sink: PubSubSink, mut stream: PubSubStream, on_push: Arc<impl Fn(PushInfo)>) {
-    let heard = async {
+async fn forward(sink: PubSubSink, mut stream: PubSubStream, on_push: Arc<impl Fn(PushInfo)>) {
+    let forwarded = async {
         while let Some(message) = stream.next().await {
             let channel = Value::BulkString(message.get_channel_name().as_bytes().to_vec());
             let text = Value::BulkString(message.get_payload_bytes().to_vec());
@@ -72,7 +77,7 @@ async fn hear(sink: PubSubSink, mut stream: PubSubStream, on_push: Arc<impl Fn(P
         }
     };
     tokio::select! {
-        () = heard => {}
+        () = forwarded => {}
         () = until_silent(sink) => {}
     }
     on_push(ended());
@@ -80,11 +85,10 @@ async fn hear(sink: PubSubSink, mut stream: PubSubStream, on_push: Arc<impl Fn(P
 
 /// Waits until the connection does not respond (2).
 async fn until_silent(mut sink: PubSubSink) {
-    let (pause, patience) = LOOK;
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
         // An error is a response, too: the user may lack permission for PING.
-        if tokio::time::timeout(patience, sink.ping::<Value>()).await.is_err() {
+        if tokio::time::timeout(PROBE_TIMEOUT, sink.ping::<Value>()).await.is_err() {
             return;
         }
     }

@@ -1,11 +1,11 @@
-//! Opening a connection: the stream, as the user has said, encrypted, or just so; and the login.
+//! Opening a connection: the stream (of the user's connector, with TLS, or plain) and the login.
 
 use super::messages::{self, Messages};
 use crate::config::RedisConfig;
 use crate::config::address::{Address, Protocol};
 use crate::config::connector::BoxStream;
 use crate::config::tls;
-use crate::error_map::judge;
+use crate::error_map::classify;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};
@@ -22,22 +22,23 @@ pub(crate) struct Opened {
     pub(crate) driver: Driver,
 }
 
-/// Moves the bytes of a stream that the user has opened, or that is encrypted, until the last clone is gone. The client
-/// library does so by itself for those that it opens.
+/// The task that reads and writes a stream, until the last clone is dropped. `None` for streams that the client library
+/// has opened, which have a task of their own.
 pub(crate) type Driver = Option<Arc<AbortOnDropHandle<()>>>;
 
-/// Opens a connection to an address, and logs in, in an attempt that has that long.
+/// Opens a connection to an address, and logs in. A TLS handshake takes a little less than `within`; the caller limits
+/// the rest.
 pub(crate) async fn open(
     config: &RedisConfig,
     address: &Address,
     info: &ConnectionInfo,
     within: Duration,
 ) -> RedisResult<Opened> {
-    open_by(config, address, info, within, settings()).await
+    open_one(config, address, info, within, settings()).await
 }
 
-/// The same, with its messages.
-pub(crate) async fn open_to_hear(
+/// Same as [`open`], and also receives messages.
+pub(crate) async fn open_with_messages(
     config: &RedisConfig,
     address: &Address,
     info: &ConnectionInfo,
@@ -51,12 +52,12 @@ pub(crate) async fn open_to_hear(
         on_push(push);
         Ok::<(), Infallible>(())
     };
-    let opened = open_by(config, address, info, within, settings().set_push_sender(push)).await?;
-    let messages = Messages::Pushed(opened.conn.clone());
+    let opened = open_one(config, address, info, within, settings().set_push_sender(push)).await?;
+    let messages = Messages::Shared(opened.conn.clone());
     Ok((opened, messages))
 }
 
-/// Opens two connections, where one cannot be for both: for calls, and for messages.
+/// Opens one connection for calls and one for messages, which RESP2 requires.
 async fn open_both(
     config: &RedisConfig,
     address: &Address,
@@ -69,38 +70,38 @@ async fn open_both(
         let on_push = Arc::clone(&on_push);
         move || on_push(messages::ended())
     };
-    let opened = greet_over(calls, info, settings(), on_end).await?;
+    let opened = log_in(calls, info, settings(), on_end).await?;
     let connection = PubSub::new(info.redis_settings(), stream(config, address, within).await?).await?;
-    Ok((opened, Messages::apart(connection, on_push)))
+    Ok((opened, Messages::separate(connection, on_push)))
 }
 
-/// The time limits are ours: the client library's would end a call whose reply is still to come.
+/// Turns off the client library's timeouts: callers have their own, and a reply may arrive later.
 fn settings() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }
 
-/// Opens one connection. The client library does so by itself where nothing speaks against it.
-async fn open_by(
+/// Opens one connection. Only a plain stream without a connector is opened by the client library.
+async fn open_one(
     config: &RedisConfig,
     address: &Address,
     info: &ConnectionInfo,
     within: Duration,
     settings: AsyncConnectionConfig,
 ) -> RedisResult<Opened> {
-    if config.opener().is_some() || address.is_tls() {
-        return greet_over(stream(config, address, within).await?, info, settings, || {}).await;
+    if config.custom_connector().is_some() || address.is_tls() {
+        return log_in(stream(config, address, within).await?, info, settings, || {}).await;
     }
     config.certificates().for_plain_text()?;
     let conn = Client::open(info.clone())?.get_multiplexed_async_connection_with_config(&settings).await?;
     Ok(Opened { conn, driver: None })
 }
 
-/// Opens a stream to an address: as the user has said, encrypted, or just so.
+/// Opens a stream to an address: by the user's connector, with TLS, or plain.
 async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> RedisResult<BoxStream> {
     if !address.is_tls() {
         config.certificates().for_plain_text()?;
     }
-    if let Some(connector) = config.opener() {
+    if let Some(connector) = config.custom_connector() {
         if address.is_tls() {
             let text = "a connector brings its own TLS: write `redis` in place of `rediss` with it";
             return Err((ErrorKind::InvalidClientConfig, text).into());
@@ -118,7 +119,7 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
 }
 
 /// Logs in over an open stream. `on_end` is called when the connection ends, unless the driver was dropped before.
-async fn greet_over(
+async fn log_in(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     info: &ConnectionInfo,
     settings: AsyncConnectionConfig,
@@ -134,11 +135,11 @@ async fn greet_over(
     Ok(Opened { conn, driver: Some(driver) })
 }
 
-/// The fault of a subscription that was not made.
+/// The fault of a subscription that failed.
 pub(crate) fn unsubscribed(error: RedisError, node: &Arc<str>) -> Fault {
     let refusal = error.clone().into_server_errors().and_then(|errors| errors.first().cloned());
     match refusal {
-        Some((_, refusal)) => Fault::new(judge(&refusal).kind, Phase::Handshake, Arc::clone(node)),
+        Some((_, refusal)) => Fault::new(classify(&refusal).kind, Phase::Handshake, Arc::clone(node)),
         None => broken(error, node),
     }
 }

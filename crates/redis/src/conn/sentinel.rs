@@ -13,11 +13,11 @@
 //!    differently, or one may lag behind; a client that accepted both in turn would never settle.
 
 use super::messages::Messages;
-use super::open::{Opened, open, open_to_hear};
+use super::open::{Opened, open, open_with_messages};
 use crate::config::RedisConfig;
 use crate::config::address::Address;
 use crate::error_map::unconnected;
-use crate::site::{Group, ServerLocation};
+use crate::location::{SentinelGroup, ServerLocation};
 use futures_util::StreamExt;
 use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
@@ -31,14 +31,13 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// Limit for connecting to one Sentinel, and for its answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Interval at which a subscribed Sentinel is polled, and an unreachable one retried: between this and twice as much.
-const LOOK: Duration = Duration::from_secs(1);
-/// What a Sentinel publishes when a primary moves: that it has promoted a replica, and that the configuration has
-/// changed.
-const NEWS: [&str; 2] = ["+promoted-slave", "+switch-master"];
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Channels on which a Sentinel publishes that it has promoted a replica, and that the configuration has changed.
+const FAILOVER_CHANNELS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
-/// Where a primary was seen.
+/// The address of a primary, as one Sentinel reports it.
 #[derive(Debug, Clone)]
 pub(crate) struct PrimaryReport {
     pub(crate) address: Address,
@@ -64,7 +63,7 @@ impl PrimaryReport {
     }
 }
 
-impl Group {
+impl SentinelGroup {
     /// Finds the primary (1). Returns once a majority agrees on a configuration at least as recent as the `hint`.
     /// Otherwise waits for all Sentinels, and returns the most recent report, or the hint if none replies.
     ///
@@ -74,40 +73,40 @@ impl Group {
         config: &RedisConfig,
         hint: Option<PrimaryReport>,
     ) -> Result<PrimaryReport, Fault> {
-        let mut asked: FuturesUnordered<_> =
-            self.sentinels.iter().map(|sentinel| self.look(config, sentinel)).collect();
-        let (mut seen, mut trouble) = (Vec::new(), None);
-        while let Some(answer) = asked.next().await {
+        let mut queries: FuturesUnordered<_> =
+            self.sentinels.iter().map(|sentinel| self.query(config, sentinel)).collect();
+        let (mut reports, mut last_fault) = (Vec::new(), None);
+        while let Some(answer) = queries.next().await {
             match answer {
-                Ok(sighting) => {
-                    seen.push(sighting.clone());
-                    let votes = votes(&seen, &sighting);
-                    let behind = hint.as_ref().is_some_and(|hint| hint.epoch > sighting.epoch);
+                Ok(report) => {
+                    reports.push(report.clone());
+                    let votes = votes(&reports, &report);
+                    let behind = hint.as_ref().is_some_and(|hint| hint.epoch > report.epoch);
                     if votes > self.sentinels.len() / 2 && !behind {
-                        return Ok(sighting);
+                        return Ok(report);
                     }
                 }
                 Err(fault) => {
                     tracing::debug!(node = %fault.node, %fault, "a Sentinel does not report the primary");
-                    trouble = Some(more_hopeful(trouble, fault));
+                    last_fault = Some(prefer_transient(last_fault, fault));
                 }
             }
         }
-        let best = seen.iter().max_by_key(|sighting| (sighting.epoch, votes(&seen, sighting))).cloned();
-        best.or(hint).ok_or_else(|| trouble.unwrap_or_else(|| self.silent()))
+        let best = reports.iter().max_by_key(|report| (report.epoch, votes(&reports, report))).cloned();
+        best.or(hint).ok_or_else(|| last_fault.unwrap_or_else(|| self.unreachable()))
     }
 
-    /// Asks one Sentinel for the address.
-    async fn look(&self, config: &RedisConfig, sentinel: &Address) -> Result<PrimaryReport, Fault> {
+    /// Connects to one Sentinel, and asks it for the address.
+    async fn query(&self, config: &RedisConfig, sentinel: &Address) -> Result<PrimaryReport, Fault> {
         let node = named(sentinel);
-        let asked = async {
+        let query = async {
             let unconnected = |error| unconnected(error, sentinel, &node);
             let info = config.sentinel_info(self, sentinel).map_err(unconnected)?;
-            let mut opened = open(config, sentinel, &info, PATIENCE).await.map_err(unconnected)?;
+            let mut opened = open(config, sentinel, &info, SENTINEL_TIMEOUT).await.map_err(unconnected)?;
             self.ask(&mut opened, &node).await
         };
         // Shorter than one connection attempt, so that a few unreachable Sentinels do not use it up.
-        match timeout(PATIENCE.min(config.patience() / 4), asked).await {
+        match timeout(SENTINEL_TIMEOUT.min(config.attempt_timeout() / 4), query).await {
             Ok(answer) => answer,
             Err(_) => Err(Fault::new(FaultKind::Unreachable, Phase::Connect, Arc::clone(&node))),
         }
@@ -115,15 +114,15 @@ impl Group {
 
     /// Asks one connected Sentinel.
     async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<PrimaryReport, Fault> {
-        let mut question = Pipeline::with_capacity(2);
-        question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        question.cmd("SENTINEL").arg("MASTER").arg(&self.name);
-        let answers = sentinel.conn.send_packed_commands(&question, 0, question.len()).await;
+        let mut requests = Pipeline::with_capacity(2);
+        requests.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        requests.cmd("SENTINEL").arg("MASTER").arg(&self.name);
+        let answers = sentinel.conn.send_packed_commands(&requests, 0, requests.len()).await;
         let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
         let answers = answers.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?;
         let address = match answers.first() {
-            Some(Value::Nil) => return Err(fault(self.unknown())),
-            Some(Value::ServerError(error)) => return Err(fault(crate::error_map::judge(error).kind)),
+            Some(Value::Nil) => return Err(fault(self.unknown_primary())),
+            Some(Value::ServerError(error)) => return Err(fault(crate::error_map::classify(error).kind)),
             Some(address) => from_redis_value_ref::<(String, u16)>(address).ok(),
             None => None,
         };
@@ -139,11 +138,11 @@ impl Group {
         Ok(PrimaryReport { address: Address::Tcp { host, port, tls: self.tls }, epoch, primary_for })
     }
 
-    fn unknown(&self) -> FaultKind {
+    fn unknown_primary(&self) -> FaultKind {
         FaultKind::Unusable(format!("it knows no primary named `{}`: see its `sentinel monitor`", self.name))
     }
 
-    fn silent(&self) -> Fault {
+    fn unreachable(&self) -> Fault {
         Fault::new(FaultKind::Unreachable, Phase::Connect, self.to_string())
     }
 }
@@ -163,9 +162,9 @@ fn primary_for(record: &HashMap<String, String>, host: &str, port: u16) -> Durat
     Duration::from_millis(since.unwrap_or(0))
 }
 
-/// Number of Sentinels that report the same.
-fn votes(seen: &[PrimaryReport], sighting: &PrimaryReport) -> usize {
-    seen.iter().filter(|other| *other == sighting).count()
+/// Number of Sentinels with the same report.
+fn votes(reports: &[PrimaryReport], report: &PrimaryReport) -> usize {
+    reports.iter().filter(|other| *other == report).count()
 }
 
 /// Name of a Sentinel in messages.
@@ -175,7 +174,7 @@ fn named(sentinel: &Address) -> Arc<str> {
 
 /// Of two faults, returns the transient one. A permanent fault of one Sentinel must not end an attempt that a short
 /// outage of the others would not end.
-pub(crate) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
+pub(crate) fn prefer_transient(earlier: Option<Fault>, fault: Fault) -> Fault {
     match earlier {
         Some(earlier) if earlier.is_transient() || !fault.is_transient() => earlier,
         _ => fault,
@@ -184,22 +183,23 @@ pub(crate) fn more_hopeful(earlier: Option<Fault>, fault: Fault) -> Fault {
 
 /// Subscriptions to the Sentinels (2).
 pub(crate) struct SentinelWatch<'a> {
-    posts: Vec<SentinelListener<'a>>,
+    listeners: Vec<SentinelListener<'a>>,
 }
 
 /// Subscription to one Sentinel.
 struct SentinelListener<'a> {
     config: &'a RedisConfig,
-    group: &'a Group,
+    group: &'a SentinelGroup,
     sentinel: &'a Address,
     node: Arc<str>,
-    ear: Option<SentinelSubscription>,
+    subscription: Option<SentinelSubscription>,
 }
 
 /// A connection that signals each published message.
 struct SentinelSubscription {
     sentinel: Opened,
-    heard: Arc<Notify>,
+    /// Signalled by each message.
+    message: Arc<Notify>,
     /// Set when the connection has ended.
     ended: Arc<AtomicBool>,
     _messages: Messages,
@@ -208,15 +208,22 @@ struct SentinelSubscription {
 impl<'a> SentinelWatch<'a> {
     /// Subscribes to nothing if the server has a fixed address.
     pub(crate) fn new(config: &'a RedisConfig) -> Self {
-        let posts = match config.site() {
-            ServerLocation::At(_) | ServerLocation::Cluster(_) | ServerLocation::Member(..) => Vec::new(),
-            ServerLocation::Named(group) => {
-                let post =
-                    |sentinel| SentinelListener { config, group, sentinel, node: named(sentinel), ear: None };
-                group.sentinels.iter().map(post).collect()
+        let listeners = match config.location() {
+            ServerLocation::Fixed(_) | ServerLocation::Cluster(_) | ServerLocation::ClusterNode(..) => {
+                Vec::new()
+            }
+            ServerLocation::Sentinel(group) => {
+                let listener = |sentinel| SentinelListener {
+                    config,
+                    group,
+                    sentinel,
+                    node: named(sentinel),
+                    subscription: None,
+                };
+                group.sentinels.iter().map(listener).collect()
             }
         };
-        Self { posts }
+        Self { listeners }
     }
 
     /// Waits until the primary is no longer at the `known` address; forever if no address is known.
@@ -224,9 +231,9 @@ impl<'a> SentinelWatch<'a> {
     /// Cancel safety: a later call continues where this one stopped.
     pub(crate) async fn moved(&mut self, known: Option<&PrimaryReport>) -> PrimaryReport {
         match known {
-            Some(known) if !self.posts.is_empty() => {
-                let posts = self.posts.iter_mut().map(|post| Box::pin(post.moved(known)));
-                select_all(posts).await.0
+            Some(known) if !self.listeners.is_empty() => {
+                let listeners = self.listeners.iter_mut().map(|listener| Box::pin(listener.moved(known)));
+                select_all(listeners).await.0
             }
             _ => std::future::pending().await,
         }
@@ -236,48 +243,50 @@ impl<'a> SentinelWatch<'a> {
 impl SentinelListener<'_> {
     async fn moved(&mut self, known: &PrimaryReport) -> PrimaryReport {
         loop {
-            match timeout(PATIENCE, self.look()).await {
-                Ok(Some(seen)) if seen.supersedes(known) => return seen,
+            match timeout(SENTINEL_TIMEOUT, self.query()).await {
+                Ok(Some(report)) if report.supersedes(known) => return report,
                 Ok(Some(_)) => {}
-                Ok(None) | Err(_) => self.ear = None,
+                Ok(None) | Err(_) => self.subscription = None,
             }
-            let a_while = LOOK + leasehold_store::jitter(&**self.config.surroundings(), LOOK);
-            match &self.ear {
+            let pause =
+                POLL_INTERVAL + leasehold_store::jitter(&**self.config.shared_environment(), POLL_INTERVAL);
+            match &self.subscription {
                 // Polls even without a message.
-                Some(ear) => drop(timeout(a_while, ear.heard.notified()).await),
-                None => tokio::time::sleep(a_while).await,
+                Some(subscription) => drop(timeout(pause, subscription.message.notified()).await),
+                None => tokio::time::sleep(pause).await,
             }
         }
     }
 
-    async fn look(&mut self) -> Option<PrimaryReport> {
-        let ear = match self.ear.take().filter(|ear| !ear.ended.load(Ordering::SeqCst)) {
-            Some(ear) => ear,
+    async fn query(&mut self) -> Option<PrimaryReport> {
+        let current = self.subscription.take();
+        let subscription = match current.filter(|current| !current.ended.load(Ordering::SeqCst)) {
+            Some(subscription) => subscription,
             None => self.listen().await?,
         };
-        self.group.ask(&mut self.ear.insert(ear).sentinel, &self.node).await.ok()
+        self.group.ask(&mut self.subscription.insert(subscription).sentinel, &self.node).await.ok()
     }
 
     async fn listen(&self) -> Option<SentinelSubscription> {
-        let heard = Arc::new(Notify::new());
+        let message = Arc::new(Notify::new());
         let ended = Arc::new(AtomicBool::new(false));
-        let (bell, end) = (heard.clone(), ended.clone());
+        let (on_message, on_end) = (message.clone(), ended.clone());
         // A message about another primary costs one needless request.
         let on_push = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                end.store(true, Ordering::SeqCst);
+                on_end.store(true, Ordering::SeqCst);
             }
-            bell.notify_one();
+            on_message.notify_one();
         };
         let info = self.config.sentinel_info(self.group, self.sentinel).ok()?;
-        let opened = open_to_hear(self.config, self.sentinel, &info, PATIENCE, on_push).await;
+        let opened = open_with_messages(self.config, self.sentinel, &info, SENTINEL_TIMEOUT, on_push).await;
         let (sentinel, mut messages) = opened.ok()?;
-        match messages.subscribe(&NEWS[..]).await {
+        match messages.subscribe(&FAILOVER_CHANNELS[..]).await {
             // A user without permission to subscribe still polls.
             Err(error) if error.clone().into_server_errors().is_none() => return None,
             _ => {}
         }
-        Some(SentinelSubscription { sentinel, heard, ended, _messages: messages })
+        Some(SentinelSubscription { sentinel, message, ended, _messages: messages })
     }
 }
 
@@ -301,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_promoted_has_not_the_age_of_its_predecessor() {
+    fn a_promoted_replica_does_not_inherit_the_age_of_its_predecessor() {
         let record = |ip: &str, flags: &str| -> HashMap<String, String> {
             let fields = [("ip", ip), ("port", "7"), ("flags", flags), ("role-reported-time", "3600000")];
             fields.map(|(field, value)| (field.to_owned(), value.to_owned())).into()
@@ -318,8 +327,8 @@ mod tests {
     fn a_permanent_fault_of_one_sentinel_does_not_hide_a_transient_one() {
         let fault = |kind| Fault::new(kind, Phase::Connect, "a");
         let (silent, wrong) = (fault(FaultKind::Unreachable), fault(FaultKind::Unauthenticated));
-        assert_eq!(more_hopeful(Some(silent.clone()), wrong.clone()).kind, silent.kind);
-        assert_eq!(more_hopeful(Some(wrong.clone()), silent.clone()).kind, silent.kind);
-        assert_eq!(more_hopeful(Some(wrong.clone()), wrong.clone()).kind, wrong.kind);
+        assert_eq!(prefer_transient(Some(silent.clone()), wrong.clone()).kind, silent.kind);
+        assert_eq!(prefer_transient(Some(wrong.clone()), silent.clone()).kind, silent.kind);
+        assert_eq!(prefer_transient(Some(wrong.clone()), wrong.clone()).kind, wrong.kind);
     }
 }

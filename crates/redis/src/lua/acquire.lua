@@ -14,7 +14,7 @@
 -- ARGV[6]  nonce, or empty not to queue
 -- ARGV[7]  kept_ms: how long the queue entry lasts
 -- ARGV[8]  the expiry in ms for a foreign lock that has none, or empty
--- ARGV[9]  life
+-- ARGV[9]  liveness
 -- ARGV[10] the session of KEYS[3]
 -- ARGV[#]  of a shared lock, after all others: mode and kind
 --

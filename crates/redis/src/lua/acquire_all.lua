@@ -1,18 +1,19 @@
--- Acquires all of several Mutexes, or none. Never queues and never passes a waiter: a free lock with a live queue counts as taken.
+-- Acquires all of several Mutexes, or none. It does not queue, and does not overtake waiters: a free lock with a live queue counts
+-- as taken.
 -- It is idempotent.
 --
 -- KEYS     per lock its own key, and its record
 -- ARGV[1]  label
--- ARGV[2]  life
+-- ARGV[2]  liveness
 -- ARGV[3…] per lock the hold, the user's own value or empty, lease_ms
 --
 -- Replies, per lock
---   {'granted', fence, remaining_ms, 1 if others wait else 0}      for all of them; or, if a lock is in the way, for each
+--   {'granted', fence, remaining_ms, 1 if others wait else 0}      for all of them; or, if a lock is not available, for each
 --   {'taken', -1, predecessor or '', -1, holder…}, {'spent', how}, {'kind', type}, {'format', found}     as in acquire
 --   'open'                                                          it could have been acquired
 --   'held'                                                          this hold already has it
 --
--- A script, because whether all locks are free is one question. Changes are written last, lock by lock, each in the order of
+-- A script, because all locks are checked at one instant. Changes are written last, lock by lock, each in the order of
 -- acquire. A cut-off leaves some of the holds, which end by their leases.
 
 -- How many queue entries are visited per lock, so that the script does not run for long.
@@ -20,7 +21,7 @@ local MAX_VISITED = 64
 -- How many arguments each lock has. Those of the first begin at this index, too.
 local PER_LOCK = 3
 
-local ELECTION_MARK = 'election\n'
+local ELECTION_PREFIX = 'election\n'
 
 -- The sessions in a queue from first to last if all entries have expired, else nil.
 local function expired_entries(record, queue)
@@ -39,14 +40,14 @@ local function expired_entries(record, queue)
 end
 
 -- Reads the keys of one lock. Returns the reply for the request, or nil and an error; and the state of a lock that is no obstacle.
-local function look(name, record, hold, own)
+local function read_keys(name, record, hold, own)
   local value = redis.pcall('GET', KEYS[name])
   if type(value) == 'table' then
     if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, value end
     return { 'kind', redis.call('TYPE', KEYS[name]).ok }
   end
   -- As in mutex.lua.
-  if value and string.sub(value, 1, #ELECTION_MARK) == ELECTION_MARK then return { 'kind', 'string' } end
+  if value and string.sub(value, 1, #ELECTION_PREFIX) == ELECTION_PREFIX then return { 'kind', 'string' } end
   local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue', 'reserved')
   if fields.err then
     if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, fields end
@@ -59,17 +60,17 @@ local function look(name, record, hold, own)
   local mark = at and string.sub(ended, at + 1, at + 1)
   if mark then return { 'spent', mark == '.' and 'released' or mark == '!' and 'evicted' or 'freed' } end
 
-  local holder, since_ms, life, holders_own, label
+  local holder, since_ms, liveness, holders_own, label
   if fields[3] then
-    holder, since_ms, life, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+    holder, since_ms, liveness, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
   -- As in string_holder.lua.
-  local is_resting = value and last and holder and value == 'rest\n' .. digits(last)
-  if is_resting and holder == hold then return { 'spent', 'released' } end
+  local in_cooldown = value and last and holder and value == 'rest\n' .. digits(last)
+  if in_cooldown and holder == hold then return { 'spent', 'released' } end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
   if ours and holders_own ~= '' and ended
     and string.find(ended, string.sub(holder, ENDED_FROM, ENDED_TO), 1, true) then ours = false end
-  if is_resting then ours, life = true, 'l' end
+  if in_cooldown then ours, liveness = true, 'l' end
   local reserved = fields[6] and tonumber(string.match(fields[6], '^%d+')) or 0
   local state = { exists = exists, last = last, reserved = reserved, known = holder == hold and holders_own == own }
   local has_waiters = fields[5] and string.byte(fields[5]) ~= BYTE_ZERO
@@ -83,13 +84,13 @@ local function look(name, record, hold, own)
     if not has_waiters or state.expired[1] then return 'open', nil, state end
   end
 
-  local timeout_ms = ours and string.match(life, '^s(%d+)$')
+  local timeout_ms = ours and string.match(liveness, '^s(%d+)$')
   local predecessor = timeout_ms and string.sub(holder, 1, SESSION_LENGTH) or ''
   local taken = { 'taken', -1, predecessor, -1 }
   if value then
     taken[5] = redis.call('PTTL', KEYS[name])
     if ours then
-      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, is_resting and 'rests' or predecessor
+      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, in_cooldown and 'rests' or predecessor
     end
   end
   return taken
@@ -98,7 +99,7 @@ end
 local replies, states, all_free = {}, {}, true
 for i = 1, #KEYS / 2 do
   local at = PER_LOCK * i
-  local reply, failed, state = look(2 * i - 1, 2 * i, ARGV[at], ARGV[at + 1])
+  local reply, failed, state = read_keys(2 * i - 1, 2 * i, ARGV[at], ARGV[at + 1])
   if failed then return failed end
   replies[i], states[i] = reply, state
   all_free = all_free and state

@@ -1,5 +1,5 @@
--- Fast path of acquire for a Mutex: the lock is free and has no waiter. Comes before every fragment but format.lua. A session
--- given for inspection holds nothing of a free lock, so it is not read here.
+-- Fast path of acquire for a Mutex: the lock is free and has no waiter. Comes before every fragment but format.lua. The
+-- record of the predecessor is not read, because no session holds a free lock.
 --
 -- Reply
 --   fence      granted for the whole lease, and no waiters
@@ -24,7 +24,7 @@ if ARGV[2] == '' then
     if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end
     local fence = s .. us
     if #fence == FENCE_DIGITS and fence < '9' and (not last or last < fence) and (not reserved or reserved < fence) then
-      -- An error here comes again below, where it is reported.
+      -- The fragments below repeat this command, and report its error.
       local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4])
       if set and set.ok then
         if not format then

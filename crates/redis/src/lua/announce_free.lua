@@ -1,4 +1,5 @@
--- Announces that a Mutex became free to clients that wait outside of a queue, if its releaser wants it: `lock.announces`.
+-- Publishes that a Mutex became free, if the release requests it (`lock.announces`): on a node of a quorum, waiters are not in a
+-- queue.
 
 local function announce_free(lock)
   if lock.announces and lock.freed then redis.pcall('PUBLISH', lock.channel, 'free') end

@@ -3,8 +3,8 @@
 -- A script decides on them, and `commit` in commit.lua writes at the end, in this order, so that the next script can
 -- continue from whatever a cut-off leaves:
 --   1. What ends holds. DEL of a lock that becomes free: full memory does not refuse it, and no later error is a reason to
---      keep the lock. For a ReentrantMutex with remaining holds the new count, after a write that full memory does not refuse,
---      after which it refuses none. For a shared lock HDEL of the ended holds. A script that ends no hold begins with a write
+--      keep the lock. For a ReentrantMutex with remaining holds the new count: a write that full memory does not refuse comes
+--      first, and after it no write is refused. For a shared lock HDEL of the ended holds. A script that ends no hold begins with a write
 --      that full memory refuses as a whole.
 --   2. The record in one HSET: new holder, queue, entries. It is created by RESTORE of a constant with its expiry, because
 --      HSET alone would create a key without expiry.

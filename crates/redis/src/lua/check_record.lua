@@ -1,21 +1,21 @@
--- Checks the format of the record, and takes over what it says.
+-- Checks the format of the record, and copies its fields to `lock`.
 --
 -- `lock.record`  a HASH
 --            format           1. A script does not touch a record of another format
 --            last             the newest fencing token
 --            reserved         of a Mutex: the greatest fencing token reserved for the hold in `tenant`, then ' tell' if its
---                             process wants a message when another session requests the lock. Void unless greater than
---                             `last`: then it belongs to an earlier hold
---            tenant           the newest holder: hold \n since_ms \n life \n own value \n label
+--                             process wants a message when another session requests the lock. Valid only if greater
+--                             than `last`: otherwise it belongs to an earlier hold
+--            tenant           the newest holder: hold \n since_ms \n liveness \n own value \n label
 --            ended            the last eight holds that ended otherwise than by lease expiry, newest first. Of each the first
 --                             12 characters of its random part, and a mark: . released, ! evicted, ~ force-released. Random
 --                             parts contain none of the marks, so a search finds whole holds only
 --            queue            number of entries, next ticket, first and last session, separated by spaces
---            w:<session>      its queue entry: ticket \n nonce \n expires_ms \n lease_ms \n life \n hold \n own value \n label.
+--            w:<session>      its queue entry: ticket \n nonce \n expires_ms \n lease_ms \n liveness \n hold \n own value \n label.
 --                             An empty text is no entry
---            n:<session>      the next session in the queue. Void for the last one
---            p:<session>      the previous session in the queue. Void for the first one
---          life is `s` and the session's timeout in ms if the death of the session ends the hold and the entry early, else
+--            n:<session>      the next session in the queue. Not valid for the last one
+--            p:<session>      the previous session in the queue. Not valid for the first one
+--          liveness is `s` and the session's timeout in ms if the death of the session ends the hold and the entry early, else
 --          `l`. The own value of a ReentrantMutex is the owner
 --
 --          Shared locks (Semaphore, RwLock, Latch, Barrier) have a queue entry per hold: queue, w:, n: and p: name holds in

@@ -28,8 +28,8 @@ local function write_changes(lock)
   if lock.new_audit then redis.pcall('SET', lock.audit, lock.new_audit, 'PX', AUDIT_KEPT_MS) end
 end
 
--- Errors after a hold ended are not reported to its releaser: the next script repairs the state. But the reply to an acquire
--- in the same script must not report a grant that was not written.
+-- An error after a hold ended is not reported to the client that released it, because the next script repairs the state. But the
+-- reply to an acquire in the same script must not report a grant that was not written.
 local function commit(lock, has_request)
   local ended_any = write_ended(lock)
   if ended_any and not has_request then pcall(write_changes, lock) else write_changes(lock) end

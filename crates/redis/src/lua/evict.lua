@@ -9,15 +9,15 @@
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
 -- ARGV[4]  the client that evicts, for the audit
--- ARGV[#]  what the kind has after all others: see reentrant_change.lua and shared_read.lua
+-- ARGV[#]  the channel or the kind, for kinds that need one: see reentrant_change.lua and shared_read.lua
 --
 -- Replies
 --   {'alive'}                               nothing was changed
 --   {'gone', fence or -1, 1 if it had a queue entry else 0}
 --   {'kind', type}, {'format', found}       nothing was changed
 --
--- A script, because the session must not come back to life between the check and the eviction. The DEL comes first, and no
--- later error is a reason to keep the lock with the dead session.
+-- A script, because no heartbeat may arrive between the check and the eviction. The DEL comes first, and no later error is a
+-- reason to keep the lock with the dead session.
 
 local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)

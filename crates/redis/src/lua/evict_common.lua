@@ -36,7 +36,7 @@ local function end_by_force(lock, how, by, matches)
   return fence
 end
 
--- Ends what a dead session has of the lock. Returns the fencing token of its hold, or -1; and 1 if it had a queue entry, else 0.
+-- Ends the holds and the queue entries of a dead session. Returns the fencing token of its hold, or -1; and 1 if it had a queue entry, else 0.
 local function evict(lock, dead, by)
   local entries_left = 0
   for _, entry in ipairs(lock.head == '' and {} or entries_of_session(lock, dead)) do

@@ -1,4 +1,4 @@
--- Frees the lock for an operator, whatever client holds it. The holder gets a message, and the next waiter gets the lock.
+-- Releases the lock for an operator, whichever client holds it. The holder gets a message, and the next waiter gets the lock.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record

@@ -1,5 +1,5 @@
--- The state of a lock, which the functions of a script share. The head of a script makes one such table, and hands it on: each
--- function that needs it has it as first parameter, `lock`. No fragment reads a variable of another one.
+-- The state of a lock, which the functions of a script share. The head of a script creates one such table and passes it on: it
+-- is the first parameter, `lock`, of each function that needs it. No fragment reads a variable of another one.
 --
 -- Scripts change the state first and `commit` writes it at the end, so no key is read twice.
 --
@@ -9,14 +9,14 @@
 --   channel              the last argument, which depends on the kind: a channel, or the kind of a shared lock
 -- The lock's key, as `read_lock` of its kind finds it
 --   value, other_type    see the file of the kind
---   ttl_ms               its remaining life, once it is known; -1 if it never expires
+--   ttl_ms               its remaining time, once it is known; -1 if it never expires
 -- The record, as check_record.lua finds it
 --   has_record           whether it exists
 --   fence                the newest fencing token
 --   ended, tenant        these fields
 --   reserved             this field; of a shared lock the field `limit`
 --   recorded             the newest holder, once it has been parsed; false if there is none
---   kept_ms              its remaining life, once it is known
+--   kept_ms              its remaining time, once it is known
 --   queue                this field
 --   queued, next_ticket  the number of entries in the queue, and the next ticket
 --   head, tail           the ids of the first and the last entry, or ''
@@ -24,7 +24,7 @@
 --   entry_id, entry_text the entry that was read with the record
 -- What `commit` writes: see change.lua
 --   fields, stale        fields of the record to write, by name; and fields to delete
---   new_kept_ms          the new life of the record
+--   new_kept_ms          the new expiry of the record
 --   freed                whether the lock becomes free
 --   granted              the claim that is granted
 --   new_ttl              a new expiry for a key that has none

@@ -1,17 +1,17 @@
--- Parses the record on demand. Writes nothing. Follows the fragment of the kind, which has MARK and ENTRY_PER_HOLD.
+-- Parses the record on demand. Writes nothing. Follows the fragment of the kind, which has TOKEN_PREFIX and ENTRY_PER_HOLD.
 
 -- A claim: the hold, its own value, the token that the lock's key has for it, its session and the id of its queue entry.
 local function claim_of(hold, own)
   local session = string.sub(hold, 1, SESSION_LENGTH)
   return {
-    hold = hold, own = own, token = MARK .. (own == '' and hold or own), session = session,
+    hold = hold, own = own, token = TOKEN_PREFIX .. (own == '' and hold or own), session = session,
     entry_id = ENTRY_PER_HOLD and hold or session,
   }
 end
 
 -- The session timeout of a hold or a queue entry in ms, or nil if the death of the session does not end it.
 local function session_timeout_ms(of)
-  return tonumber(string.match(of.life, '^s(%d+)$'))
+  return tonumber(string.match(of.liveness, '^s(%d+)$'))
 end
 
 -- The newest holder that the record knows, or false.
@@ -20,10 +20,10 @@ local function recorded_holder(lock)
   if recorded == nil then
     recorded = false
     if lock.tenant then
-      local hold, since_ms, life, own, label =
+      local hold, since_ms, liveness, own, label =
         string.match(lock.tenant, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
       recorded = claim_of(hold, own)
-      recorded.since_ms, recorded.life, recorded.label = tonumber(since_ms), life, label
+      recorded.since_ms, recorded.liveness, recorded.label = tonumber(since_ms), liveness, label
     end
     lock.recorded = recorded
   end
@@ -33,11 +33,11 @@ end
 local function parse_entry(text)
   if not text or text == '' then return false end
   -- A ticket is negative if its entry was put before the first.
-  local ticket, nonce, expires_ms, lease_ms, life, hold, own, label, mode =
+  local ticket, nonce, expires_ms, lease_ms, liveness, hold, own, label, mode =
     string.match(text, '^(%-?%d+)\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n?(.*)$')
   local entry = claim_of(hold, own)
   entry.ticket, entry.nonce, entry.expires_ms = tonumber(ticket), nonce, tonumber(expires_ms)
-  entry.lease_ms, entry.life, entry.label, entry.mode = lease_ms, life, label, mode
+  entry.lease_ms, entry.liveness, entry.label, entry.mode = lease_ms, liveness, label, mode
   return entry
 end
 
@@ -66,7 +66,7 @@ local function is_queued(lock, of)
   return entry and entry.hold == of.hold
 end
 
--- The remaining life of the lock's key; -1 if it never expires.
+-- The remaining time of the lock's key; -1 if it never expires.
 local function lock_ttl(lock)
   lock.ttl_ms = lock.ttl_ms or redis.call('PTTL', lock.key)
   return lock.ttl_ms

@@ -56,18 +56,18 @@ local function enqueue(lock, request)
   end
   request.ticket, request.expires_ms, lock.entries[id] = ticket, now() + kept_ms, request
   local text = digits(ticket) .. '\n' .. request.nonce .. '\n' .. digits(request.expires_ms) .. '\n' .. request.lease_ms
-    .. '\n' .. request.life .. '\n' .. request.hold .. '\n' .. request.own .. '\n' .. request.label
+    .. '\n' .. request.liveness .. '\n' .. request.hold .. '\n' .. request.own .. '\n' .. request.label
   set_field(lock, 'w:' .. id, ENTRY_PER_HOLD and text .. '\n' .. request.mode or text)
   prolong_record(lock, kept_ms)
   return position_of(lock, request)
 end
 
 -- Makes a claim a request. Takes its mode, of a shared lock, and then arguments as acquire has them: lease_ms, label, nonce and
--- kept_ms (empty not to queue), the expiry in ms for a foreign lock without one (or empty), life. An upgrade goes first, because
+-- kept_ms (empty not to queue), the expiry in ms for a foreign lock without one (or empty), liveness. An upgrade goes first, because
 -- it blocks every other mode until it is granted.
-local function request_of(claim, mode, lease_ms, label, nonce, kept_ms, adopt_ms, life)
+local function request_of(claim, mode, lease_ms, label, nonce, kept_ms, adopt_ms, liveness)
   claim.lease_ms, claim.label, claim.nonce, claim.kept_ms = lease_ms, label, nonce, kept_ms
-  claim.adopt_ms, claim.life = adopt_ms, life
+  claim.adopt_ms, claim.liveness = adopt_ms, liveness
   if ENTRY_PER_HOLD then
     claim.mode, claim.goes_first = mode, mode == 'x'
   end

@@ -9,7 +9,7 @@ local function record_holder(lock, holder)
   lock.fence, lock.recorded, holder.since_ms = fence, holder, now_ms
   set_field(lock, 'last', digits(fence))
   set_field(lock, 'tenant',
-    holder.hold .. '\n' .. digits(now_ms) .. '\n' .. holder.life .. '\n' .. holder.own .. '\n' .. holder.label)
+    holder.hold .. '\n' .. digits(now_ms) .. '\n' .. holder.liveness .. '\n' .. holder.own .. '\n' .. holder.label)
   local lease_ms = tonumber(holder.lease_ms)
   local same_period = before and math.floor(before / PERIOD_US) == math.floor(fence / PERIOD_US)
   if not same_period or lease_ms >= SHORT_LEASE_MS then lock.new_kept_ms = record_ttl(lock, lease_ms) end

@@ -13,7 +13,7 @@ local EMPTY_LOCK = '\004\001\009\108\101\097\115\101\104\111\108\100\004\110\111
 local function add_hold(lock, request)
   local lease_ms, at_ms = tonumber(request.lease_ms), now()
   lock.holds[#lock.holds + 1] = {
-    hold = request.hold, session = request.session, until_ms = at_ms + lease_ms, since_ms = at_ms, life = request.life,
+    hold = request.hold, session = request.session, until_ms = at_ms + lease_ms, since_ms = at_ms, liveness = request.liveness,
     label = request.label,
   }
   lock.count, lock.lease_ms = lock.count + 1, math.max(lock.lease_ms, lease_ms)
@@ -61,10 +61,10 @@ local function end_holds(lock, matches)
   lock.lowered, lock.ttl_ms = { packed_holds(lock), digits(lock.count), ttl_ms }, ttl_ms or lock.ttl_ms
 end
 
--- A ReentrantMutex does not rest.
-local function start_rest() end
+-- A ReentrantMutex has no cooldown.
+local function start_cooldown() end
 
--- Tells clients of Redisson that the lock is free.
+-- Publishes to clients of Redisson that the lock is free.
 local function announce_free(lock)
   if lock.freed and not lock.granted then publish(lock.channel, '0') end
 end

@@ -26,7 +26,7 @@ if not extended then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
 local left_ms, until_ms = redis.call('PTTL', KEYS[1]), now() + lease_ms
--- A client of Redisson with the same owner may have shortened the key's life.
+-- A client of Redisson with the same owner may have shortened the key's expiry.
 if extended.until_ms < until_ms or lock.lease_ms < lease_ms or left_ms < lease_ms then
   redis.call('PEXPIRE', KEYS[1], digits(math.max(own_ttl_ms(lock) or left_ms, lease_ms)))
   extended.until_ms, lock.lease_ms = math.max(extended.until_ms, until_ms), math.max(lock.lease_ms, lease_ms)

@@ -38,6 +38,6 @@ local function is_recorded(of, holder)
   return holder.hold == of.hold or holder.own == of.own
 end
 
--- A ReentrantMutex does not rest.
-local function is_resting() end
+-- A ReentrantMutex has no cooldown.
+local function in_cooldown() end
 

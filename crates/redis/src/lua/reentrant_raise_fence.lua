@@ -13,7 +13,7 @@
 --   {'format', found}   the record has another format
 --
 -- A script, because finding the hold and raising its token are one step. The record is written first: tokens that are issued
--- later are greater than it says, whatever the lock's key says.
+-- later are greater than its token, even if the lock's key was not written.
 
 local lock = { key = KEYS[1], record = KEYS[2] }
 local failed = read_holds(lock, ARGV[2] == '' and ARGV[1] or ARGV[2])

@@ -3,7 +3,7 @@
 -- `lock.key`  a HASH in the format of Redisson's RLock, with one field of this library
 --            <owner>          the number of holds of the owner
 --            leasehold        fence, space, longest requested lease in ms \n owner; then for each hold of this library, oldest
---                             first: \n hold, until_ms, since_ms, life, label, separated by spaces. Without holds fence and
+--                             first: \n hold, until_ms, since_ms, liveness, label, separated by spaces. Without holds fence and
 --                             lease are 0: only clients of Redisson hold the lock. `none` while the lock is being created: it is
 --                             not held yet. Without this field the lock is Redisson's
 --
@@ -20,7 +20,7 @@
 --   has_expired  whether some holds had expired
 
 -- A token is the owner or the hold, without a prefix.
-local MARK = ''
+local TOKEN_PREFIX = ''
 
 -- Keeps the holds for which `stays` returns true. The lock is free if the count becomes 0.
 local function keep_holds(lock, stays)
@@ -53,7 +53,7 @@ local function packed_holds(lock)
   local lines = { digits(lock.owner_fence or 0) .. ' ' .. digits(lock.lease_ms), lock.value }
   for i, entry in ipairs(lock.holds) do
     lines[i + 2] = entry.hold .. ' ' .. digits(entry.until_ms) .. ' ' .. digits(entry.since_ms) .. ' '
-      .. entry.life .. ' ' .. entry.label
+      .. entry.liveness .. ' ' .. entry.label
   end
   return table.concat(lines, '\n')
 end
@@ -72,10 +72,10 @@ local function parse_holds(lock, text, field_count, times)
   lock.value, lock.count, lock.lease_ms = owner, tonumber(times or 0), tonumber(lease_ms)
   lock.owner_fence = fence ~= '0' and tonumber(fence) or nil
   local holds = lock.holds
-  for hold, until_ms, since_ms, life, label in string.gmatch(lines, '\n(%S+) (%d+) (%d+) (%l%d*) ([^\n]*)') do
+  for hold, until_ms, since_ms, liveness, label in string.gmatch(lines, '\n(%S+) (%d+) (%d+) (%l%d*) ([^\n]*)') do
     holds[#holds + 1] = {
       hold = hold, session = string.sub(hold, 1, SESSION_LENGTH), until_ms = tonumber(until_ms),
-      since_ms = tonumber(since_ms), life = life, label = label,
+      since_ms = tonumber(since_ms), liveness = liveness, label = label,
     }
   end
   local at_ms = holds[1] and now()

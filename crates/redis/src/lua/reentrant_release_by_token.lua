@@ -9,8 +9,8 @@
 --   count   it was held, and its owner has this many holds left; 0 if the lock is free now
 --   -1      it was not held, and nothing was changed
 --
--- A script, because finding the hold and ending it are one step. It leaves what a release leaves that is cut off after its first
--- writes.
+-- A script, because finding the hold and ending it are one step. The result is that of a release that was cut off after its
+-- first writes.
 
 local lock = { key = KEYS[1] }
 local failed = read_holds(lock, ARGV[2] == '' and ARGV[1] or ARGV[2])

@@ -1,4 +1,4 @@
--- Releases a hold: frees the lock if the hold has it, or removes its queue entry. The free lock is granted to the next waiter
+-- Releases a hold, or removes its queue entry. The free lock is granted to the next waiter
 -- in the same step.
 --
 -- KEYS[1]  the lock
@@ -28,20 +28,20 @@ if failed then return failed end
 
 local found = hold_status(lock, claim)
 local holder = found == 'superseded' and describe_holder(lock, {}) or {}
-local resting
+local cooldown_ms
 lock.announces = ARGV[4] == 'tell'
 if found == 'held' then
-  resting = start_rest(lock, claim.hold, tonumber(ARGV[4]))
-  if not resting then end_holds(lock, function(holder) return holder.hold == claim.hold end) end
+  cooldown_ms = start_cooldown(lock, claim.hold, tonumber(ARGV[4]))
+  if not cooldown_ms then end_holds(lock, function(holder) return holder.hold == claim.hold end) end
   record_ending(lock, claim.hold, 'released')
   if not lock.has_record then lock.new_kept_ms = record_ttl(lock, 0) end
-  if resting then prolong_record(lock, resting) end
+  if cooldown_ms then prolong_record(lock, cooldown_ms) end
 end
 if lock.has_record and is_queued(lock, claim) then dequeue(lock, claim.entry_id) end
 
 local reply = { found, holder, lock.count and (lock.value == claim.token and lock.count or 0) }
 local acquire_reply
-local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not resting
+local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not cooldown_ms
 if ARGV[6] then
   local request = request_of(claim_of(ARGV[5], ARGV[6]), ARGV[#ARGV - 1], unpack(ARGV, 7, 12))
   -- A retry: the hold may have been granted and ended since.

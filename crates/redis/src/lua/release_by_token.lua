@@ -9,7 +9,7 @@
 --   0   it was held, and is free now
 --   -1  it was not held, and nothing was changed
 --
--- A script, because comparing the token and deleting the key are one step. It leaves what a release leaves that is cut off after
+-- A script, because comparing the token and deleting the key are one step. The result is that of a release that was cut off after
 -- its DEL: the next script finds the lock free and grants it to the first in the queue.
 
 local value = redis.pcall('GET', KEYS[1])

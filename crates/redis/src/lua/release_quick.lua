@@ -21,7 +21,7 @@ if ARGV[2] == '' and not ARGV[5] then
       local more = redis.call('HMGET', KEYS[2], 'last', 'reserved', 'w:' .. first_id, 'n:' .. first_id,
         'w:' .. string.sub(ARGV[1], 1, SESSION_LENGTH))
       local last, reserved, is_only = more[1], more[2], size == '1'
-      local nonce, expires_ms, lease_ms, life, hold, own, label =
+      local nonce, expires_ms, lease_ms, liveness, hold, own, label =
         string.match(more[3] or '', '^%d+\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$')
       local time = redis.call('TIME')
       local s, us = time[1], time[2]
@@ -37,7 +37,7 @@ if ARGV[2] == '' and not ARGV[5] then
         local second_id = not is_only and more[4] or ''
         queue = string.format('%.0f', size - 1) .. ' ' .. next_ticket .. ' ' .. second_id .. ' ' .. (is_only and '' or last_id)
         local written = redis.pcall('HSET', KEYS[2], 'ended', ended, 'queue', queue, 'last', fence,
-          'tenant', hold .. '\n' .. since_ms .. '\n' .. life .. '\n' .. own .. '\n' .. label,
+          'tenant', hold .. '\n' .. since_ms .. '\n' .. liveness .. '\n' .. own .. '\n' .. label,
           'w:' .. first_id, '', 'p:' .. (is_only and first_id or second_id), '')
         if type(written) == 'table' then return 'held' end
         if not redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then return 'held' end

@@ -66,7 +66,7 @@ local function add_hold(lock, request)
   end
   local new = {
     hold = id, session = request.session, until_ms = now_ms + lease_ms, since_ms = now_ms, fence = fence,
-    mode = request.mode, life = request.life, owner = lock.kind == 'rwlock' and request.own or '', label = request.label,
+    mode = request.mode, liveness = request.liveness, owner = lock.kind == 'rwlock' and request.own or '', label = request.label,
   }
   holds[#holds + 1], by_id[id], added[#added + 1] = new, new, new
   lock.added = added
@@ -108,7 +108,7 @@ local function longest_left_ms(lock)
   return digits(math.max(1, until_ms - now()))
 end
 
--- Step 1 of change.lua. Returns whether a hold ended. Until the rest is written the key may last too long, but no hold does.
+-- Step 1 of change.lua. Returns whether a hold ended. Until the other changes are written, the key may last too long, but no hold does.
 local function write_ended(lock)
   local key, removed, added = lock.key, lock.removed, lock.added
   if not (removed and removed[1]) then return false end
@@ -138,11 +138,11 @@ local function write_lock(lock)
   for i, held in ipairs(added) do
     new_holds[2 * i - 1] = held.hold
     new_holds[2 * i] = digits(held.until_ms) .. ' ' .. digits(held.since_ms) .. ' '
-      .. digits(held.fence) .. ' ' .. held.mode .. ' ' .. held.life .. '\n' .. held.owner .. '\n' .. held.label
+      .. digits(held.fence) .. ' ' .. held.mode .. ' ' .. held.liveness .. '\n' .. held.owner .. '\n' .. held.label
   end
   redis.call('HSET', key, unpack(new_holds))
 end
 
--- No other library has such locks, and clients of this one wait in the queue.
+-- Only clients of this library use such locks, and they wait in the queue.
 local function announce_free() end
 

@@ -137,9 +137,9 @@ local function grant_entry(lock, entry, request)
   end
 end
 
--- Admits the parties of a Barrier together if enough have come, else none. `request` comes after all of them if it does not
--- queue; `known` gets a reply.
-local function meet(lock, request, known)
+-- Admits the parties of a Barrier together if there are enough, else none. A `request` that does not queue comes after all of
+-- them. The request `known` gets a reply.
+local function admit_parties(lock, request, known)
   local present, extra = {}, request
   for _, found in ipairs(front_entries(lock)) do
     local entry = found[2]
@@ -163,7 +163,7 @@ end
 
 -- Admits the next entries of the queue; `request` gets a reply.
 local function serve_queue(lock, request)
-  if lock.kind == 'barrier' then return meet(lock, nil, request) end
+  if lock.kind == 'barrier' then return admit_parties(lock, nil, request) end
   for _ = 1, MAX_VISITED do
     local id = lock.head
     if id == '' then break end
@@ -178,7 +178,7 @@ end
 -- The same; then admits the request if the queue is empty.
 local function grant_next(lock, request)
   if lock.other_type then return end
-  if lock.kind == 'barrier' then return meet(lock, request, request) end
+  if lock.kind == 'barrier' then return admit_parties(lock, request, request) end
   serve_queue(lock, request)
   if request and lock.head == '' and not is_held_by(lock, request) and admission(lock, request) == 'now' then
     admit(lock, request)
@@ -204,12 +204,12 @@ local function taken_reply(lock, request, position, inspected, alive_ms)
       known[of.session], sessions[#sessions + 1] = true, of.session
     end
   end
-  local turn, others = 0, {}
+  local start, others = 0, {}
   for at, session in ipairs(sessions) do
-    if session == inspected then turn = at - 1 end
+    if session == inspected then start = at - 1 end
   end
-  local predecessor = sessions[turn + 1] or ''
-  for at = 1, math.min(MAX_WATCHED, #sessions) - 1 do others[at] = sessions[(turn + at) % #sessions + 1] end
+  local predecessor = sessions[start + 1] or ''
+  for at = 1, math.min(MAX_WATCHED, #sessions) - 1 do others[at] = sessions[(start + at) % #sessions + 1] end
   local reply =
     { 'taken', position, predecessor, predecessor == inspected and alive_ms or -1, table.concat(others, ' ') }
   return blocking[1] and describe(blocking[1], reply) or reply

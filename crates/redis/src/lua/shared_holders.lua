@@ -51,7 +51,7 @@ local function describe(held, reply)
   return reply
 end
 
--- The same of the first hold; the remaining life of a key that is no such lock; nothing for a free lock.
+-- Appends the description of the first hold; of a key that is no such lock, its remaining time; nothing for a free lock.
 local function describe_holder(lock, reply)
   if lock.other_type then
     reply[#reply + 1] = lock_ttl(lock)

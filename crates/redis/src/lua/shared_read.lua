@@ -3,7 +3,7 @@
 -- `lock.key`  a HASH
 --            leasehold   its kind: semaphore, rwlock, latch or barrier. Without any hold the lock is being created: it is not
 --                        held yet
---            <hold>      until_ms, since_ms, fence, mode and life, separated by spaces; \n owner, of an RwLock, or nothing
+--            <hold>      until_ms, since_ms, fence, mode and liveness, separated by spaces; \n owner, of an RwLock, or nothing
 --                        \n label
 --          mode is p<count>:<of> for permits of a Semaphore; r, u, w or x for read, upgradable read, write and upgraded write of
 --          an RwLock; a<count>:<of> for arrivals and t0:<of> for a wait, of a Latch; m1:<of>, of a Barrier
@@ -26,7 +26,7 @@
 
 -- A token is the hold, without a prefix. Each hold has a queue entry of its own: several waiters of a process may be admitted
 -- together.
-local MARK, ENTRY_PER_HOLD = '', true
+local TOKEN_PREFIX, ENTRY_PER_HOLD = '', true
 
 -- The units that a mode takes, and how many there are in all; 1 and nil for an RwLock.
 local function mode_numbers(mode)
@@ -44,12 +44,12 @@ end
 
 -- Parses a field. Returns false if it is no hold.
 local function parse_hold(lock, id, text)
-  local until_ms, since_ms, fence, mode, life, owner, label =
+  local until_ms, since_ms, fence, mode, liveness, owner, label =
     string.match(text, '^(%d+) (%d+) (%d+) (%S+) (%l%d*)\n([^\n]*)\n(.*)$')
   if not until_ms then return false end
   local held = {
     hold = id, session = string.sub(id, 1, SESSION_LENGTH), until_ms = tonumber(until_ms), since_ms = tonumber(since_ms),
-    fence = tonumber(fence), mode = mode, life = life, owner = owner, label = label,
+    fence = tonumber(fence), mode = mode, liveness = liveness, owner = owner, label = label,
   }
   if held.until_ms < now() then
     lock.expired[#lock.expired + 1] = id

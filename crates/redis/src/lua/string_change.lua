@@ -1,7 +1,7 @@
 -- Changes the key of a Mutex or an Election. Follows record_holder.lua.
 
 -- It adds to `lock`
---   rest_value, rest_ms  the value that marks the lock as resting, and the rest of its time
+--   cooldown_token, cooldown_ms  the value of the key during a cooldown, and the remaining time
 
 -- Makes the claim the holder of the free lock.
 local function set_holder(lock, holder)
@@ -33,14 +33,14 @@ end
 
 -- Keeps the lock taken until `for_ms` after the grant of the hold that is released. Returns the remaining ms, or nil if that
 -- time is over.
-local function start_rest(lock, hold, for_ms)
+local function start_cooldown(lock, hold, for_ms)
   if not for_ms then return end
   local holder = recorded_holder(lock)
   local known = holder and holder.hold == hold
   local left_ms = (known and holder.since_ms or now()) + for_ms - now()
   if left_ms <= 0 then return end
-  lock.value = resting_value(known and lock.fence or 0)
-  lock.rest_value, lock.rest_ms, lock.ttl_ms = lock.value, digits(left_ms), left_ms
+  lock.value = cooldown_value(known and lock.fence or 0)
+  lock.cooldown_token, lock.cooldown_ms, lock.ttl_ms = lock.value, digits(left_ms), left_ms
   return left_ms
 end
 
@@ -48,13 +48,13 @@ end
 local function write_ended(lock)
   if lock.freed then
     redis.call('DEL', lock.key)
-  elseif lock.rest_value then
+  elseif lock.cooldown_token then
     -- Full memory does not refuse PEXPIRE, and refuses nothing after it. A cut-off in between leaves the hold, which ends when
-    -- the rest would.
-    redis.call('PEXPIRE', lock.key, lock.rest_ms)
-    redis.call('SET', lock.key, lock.rest_value, 'PX', lock.rest_ms)
+    -- the cooldown would.
+    redis.call('PEXPIRE', lock.key, lock.cooldown_ms)
+    redis.call('SET', lock.key, lock.cooldown_token, 'PX', lock.cooldown_ms)
   end
-  return lock.freed or lock.rest_value
+  return lock.freed or lock.cooldown_token
 end
 
 local function write_lock(lock)

@@ -1,20 +1,20 @@
 -- The holder of a Mutex or an Election. Writes nothing. Follows parse_record.lua.
 
--- The value of a lock that rests after a hold with this fencing token.
-local function resting_value(fence)
-  return MARK .. 'rest\n' .. digits(fence)
+-- The value of the key during the cooldown after a hold with this fencing token.
+local function cooldown_value(fence)
+  return TOKEN_PREFIX .. 'rest\n' .. digits(fence)
 end
 
--- Whether the lock is resting: released, but kept taken for the rest of a fixed time.
-local function is_resting(lock)
-  return lock.value and lock.fence and recorded_holder(lock) and lock.value == resting_value(lock.fence)
+-- Whether the lock is in its cooldown: released, but kept taken until a fixed time after its grant.
+local function in_cooldown(lock)
+  return lock.value and lock.fence and recorded_holder(lock) and lock.value == cooldown_value(lock.fence)
 end
 
--- How a hold ended, as in the replies, or nil if that is not known. A release that was cut off may have left the lock resting
--- before it could list the ending.
+-- How a hold ended, as in the replies, or nil if that is not known. A release that was cut off may have begun the cooldown
+-- without listing the ending.
 local function how_ended(lock, hold)
   return listed_ending(lock, hold)
-    or lock.has_record and is_resting(lock) and recorded_holder(lock).hold == hold and 'released' or nil
+    or lock.has_record and in_cooldown(lock) and recorded_holder(lock).hold == hold and 'released' or nil
 end
 
 -- Whether the claim holds the lock. A value of the user's own is not unique, so there the record must name the hold, too, and
@@ -26,10 +26,10 @@ local function is_held_by(lock, of)
   return holder and holder.hold == of.hold and holder.own == of.own and not how_ended(lock, of.hold)
 end
 
--- The holders that are clients of this library: one or none. The death of a session does not end a rest.
+-- The holders that are clients of this library: one or none. The death of a session does not end a cooldown.
 local function holders(lock)
   local holder = recorded_holder(lock)
-  if is_resting(lock) then holder.life = 'l' return { holder } end
+  if in_cooldown(lock) then holder.liveness = 'l' return { holder } end
   return holder and is_held_by(lock, holder) and { holder } or {}
 end
 

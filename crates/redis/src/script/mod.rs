@@ -1,6 +1,6 @@
 //! The calls of the scripts: which script an operation needs, and its keys and arguments.
 //!
-//! Not here: the texts of the scripts ([`lua`](super::lua)), and the meaning of the replies ([`reply`](super::script::reply)).
+//! Not here: the texts of the scripts ([`lua`]), and the meaning of the replies ([`reply`]).
 
 pub(crate) mod reply;
 
@@ -8,8 +8,8 @@ use super::lua::{self, Texts};
 use super::session_keys::SessionKeys;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
-    Acquire, Claim, Extend, Heartbeat, Kind, Liveness, Lock, LockKeys, LockName, ObservedHolder, Op, Release,
-    ReleaseAction,
+    Acquire, Claim, Evict, Extend, ForceRelease, Heartbeat, Inspect, Kind, Liveness, Lock, LockKeys,
+    LockName, ObservedHolder, Op, Release, ReleaseAction, Resize,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -30,7 +30,7 @@ impl Script {
 }
 
 /// The scripts on one kind of lock.
-struct OfKind {
+struct KindScripts {
     acquire: Script,
     extend: Script,
     release: Script,
@@ -41,7 +41,7 @@ struct OfKind {
     raise_fence: Option<Script>,
 }
 
-impl OfKind {
+impl KindScripts {
     fn new(texts: &Texts) -> Self {
         let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
             texts;
@@ -57,17 +57,17 @@ impl OfKind {
         }
     }
 
-    /// Those that a client of such a lock calls over and over.
-    fn usual(&self) -> [&Script; 3] {
+    /// The scripts that most clients of such a lock call.
+    fn common(&self) -> [&Script; 3] {
         [&self.acquire, &self.extend, &self.release]
     }
 }
 
 struct Scripts {
-    mutex: OfKind,
-    reentrant: OfKind,
-    election: OfKind,
-    shared: OfKind,
+    mutex: KindScripts,
+    reentrant: KindScripts,
+    election: KindScripts,
+    shared: KindScripts,
     resize: Script,
     extend: Script,
     acquire_all: Script,
@@ -79,10 +79,10 @@ struct Scripts {
 }
 
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    mutex: OfKind::new(&lua::MUTEX),
-    reentrant: OfKind::new(&lua::REENTRANT),
-    election: OfKind::new(&lua::ELECTION),
-    shared: OfKind::new(&lua::SHARED),
+    mutex: KindScripts::new(&lua::MUTEX),
+    reentrant: KindScripts::new(&lua::REENTRANT),
+    election: KindScripts::new(&lua::ELECTION),
+    shared: KindScripts::new(&lua::SHARED),
     resize: Script::new(lua::RESIZE),
     extend: Script::new(lua::EXTEND),
     acquire_all: Script::new(lua::ACQUIRE_ALL),
@@ -93,11 +93,11 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
 
-/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call: together they are long,
-/// and when many clients reconnect at once, the server compiles each text for each of them.
-pub(crate) fn load_usual(pipeline: &mut Pipeline) {
+/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call, because the server
+/// compiles each text for each client that reconnects.
+pub(crate) fn load_common(pipeline: &mut Pipeline) {
     let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
-    let of_kinds = [mutex, reentrant].into_iter().flat_map(OfKind::usual);
+    let of_kinds = [mutex, reentrant].into_iter().flat_map(KindScripts::common);
     for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
         pipeline.add_command(load(script));
     }
@@ -124,15 +124,14 @@ impl<T: fmt::Display> ToSingleRedisArg for Shown<T> {}
 pub(crate) struct Call {
     script: &'static Script,
     cmd: Cmd,
-    /// Set if it may acquire a lock.
-    takes: bool,
+    /// Set if it may acquire a lock for its caller.
+    may_acquire: bool,
 }
 
 impl Call {
-    /// The call for an operation on a lock of that kind with these keys; `home` has the keys of the sessions. `None` if there is
-    /// no script for the operation, or for the kind.
-    pub(crate) fn new(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
-        let mailboxes = &*home.mailboxes();
+    /// The call for an operation on a lock of this kind with these keys. `None` if there is no script for the operation or
+    /// for the kind.
+    pub(crate) fn new(op: &Op, kind: Kind, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
         let scripts = match kind {
             Kind::Mutex => &SCRIPTS.mutex,
             Kind::Reentrant => &SCRIPTS.reentrant,
@@ -140,76 +139,18 @@ impl Call {
             shared if shared.is_shared() => &SCRIPTS.shared,
             _ => return None,
         };
-        let (name, record) = (keys.name(), keys.record());
+        let mailboxes = &*session_keys.mailbox_prefix();
         let mut call = match op {
-            Op::Acquire(ask) => {
-                let mut call = match ask.predecessor {
-                    None => Self::of(&scripts.acquire, &[name, record]),
-                    Some(ahead) => {
-                        Self::of(&scripts.acquire, &[name, record, &home.session(ahead), &keys.audit()])
-                    }
-                };
-                call.claim(&ask.claim).cmd.arg(mailboxes);
-                let mut call = call.terms(ask);
-                if let Some(ahead) = ask.predecessor {
-                    call.cmd.arg(ahead.to_string());
-                }
-                call.mode(kind, ask)
-            }
-            Op::Extend(extend) if goes_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
-            Op::Extend(extend) => {
-                // A call with one key also works while a slot of a cluster moves, and these kinds need no record to extend.
-                let alone = !kind.is_plain_string() && !extend.keep_record;
-                let keys: &[&str] = if alone { &[name] } else { &[name, record] };
-                let mut call = Self::of(&scripts.extend, keys);
-                let keep = if extend.keep_record { "1" } else { "" };
-                call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep);
-                if kind.is_plain_string() {
-                    call.cmd.arg(kind.token_prefix());
-                }
-                if let Some(reserve) = extend.reserve {
-                    call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
-                }
-                call
-            }
+            Op::Acquire(request) => Self::acquire(scripts, request, kind, session_keys, keys),
+            Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
+            Op::Extend(extend) => Self::extend(scripts, extend, kind, keys),
             Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
-            Op::Inspect(inspect) => {
-                let mut call = if inspect.details {
-                    Self::of(&scripts.inspect, &[name, record, &keys.audit()])
-                } else {
-                    Self::of(&scripts.inspect, &[name, record])
-                };
-                match &inspect.claim {
-                    Some(claim) => call.claim(claim),
-                    None => call.empty(2),
-                };
-                call
-            }
-            Op::Evict(evict) => {
-                let mut call =
-                    Self::of(&scripts.evict, &[name, record, &home.session(evict.session), &keys.audit()]);
-                call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
-                call
-            }
-            Op::ForceRelease(free) => {
-                let mut call = Self::of(&scripts.force_release, &[name, record, &keys.audit()]);
-                call.empty(2).cmd.arg(mailboxes).arg(free.actor.as_str());
-                match free.observed {
-                    ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-                    ObservedHolder::Foreign(fingerprint) => {
-                        call.cmd.arg("stranger").arg(fingerprint.to_string())
-                    }
-                };
-                call
-            }
-            Op::Resize(resize) if kind == Kind::Semaphore => {
-                let mut call = Self::of(&SCRIPTS.resize, &[name, record]);
-                let seen = resize.observed.map_or_else(String::new, |seen| seen.to_string());
-                call.empty(2).cmd.arg(mailboxes).arg(seen).arg(resize.limit);
-                call
-            }
+            Op::Inspect(inspect) => Self::inspect(scripts, inspect, keys),
+            Op::Evict(evict) => Self::evict(scripts, evict, session_keys, keys),
+            Op::ForceRelease(request) => Self::force_release(scripts, request, mailboxes, keys),
+            Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, mailboxes, keys),
             Op::RaiseFence(raise) => {
-                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[name, record]);
+                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[keys.name(), keys.record()]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
                 call
             }
@@ -218,32 +159,108 @@ impl Call {
         if kind.is_shared() {
             call.cmd.arg(kind.as_str());
         }
-        // The channel on which a script announces a free lock to clients of Redisson, or a change of the leader to observers.
-        let said = match kind {
-            _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
-            Kind::Mutex
-                if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) =>
-            {
-                Some(home.keys.release_channel(keys))
-            }
-            Kind::Reentrant | Kind::Election => home.said(kind, keys),
-            _ => None,
-        };
-        if let Some(channel) = said {
-            call.cmd.arg(home.channel(channel));
+        if let Some(channel) = announcement_channel(op, kind, session_keys, keys) {
+            call.cmd.arg(session_keys.script_channel(channel));
         }
-        call.takes = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
+        call.may_acquire = matches!(op, Op::Acquire(_) | Op::Release(Release { next: Some(_), .. }));
         Some(call)
     }
 
+    fn acquire(
+        scripts: &'static KindScripts,
+        request: &Acquire,
+        kind: Kind,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Self {
+        let (name, record) = (keys.name(), keys.record());
+        let mut call = match request.predecessor {
+            None => Self::of(&scripts.acquire, &[name, record]),
+            Some(predecessor) => {
+                let session = session_keys.session(predecessor);
+                Self::of(&scripts.acquire, &[name, record, &session, &keys.audit()])
+            }
+        };
+        call.claim(&request.claim).cmd.arg(&*session_keys.mailbox_prefix());
+        let mut call = call.terms(request);
+        if let Some(predecessor) = request.predecessor {
+            call.cmd.arg(predecessor.to_string());
+        }
+        call.mode(kind, request)
+    }
+
+    fn extend(scripts: &'static KindScripts, extend: &Extend, kind: Kind, keys: &LockKeys) -> Self {
+        // A call with one key also works while a slot migrates, and these kinds need no record to extend.
+        let needs_record = kind.is_plain_string() || extend.keep_record;
+        let keys: &[&str] = if needs_record { &[keys.name(), keys.record()] } else { &[keys.name()] };
+        let mut call = Self::of(&scripts.extend, keys);
+        let keep_record = if extend.keep_record { "1" } else { "" };
+        call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep_record);
+        if kind.is_plain_string() {
+            call.cmd.arg(kind.token_prefix());
+        }
+        if let Some(reserve) = extend.reserve {
+            call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
+        }
+        call
+    }
+
+    fn inspect(scripts: &'static KindScripts, inspect: &Inspect, keys: &LockKeys) -> Self {
+        let mut call = if inspect.details {
+            Self::of(&scripts.inspect, &[keys.name(), keys.record(), &keys.audit()])
+        } else {
+            Self::of(&scripts.inspect, &[keys.name(), keys.record()])
+        };
+        match &inspect.claim {
+            Some(claim) => call.claim(claim),
+            None => call.empty(2),
+        };
+        call
+    }
+
+    fn evict(
+        scripts: &'static KindScripts,
+        evict: &Evict,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Self {
+        let session = session_keys.session(evict.session);
+        let mut call = Self::of(&scripts.evict, &[keys.name(), keys.record(), &session, &keys.audit()]);
+        let mailboxes = &*session_keys.mailbox_prefix();
+        call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
+        call
+    }
+
+    fn force_release(
+        scripts: &'static KindScripts,
+        request: &ForceRelease,
+        mailboxes: &str,
+        keys: &LockKeys,
+    ) -> Self {
+        let mut call = Self::of(&scripts.force_release, &[keys.name(), keys.record(), &keys.audit()]);
+        call.empty(2).cmd.arg(mailboxes).arg(request.actor.as_str());
+        match request.observed {
+            ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
+            ObservedHolder::Foreign(fingerprint) => call.cmd.arg("stranger").arg(fingerprint.to_string()),
+        };
+        call
+    }
+
+    fn resize(resize: &Resize, mailboxes: &str, keys: &LockKeys) -> Self {
+        let mut call = Self::of(&SCRIPTS.resize, &[keys.name(), keys.record()]);
+        let observed = resize.observed.map_or_else(String::new, |observed| observed.to_string());
+        call.empty(2).cmd.arg(mailboxes).arg(observed).arg(resize.limit);
+        call
+    }
+
     fn release(
-        scripts: &'static OfKind,
+        scripts: &'static KindScripts,
         release: &Release,
         kind: Kind,
         mailboxes: &str,
         keys: &LockKeys,
     ) -> Option<Self> {
-        let (script, pass) = match release.action {
+        let (script, action) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
             ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
             // All waiters of a ReentrantMutex subscribe to Redisson's channel.
@@ -254,7 +271,7 @@ impl Call {
             }
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
-        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*pass);
+        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*action);
         Some(match &release.next {
             Some(next) => {
                 call.claim(&next.claim);
@@ -264,13 +281,18 @@ impl Call {
         })
     }
 
-    /// The reduced form of an operation, with the lock's own key alone, or without the keys that seldom exist: while a
-    /// slot of a cluster moves, and some of the keys have moved already. `None` if that would be another operation.
-    /// [`reply::release_by_token`](super::script::reply::release_by_token) parses the reply to a [release](Op::Release); other
+    /// The reduced form of an operation, for a slot that migrates when some of the keys have moved already: it uses the
+    /// lock's own key alone, or leaves out keys that seldom exist. `None` if that would be another operation.
+    /// [`reply::release_by_token`] parses the reply to a [release](Op::Release); other
     /// replies are the usual ones.
-    pub(crate) fn lesser(op: &Op, kind: Kind, home: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
+    pub(crate) fn reduced(
+        op: &Op,
+        kind: Kind,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Option<Self> {
         match op {
-            // Another client may hold the lock by the same value of the user's own: only the record tells.
+            // Another client may hold the lock with the same value, which the user chose: only the record identifies the hold.
             Op::Extend(Extend { claim, .. }) | Op::Release(Release { claim, .. })
                 if kind.is_plain_string() && claim.value.is_some() =>
             {
@@ -278,11 +300,16 @@ impl Call {
             }
             Op::Extend(extend) => {
                 let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
-                Self::new(&Op::Extend(extend), kind, home, keys)
+                Self::new(&Op::Extend(extend), kind, session_keys, keys)
             }
             Op::Acquire(ask) => {
                 ask.predecessor?;
-                Self::new(&Op::Acquire(Acquire { predecessor: None, ..ask.clone() }), kind, home, keys)
+                Self::new(
+                    &Op::Acquire(Acquire { predecessor: None, ..ask.clone() }),
+                    kind,
+                    session_keys,
+                    keys,
+                )
             }
             Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
@@ -302,11 +329,11 @@ impl Call {
                         call.cmd.arg(claim.hold.token()).arg(kind.as_str());
                         call
                     }
-                    // Such a hold blocks no other client, and late requests for it must be recognised by the record.
+                    // Such a hold blocks no other client, and late requests for it must find it in the record.
                     _ => return None,
                 };
-                if let Some(channel) = home.said(kind, keys) {
-                    call.cmd.arg(home.channel(channel));
+                if let Some(channel) = session_keys.announcement_channel(kind, keys) {
+                    call.cmd.arg(session_keys.script_channel(channel));
                 }
                 Some(call)
             }
@@ -324,13 +351,12 @@ impl Call {
         call
     }
 
-    /// The call that acquires all of several Mutexes with these keys, or none. All share the terms of the first request, but
-    /// for claim and lease.
+    /// The call that acquires all of several Mutexes, or none. Label and liveness are those of the first request.
     pub(crate) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
         let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
         if let Some((_, ask)) = asks.first() {
-            call.cmd.arg(ask.label.as_str()).arg(life(ask.liveness));
+            call.cmd.arg(ask.label.as_str()).arg(liveness(ask.liveness));
         }
         for (_, ask) in asks {
             call.claim(&ask.claim).cmd.arg(ask.lease_ms);
@@ -339,17 +365,20 @@ impl Call {
     }
 
     /// The call that begins a session, or keeps it alive.
-    pub(crate) fn beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
-        Self::beat_at(beat, &[&home.session(beat.session), &home.sessions()])
+    pub(crate) fn heartbeat(heartbeat: &Heartbeat, session_keys: &SessionKeys<'_>) -> Self {
+        Self::heartbeat_with_keys(
+            heartbeat,
+            &[&session_keys.session(heartbeat.session), &session_keys.sessions()],
+        )
     }
 
-    /// The same without the index, as in [`lesser`](Self::lesser).
-    pub(crate) fn lesser_beat(beat: &Heartbeat, home: &SessionKeys<'_>) -> Self {
-        Self::beat_at(beat, &[&home.session(beat.session)])
+    /// The same without the index, as in [`reduced`](Self::reduced).
+    pub(crate) fn reduced_heartbeat(heartbeat: &Heartbeat, session_keys: &SessionKeys<'_>) -> Self {
+        Self::heartbeat_with_keys(heartbeat, &[&session_keys.session(heartbeat.session)])
     }
 
-    fn beat_at(beat: &Heartbeat, keys: &[&str]) -> Self {
-        let Heartbeat { session, alive_ms, begin, acquired, released } = beat;
+    fn heartbeat_with_keys(heartbeat: &Heartbeat, keys: &[&str]) -> Self {
+        let Heartbeat { session, alive_ms, begin, acquired, released } = heartbeat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys);
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
@@ -361,13 +390,13 @@ impl Call {
     }
 
     /// The call that writes the expiry of a lock's key again, unchanged.
-    pub(crate) fn touch(keys: &LockKeys) -> Self {
+    pub(crate) fn rewrite_expiry(keys: &LockKeys) -> Self {
         Self::of(&SCRIPTS.rewrite_expiry, &[keys.name()])
     }
 
-    /// Whether it may acquire a lock for its caller, not only for a waiter.
-    pub(crate) fn takes(&self) -> bool {
-        self.takes
+    /// Whether it may acquire a lock for its caller, and not only for a waiter.
+    pub(crate) fn may_acquire(&self) -> bool {
+        self.may_acquire
     }
 
     /// The command.
@@ -396,7 +425,7 @@ impl Call {
         for key in keys {
             cmd.arg(*key);
         }
-        Self { script, cmd, takes: false }
+        Self { script, cmd, may_acquire: false }
     }
 
     fn claim(&mut self, claim: &Claim) -> &mut Self {
@@ -419,7 +448,7 @@ impl Call {
             Some(adopt_ms) => self.cmd.arg(adopt_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(life(ask.liveness));
+        self.cmd.arg(liveness(ask.liveness));
         self
     }
 
@@ -439,16 +468,33 @@ impl Call {
     }
 }
 
-/// What ends a hold, as an argument.
-fn life(life: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
-    Shown(fmt::from_fn(move |f| match life {
+/// The channel on which the script of an operation announces a free lock or a change of the leader.
+fn announcement_channel(
+    op: &Op,
+    kind: Kind,
+    session_keys: &SessionKeys<'_>,
+    keys: &LockKeys,
+) -> Option<String> {
+    match kind {
+        _ if matches!(op, Op::Extend(_) | Op::Inspect(_) | Op::RaiseFence(_)) => None,
+        Kind::Mutex if matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. })) => {
+            Some(session_keys.keys.release_channel(keys))
+        }
+        Kind::Reentrant | Kind::Election => session_keys.announcement_channel(kind, keys),
+        _ => None,
+    }
+}
+
+/// What ends a hold besides its lease, as an argument.
+fn liveness(liveness: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
+    Shown(fmt::from_fn(move |f| match liveness {
         Liveness::Session { alive_ms } => write!(f, "s{alive_ms}"),
         Liveness::Lease => f.write_str("l"),
     }))
 }
 
 /// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
-pub(crate) fn goes_by_token(kind: Kind, extend: &Extend) -> bool {
+pub(crate) fn extends_by_token(kind: Kind, extend: &Extend) -> bool {
     kind.is_plain_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
 }
 
@@ -468,7 +514,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_found_again_by_what_a_session_calls_it() {
+    fn a_lock_is_parsed_from_its_field_in_a_session_record() {
         for name in ["job", "a:b", "l:mutex:job", "{orders}/42", "two words"] {
             let lock = Lock::mutex(name.parse().expect("a good name"));
             assert_eq!(lock_of(&field_of(&lock)), Some(lock), "{name}");

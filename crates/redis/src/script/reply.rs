@@ -1,21 +1,22 @@
 //! Parses replies of the scripts into the core's types.
+//!
+//! [`session`] parses the replies to session operations, and [`value`] the parts of a reply.
 
-use super::lock_of;
+mod session;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub(crate) use session::{heartbeat, now_ms, now_us, session_entry, sessions, word};
+pub(crate) use value::Malformed;
+
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
-    HeartbeatReply, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds,
-    Predecessor, Refused, Released, Reply, Resized, SessionEntry, SessionId, TokenBlock,
+    HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds, Predecessor,
+    Refused, Released, Reply, Resized, SessionId, TokenBlock,
 };
 use redis::Value;
-
-/// A reply that no script gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the reply is not one that the script gives: is the command renamed, or is there a proxy that changes replies?"
-)]
-pub(crate) struct Malformed;
-
-type Read<T> = Result<T, Malformed>;
+use value::{Read, count, items, number, text};
 
 /// Parses the reply to an operation.
 pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
@@ -31,9 +32,9 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::Release(_) => released(value).map(Reply::Release),
         Op::Inspect(_) => inspection(value).map(Reply::Inspect),
         Op::Evict(_) => evicted(value).map(Reply::Evict),
-        Op::ForceRelease(_) => freed(value).map(Reply::ForceRelease),
+        Op::ForceRelease(_) => force_released(value).map(Reply::ForceRelease),
         Op::Resize(_) => resized(value).map(Reply::Resize),
-        Op::RaiseFence(_) => raised(value).map(Reply::RaiseFence),
+        Op::RaiseFence(_) => fence_raised(value).map(Reply::RaiseFence),
         _ => Err(Malformed),
     }
 }
@@ -53,7 +54,7 @@ pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
 }
 
 /// Parses the reply to an acquire of `locks` locks together.
-pub(crate) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
+pub(crate) fn multi_acquired(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
     let items = items(value)?;
     let share = |item: &Value| match text(item) {
         Ok("open") => Ok(MultiAcquired::Available),
@@ -73,7 +74,7 @@ pub(crate) fn shares(locks: usize, value: &Value) -> Read<Vec<MultiAcquired>> {
 /// The refusal in a reply, if it is one: the operation is not valid for the lock.
 fn refused(value: &Value) -> Option<Read<Refused>> {
     let Value::Array(items) = value else { return None };
-    let numbers = |first, second| Ok((part(first)?, part(second)?));
+    let numbers = |first, second| Ok((count(first)?, count(second)?));
     match items.as_slice() {
         [word] if text(word) == Ok("deadlock") => Some(Ok(Refused::WouldDeadlock)),
         [word] if text(word) == Ok("upgradable") => Some(Ok(Refused::NothingToUpgrade)),
@@ -123,19 +124,21 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 },
             })
         }
-        [word, position, predecessor, alive, who @ ..] if text(word) == Ok("taken") => {
-            // -1, which is not a count, means no place in the queue, or a liveness that was not requested.
+        [word, position, predecessor, alive, description @ ..] if text(word) == Ok("taken") => {
+            // -1, which is not a count, means no queue entry, or a liveness that was not requested.
             let predecessor =
-                session(predecessor)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
+                session_id(predecessor)?.map(|session| Predecessor { session, alive_ms: number(alive).ok() });
             // Only a lock with several holders reports the others: a text, in front of the time that the holder has
             // left.
-            let (others, who) = match who {
-                [others @ (Value::BulkString(_) | Value::SimpleString(_)), who @ ..] => (text(others)?, who),
-                who => ("", who),
+            let (others, description) = match description {
+                [others @ (Value::BulkString(_) | Value::SimpleString(_)), description @ ..] => {
+                    (text(others)?, description)
+                }
+                description => ("", description),
             };
             let others = others.split_whitespace().map(|session| session.parse().map_err(|_| Malformed));
             Ok(Acquired::Taken {
-                holder: holder(who)?,
+                holder: holder(description)?,
                 position: number(position).ok(),
                 predecessor,
                 other_holders: others.collect::<Read<_>>()?,
@@ -170,11 +173,13 @@ fn released(value: &Value) -> Read<Released> {
         return Ok(Released { status: HoldStatus::Held, remaining_holds: 0, holder: None, next: None });
     }
     // Only a ReentrantMutex reports how many times the owner still holds it.
-    let (status, who, remaining_holds, next) = match items(value)? {
-        [status, who] => (status, who, 0, None),
-        [status, who, Value::Int(remaining_holds)] => (status, who, *remaining_holds, None),
-        [status, who, Value::Int(remaining_holds), next] => (status, who, *remaining_holds, Some(next)),
-        [status, who, next] => (status, who, 0, Some(next)),
+    let (status, description, remaining_holds, next) = match items(value)? {
+        [status, description] => (status, description, 0, None),
+        [status, description, Value::Int(remaining_holds)] => (status, description, *remaining_holds, None),
+        [status, description, Value::Int(remaining_holds), next] => {
+            (status, description, *remaining_holds, Some(next))
+        }
+        [status, description, next] => (status, description, 0, Some(next)),
         _ => return Err(Malformed),
     };
     let remaining_holds = u64::try_from(remaining_holds).map_err(|_| Malformed)?;
@@ -182,28 +187,28 @@ fn released(value: &Value) -> Read<Released> {
         Some(refused) => refused.map(Err),
         None => acquired(next).map(Ok),
     });
-    let (status, holder) = (text(status).and_then(fate)?, holder(items(who)?)?);
+    let (status, holder) = (text(status).and_then(hold_status)?, holder(items(description)?)?);
     Ok(Released { status, remaining_holds, holder, next: next.transpose()? })
 }
 
 fn inspection(value: &Value) -> Read<Inspection> {
-    let (waiting, found, who, full) = match items(value)? {
-        [waiting, found, limit @ Value::Int(_), sharers, audit @ ..] => {
-            return shared(waiting, found, limit, sharers, audit);
+    let (waiting, found, description, full) = match items(value)? {
+        [waiting, found, limit @ Value::Int(_), holders, audit @ ..] => {
+            return shared_inspection(waiting, found, limit, holders, audit);
         }
-        [waiting, found, who] => (waiting, found, who, None),
-        [waiting, found, who, foreign_fingerprint, audit] => {
-            (waiting, found, who, Some((foreign_fingerprint, audit)))
+        [waiting, found, description] => (waiting, found, description, None),
+        [waiting, found, description, foreign_fingerprint, audit] => {
+            (waiting, found, description, Some((foreign_fingerprint, audit)))
         }
         _ => return Err(Malformed),
     };
-    let hold_status = asked_fate(found)?;
+    let hold_status = requested_status(found)?;
     let (foreign_fingerprint, audit) = match full {
         None => (None, Vec::new()),
         Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(text(audit)?)),
     };
     Ok(Inspection {
-        holder: holder(items(who)?)?,
+        holder: holder(items(description)?)?,
         waiters: number(waiting)?,
         hold_status,
         foreign_fingerprint,
@@ -214,19 +219,20 @@ fn inspection(value: &Value) -> Read<Inspection> {
 }
 
 /// Parses the inspection of a lock with several holders.
-fn shared(
+fn shared_inspection(
     waiting: &Value,
     found: &Value,
     limit: &Value,
     shared_holders: &Value,
     audit: &[Value],
 ) -> Read<Inspection> {
-    let shared_holders = items(shared_holders)?.iter().map(|who| holder(items(who)?)?.ok_or(Malformed));
+    let shared_holders =
+        items(shared_holders)?.iter().map(|description| holder(items(description)?)?.ok_or(Malformed));
     let shared_holders = shared_holders.collect::<Read<Vec<_>>>()?;
     Ok(Inspection {
         holder: shared_holders.first().cloned(),
         waiters: number(waiting)?,
-        hold_status: asked_fate(found)?,
+        hold_status: requested_status(found)?,
         foreign_fingerprint: None,
         audit: match audit {
             [] => Vec::new(),
@@ -235,15 +241,15 @@ fn shared(
         },
         shared_holders,
         // -1, which is not a count, means no limit.
-        limit: part(limit).ok(),
+        limit: count(limit).ok(),
     })
 }
 
 /// The status of the hold in the request, if there was one.
-fn asked_fate(found: &Value) -> Read<Option<HoldStatus>> {
+fn requested_status(found: &Value) -> Read<Option<HoldStatus>> {
     match text(found)? {
         "" => Ok(None),
-        word => fate(word).map(Some),
+        word => hold_status(word).map(Some),
     }
 }
 
@@ -276,20 +282,20 @@ fn entry(line: &str) -> Option<AuditEntry> {
 fn evicted(value: &Value) -> Read<Evicted> {
     match items(value)? {
         [word] if text(word) == Ok("alive") => Ok(Evicted::Alive),
-        [word, fence, place] if text(word) == Ok("gone") => Ok(Evicted::Removed {
+        [word, fence, was_queued] if text(word) == Ok("gone") => Ok(Evicted::Removed {
             // -1, which is not a count, means no hold.
             fence: number(fence).ok().map(FencingToken::new),
-            was_queued: number(place)? == 1,
+            was_queued: number(was_queued)? == 1,
         }),
         _ => Err(Malformed),
     }
 }
 
-fn freed(value: &Value) -> Read<ForceReleased> {
+fn force_released(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
         [word] if text(word) == Ok("freed") => Ok(ForceReleased::Released),
-        [word, who] if text(word) == Ok("changed") => {
-            Ok(ForceReleased::Changed { holder: holder(items(who)?)? })
+        [word, description] if text(word) == Ok("changed") => {
+            Ok(ForceReleased::Changed { holder: holder(items(description)?)? })
         }
         _ => Err(Malformed),
     }
@@ -299,12 +305,12 @@ fn resized(value: &Value) -> Read<Resized> {
     match items(value)? {
         [word] if text(word) == Ok("resized") => Ok(Resized::Done),
         // -1, which is not a count, means no limit.
-        [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: part(limit).ok() }),
+        [word, limit] if text(word) == Ok("changed") => Ok(Resized::Changed { limit: count(limit).ok() }),
         _ => Err(Malformed),
     }
 }
 
-fn raised(value: &Value) -> Read<FenceRaised> {
+fn fence_raised(value: &Value) -> Read<FenceRaised> {
     match number(value)? {
         0 => Ok(FenceRaised::NotHeld),
         1 => Ok(FenceRaised::Raised),
@@ -312,79 +318,16 @@ fn raised(value: &Value) -> Read<FenceRaised> {
     }
 }
 
-/// Parses the reply to a heartbeat.
-pub(crate) fn beaten(value: &Value) -> Read<Result<HeartbeatReply, Refused>> {
-    if let Some(refused) = refused(value) {
-        return refused.map(Err);
-    }
-    match number(value)? {
-        0 => Ok(Ok(HeartbeatReply::Lapsed)),
-        1 => Ok(Ok(HeartbeatReply::Alive)),
-        _ => Err(Malformed),
-    }
-}
-
-/// Parses the index of sessions. Skips members that are not sessions.
-pub(crate) fn sessions(value: &Value) -> Read<Vec<SessionId>> {
-    let members = items(value)?.iter().map(text).collect::<Read<Vec<_>>>()?;
-    Ok(members.into_iter().filter_map(|member| member.parse().ok()).collect())
-}
-
-/// Parses a text that the server chose, without a check.
-pub(crate) fn word(value: &Value) -> Read<String> {
-    text(value).map(str::to_owned)
-}
-
-/// Parses the server's clock, in milliseconds.
-pub(crate) fn now_ms(value: &Value) -> Read<u64> {
-    now_us(value).map(|us| us / 1000)
-}
-
-/// Parses the server's clock, in microseconds.
-pub(crate) fn now_us(value: &Value) -> Read<u64> {
-    let [s, us] = items(value)? else { return Err(Malformed) };
-    let part = |value| text(value)?.parse::<u64>().map_err(|_| Malformed);
-    part(s)?.checked_mul(1_000_000).and_then(|s_us| s_us.checked_add(part(us).ok()?)).ok_or(Malformed)
-}
-
-/// Parses the record of a session at `now_ms`; `None` if there is none, or if another version wrote it.
-pub(crate) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> Read<Option<SessionEntry>> {
-    let fields = fields(value)?;
-    let field = |name: &str| fields.iter().find(|(field, _)| *field == name).map(|(_, text)| *text);
-    let until_ms = field("until").and_then(|until| until.parse::<u64>().ok());
-    let (Some("1"), Some(until_ms)) = (field("format"), until_ms) else { return Ok(None) };
-    let mut held: Vec<_> = fields.iter().filter_map(|(field, _)| lock_of(field)).collect();
-    held.sort_unstable();
-    Ok(Some(SessionEntry {
-        session,
-        alive_ms: until_ms.checked_sub(now_ms),
-        metadata: field("about").unwrap_or_default().to_owned(),
-        held,
-    }))
-}
-
-/// The fields of a hash, in RESP3 or RESP2 form.
-fn fields(value: &Value) -> Read<Vec<(&str, &str)>> {
-    match value {
-        Value::Map(pairs) => pairs.iter().map(|(field, value)| Ok((text(field)?, text(value)?))).collect(),
-        Value::Array(items) => {
-            let pairs = items.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?)));
-            pairs.collect()
-        }
-        _ => Err(Malformed),
-    }
-}
-
 /// A session, or `None` for an empty text.
-fn session(value: &Value) -> Read<Option<SessionId>> {
+fn session_id(value: &Value) -> Read<Option<SessionId>> {
     match text(value)? {
         "" => Ok(None),
         session => session.parse().map(Some).map_err(|_| Malformed),
     }
 }
 
-fn holder(who: &[Value]) -> Read<Option<Holder>> {
-    let stranger = |remaining| Holder {
+fn holder(description: &[Value]) -> Read<Option<Holder>> {
+    let foreign = |remaining| Holder {
         label: None,
         owner: None,
         count: 1,
@@ -396,22 +339,22 @@ fn holder(who: &[Value]) -> Read<Option<Holder>> {
         mode: LockMode::Exclusive,
         in_cooldown: false,
     };
-    match who {
+    match description {
         [] => Ok(None),
-        [remaining] => Ok(Some(stranger(remaining))),
-        [remaining, fence, since, label, lives_with, owner @ ..] => {
-            let in_cooldown = text(lives_with) == Ok("rests");
+        [remaining] => Ok(Some(foreign(remaining))),
+        [remaining, fence, since, label, session, owner @ ..] => {
+            let in_cooldown = text(session) == Ok("rests");
             let ours = Holder {
                 in_cooldown,
                 label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
                 fence: Some(FencingToken::new(number(fence)?)),
                 since_ms: Some(number(since)?),
-                session: if in_cooldown { None } else { session(lives_with)? },
-                ..stranger(remaining)
+                session: if in_cooldown { None } else { session_id(session)? },
+                ..foreign(remaining)
             };
             owned(ours, owner).map(Some)
         }
-        [remaining, owner @ ..] => owned(stranger(remaining), owner).map(Some),
+        [remaining, owner @ ..] => owned(foreign(remaining), owner).map(Some),
     }
 }
 
@@ -436,7 +379,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     }
 }
 
-fn fate(word: &str) -> Read<HoldStatus> {
+fn hold_status(word: &str) -> Read<HoldStatus> {
     match word {
         "held" => Ok(HoldStatus::Held),
         "queued" => Ok(HoldStatus::Queued),
@@ -453,108 +396,5 @@ fn ended(how: &str) -> Read<Ended> {
         "evicted" => Ok(Ended::Evicted),
         "freed" => Ok(Ended::ForceReleased),
         _ => Err(Malformed),
-    }
-}
-
-fn items(value: &Value) -> Read<&[Value]> {
-    match value {
-        Value::Array(items) => Ok(items),
-        _ => Err(Malformed),
-    }
-}
-
-fn text(value: &Value) -> Read<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| Malformed),
-        Value::SimpleString(text) => Ok(text),
-        _ => Err(Malformed),
-    }
-}
-
-/// A non-negative count.
-fn number(value: &Value) -> Read<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).map_err(|_| Malformed),
-        _ => Err(Malformed),
-    }
-}
-
-/// A number of permits, arrivals or parties.
-fn part(value: &Value) -> Read<u32> {
-    u32::try_from(number(value)?).map_err(|_| Malformed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use leasehold_core::{Evict, ForceRelease, Inspect, ObservedHolder};
-
-    #[test]
-    fn what_no_script_says_is_no_reply() {
-        let by = || Label::new("test").expect("a plain text is a label");
-        for op in [
-            Op::Inspect(Inspect { claim: None, details: true }),
-            Op::Evict(Evict { session: SessionId::from_random([7; 12]), actor: by() }),
-            Op::ForceRelease(ForceRelease {
-                observed: ObservedHolder::Hold(FencingToken::new(1)),
-                actor: by(),
-            }),
-        ] {
-            for value in [
-                Value::Nil,
-                Value::Okay,
-                Value::Int(7),
-                Value::Array(vec![]),
-                Value::Array(vec![Value::Nil; 3]),
-                Value::Array(vec![bulk("gone"), bulk("freed"), bulk("alive")]),
-            ] {
-                assert_eq!(read(&op, &value), Err(Malformed), "{value:?}");
-            }
-        }
-        for value in [Value::Nil, Value::Int(2), Value::Array(vec![])] {
-            assert_eq!(beaten(&value), Err(Malformed), "{value:?}");
-        }
-    }
-
-    fn bulk(text: &str) -> Value {
-        Value::BulkString(text.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn a_session_is_read_as_either_protocol_has_it() {
-        let session = SessionId::from_random([7; 12]);
-        let texts =
-            ["format", "1", "until", "5000", "about", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
-        let pairs = texts.chunks(2).map(|pair| (bulk(pair[0]), bulk(pair[1])));
-        let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
-        for value in [Value::Map(pairs.collect()), flat] {
-            let entry = session_entry(session, 4_000, &value).expect("well formed").expect("a session");
-            assert_eq!((entry.alive_ms, entry.metadata.as_str()), (Some(1_000), "{}"));
-            let held: Vec<_> = entry.held.iter().map(|lock| lock.name.to_string()).collect();
-            assert_eq!(held, ["a", "b"]);
-            let entry = session_entry(session, 5_001, &value).expect("well formed").expect("a session");
-            assert_eq!(entry.alive_ms, None);
-        }
-        // No record, one of another version, and one that was cut off at its start.
-        for texts in [&[][..], &["format", "2", "until", "5000"], &["format", "1"]] {
-            let value = Value::Array(texts.iter().map(|text| bulk(text)).collect());
-            assert_eq!(session_entry(session, 0, &value), Ok(None), "{texts:?}");
-        }
-    }
-
-    #[test]
-    fn an_audit_is_read_line_by_line() {
-        let text = "1762000000123\tfreed\t17\t1\tweb-1 7\tops\nno line of ours\n\
-            1762000000122\tevicted\t\t0\t\t";
-        let found = entries(text);
-        assert_eq!(found.len(), 2);
-        let label = |text| Label::new(text).expect("a plain text is a label");
-        assert_eq!(found[0].holder, Some(label("web-1 7")));
-        assert_eq!((found[0].ended, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
-        assert_eq!(
-            (found[1].holder.clone(), found[1].fence, found[1].actor.clone()),
-            (None, None, label(""))
-        );
-        assert_eq!(entries(""), []);
     }
 }

@@ -69,8 +69,8 @@ fn a_partial_acquire_of_several_leaves_expiries_and_blocks_no_client() -> Result
             check_what_is_left(&before, fixture.redis.keys());
             let again = fixture.run_all(&asks, WHOLE)?;
             assert!(again.as_deref().is_some_and(holds_all), "n {n}, after {commands} commands: {again:?}");
-            if let Some(shares) = ran {
-                assert!(holds_all(&shares), "{shares:?}");
+            if let Some(results) = ran {
+                assert!(holds_all(&results), "{results:?}");
                 break;
             }
             cuts += 1;
@@ -97,7 +97,7 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
     }
 }
 
-fn holds_all(shares: &[MultiAcquired]) -> bool {
-    shares.len() == NAMES.len()
-        && shares.iter().all(|share| matches!(share, MultiAcquired::Acquired(Acquired::Granted { .. })))
+fn holds_all(results: &[MultiAcquired]) -> bool {
+    results.len() == NAMES.len()
+        && results.iter().all(|result| matches!(result, MultiAcquired::Acquired(Acquired::Granted { .. })))
 }

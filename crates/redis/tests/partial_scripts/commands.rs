@@ -64,12 +64,14 @@ fn have_their_commands(kind: Kind, paths: impl IntoIterator<Item = Path>) {
 #[test]
 fn every_heartbeat_has_its_commands() {
     let mut fixture = Fixture::new(Kind::Mutex);
-    for (name, before, beat, expected) in heartbeats() {
+    for (name, before, heartbeat, expected) in heartbeats() {
         fixture.redis.load(Keyspace::default());
         let mut now_us = START_US;
-        for beat in before.iter().chain([&beat]) {
+        for heartbeat in before.iter().chain([&heartbeat]) {
             fixture.redis.set_now_us(now_us);
-            fixture.run_heartbeat(beat, WHOLE).unwrap_or_else(|Violation(what)| panic!("{name}: {what}"));
+            fixture
+                .run_heartbeat(heartbeat, WHOLE)
+                .unwrap_or_else(|Violation(what)| panic!("{name}: {what}"));
             now_us += 2_000;
         }
         let found = fixture.redis.executed();

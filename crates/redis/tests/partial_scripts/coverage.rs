@@ -170,16 +170,16 @@ impl Coverage {
             _ => 7,
         };
         assert_eq!(self.cuts.len(), scripts, "so many scripts there are");
-        let mut missed = self.missed();
+        let mut uncovered = self.uncovered();
         // The script of a Mutex extends an Election, too. Only for a Mutex it reserves tokens.
-        missed.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET',KEYS[2],'reserved'"));
+        uncovered.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET',KEYS[2],'reserved'"));
         // A cluster alone publishes this, in place of a PUBLISH: here are no channels of slots.
-        missed.retain(|text| !text.contains("receivers"));
-        assert_eq!(missed, [""; 0], "never cut off there");
+        uncovered.retain(|text| !text.contains("receivers"));
+        assert_eq!(uncovered, [""; 0], "never cut off there");
     }
 
     /// The commands at which no script was stopped. Scripts share texts; what each operation can leave is checked above.
-    fn missed(&self) -> Vec<&str> {
+    fn uncovered(&self) -> Vec<&str> {
         let commands = self.cuts.iter().flat_map(|(script, cut_at)| {
             let commands = (1..).zip(script.lines()).filter(|(_, text)| is_command(text));
             commands.map(move |(line, text)| (text.trim(), cut_at.contains(&line)))

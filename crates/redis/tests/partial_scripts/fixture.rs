@@ -97,11 +97,11 @@ impl Fixture {
     /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
     pub(crate) fn run_heartbeat(
         &mut self,
-        beat: &Heartbeat,
+        heartbeat: &Heartbeat,
         commands: usize,
     ) -> Result<Option<Result<HeartbeatReply, Fault>>, Violation> {
         self.redis.begin(commands)?;
-        let op = SessionOp::Heartbeat(beat.clone());
+        let op = SessionOp::Heartbeat(heartbeat.clone());
         match self.runtime.block_on(self.store.execute_session(Partition::ONLY, &op, WITHIN)) {
             // A whole script replies without an error of the server.
             Outcome::Failed(Executed::No, fault) => Ok(self.ended()?.then_some(Err(fault))),
@@ -162,12 +162,13 @@ impl Fixture {
         let sessions = self.sessions()?;
         let found = self.run(op, WHOLE)?;
         let before = state.clone();
-        let (expected, wakes) = state.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
+        let (expected, notifications) =
+            state.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
         if found.as_ref() != Some(&expected) {
             return Err(Violation(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
         let published = self.redis.take_messages();
-        let expected = self.messages(now_us, op, (&before, state), &wakes);
+        let expected = self.messages(now_us, op, (&before, state), &notifications);
         if published != expected {
             return Err(Violation(format!(
                 "{op:?}\n  publishes {published:?},\n  in the model {expected:?}"
@@ -183,9 +184,11 @@ impl Fixture {
         now_us: u64,
         op: &Op,
         (before, after): (&LockState, &LockState),
-        wakes: &[Notification],
+        notifications: &[Notification],
     ) -> Vec<(String, String)> {
-        let wake = |wake: &Notification| (format!("{MAILBOXES}{}", wake.to()), wake.message());
+        let message = |notification: &Notification| {
+            (format!("{MAILBOXES}{}", notification.to()), notification.message())
+        };
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
         let tells = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
@@ -197,16 +200,16 @@ impl Fixture {
         };
         let leads = leader_announcement(before, after, now_us);
         let leads = leads.map(|text| (self.space.leader_channel(&self.keys), text));
-        wakes.iter().map(wake).chain(free).chain(leads).collect()
+        notifications.iter().map(message).chain(free).chain(leads).collect()
     }
 
     /// Writes to the keys of a lock in this state, as a client of another library does.
     pub(crate) fn write_as_foreigner(
         &mut self,
-        stranger: ForeignWrite,
+        write: ForeignWrite,
         state: &LockState,
     ) -> Result<(), Violation> {
-        for command in stranger.commands(&self.keys, state) {
+        for command in write.commands(&self.keys, state) {
             self.command(&command.iter().map(String::as_str).collect::<Vec<_>>())?;
         }
         Ok(())
@@ -419,26 +422,26 @@ impl Fields {
         let (mut before, mut at) = ("", first);
         while !at.is_empty() {
             let text = self.field(&format!("w:{at}")).unwrap_or_default();
-            let (id, place) = (queue_entry_id(kind, at)?, queue_entry(text, kind)?);
+            let (id, entry) = (queue_entry_id(kind, at)?, queue_entry(text, kind)?);
             if !before.is_empty() && self.field(&format!("p:{at}")) != Some(before) {
                 return Err(Violation(format!("the link back from {at} does not lead to {before}")));
             }
-            let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < place.ticket);
+            let in_order = record.tickets.last_key_value().is_none_or(|(ticket, _)| *ticket < entry.ticket);
             if !in_order
-                || place.ticket >= record.next_ticket
-                || QueueEntryId::of(kind, &place.claim.hold) != id
+                || entry.ticket >= record.next_ticket
+                || QueueEntryId::of(kind, &entry.claim.hold) != id
             {
-                return Err(Violation(format!("entry {} of {at} is out of order", place.ticket)));
+                return Err(Violation(format!("entry {} of {at} is out of order", entry.ticket)));
             }
-            record.tickets.insert(place.ticket, id);
-            record.entries.insert(id, place);
+            record.tickets.insert(entry.ticket, id);
+            record.entries.insert(id, entry);
             before = at;
             at = if at == last { "" } else { self.field(&format!("n:{at}")).unwrap_or_default() };
         }
-        let places =
+        let entries =
             self.0.iter().filter(|(field, text)| field.starts_with("w:") && !text.is_empty()).count();
-        if before != last || places != record.entries.len() || parsed::<usize>(size)? != places {
-            return Err(Violation(format!("{places} entries, but a queue `{queue}` that ends at {before}")));
+        if before != last || entries != record.entries.len() || parsed::<usize>(size)? != entries {
+            return Err(Violation(format!("{entries} entries, but a queue `{queue}` that ends at {before}")));
         }
         Ok(())
     }
@@ -457,12 +460,12 @@ fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
     let (text, mode) = match text.rsplit_once('\n') {
         Some((text, word)) if kind.is_shared() => {
             let mode = LockMode::parse(word).filter(|mode| mode.applies_to(kind));
-            (text, mode.ok_or_else(|| Violation(format!("a place of a mode `{word}`")))?)
+            (text, mode.ok_or_else(|| Violation(format!("an entry of mode `{word}`")))?)
         }
         _ => (text, LockMode::Exclusive),
     };
     let words: Vec<_> = text.splitn(8, '\n').collect();
-    let [ticket, nonce, expires_ms, lease_ms, life, hold, own, label] = words[..] else {
+    let [ticket, nonce, expires_ms, lease_ms, liveness, hold, own, label] = words[..] else {
         return Err(Violation(format!("an entry with {} of 8 fields", words.len())));
     };
     Ok(QueueEntry {
@@ -470,7 +473,7 @@ fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
         nonce: parsed(nonce)?,
         expires_ms: parsed(expires_ms)?,
         lease_ms: parsed(lease_ms)?,
-        liveness: self::life(life)?,
+        liveness: self::liveness(liveness)?,
         claim: claim(hold, own)?,
         label: Label::new(label).map_err(violation)?,
         mode,
@@ -479,18 +482,18 @@ fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
 
 fn tenant(text: &str) -> Result<RecordedHolder, Violation> {
     let words: Vec<_> = text.splitn(5, '\n').collect();
-    let [hold, since_ms, life, own, label] = words[..] else {
+    let [hold, since_ms, liveness, own, label] = words[..] else {
         return Err(Violation(format!("a holder with {} of 5 fields", words.len())));
     };
-    let (life, label) = (self::life(life)?, Label::new(label).map_err(violation)?);
-    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness: life, label })
+    let (liveness, label) = (self::liveness(liveness)?, Label::new(label).map_err(violation)?);
+    Ok(RecordedHolder { claim: claim(hold, own)?, since_ms: parsed(since_ms)?, liveness, label })
 }
 
-fn life(text: &str) -> Result<Liveness, Violation> {
+fn liveness(text: &str) -> Result<Liveness, Violation> {
     match text {
-        life if life.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&life[1..])? }),
+        liveness if liveness.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&liveness[1..])? }),
         "l" => Ok(Liveness::Lease),
-        other => Err(Violation(format!("a life `{other}`"))),
+        other => Err(Violation(format!("a liveness `{other}`"))),
     }
 }
 

@@ -60,62 +60,71 @@ impl<'a> Generator<'a> {
             WorkloadStep::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
             WorkloadStep::Sent(op) => self.agree(&op),
             WorkloadStep::SentTwice(op) => self.agree(&op).and_then(|()| self.agree(&op)),
-            WorkloadStep::SentSession(SessionOp::Heartbeat(beat))
+            WorkloadStep::SentSession(SessionOp::Heartbeat(heartbeat))
                 if cuts && self.workload.random().below(8) == 0 =>
             {
-                self.fixture.run_heartbeat(&beat, self.few_commands()).map(drop)
+                self.fixture.run_heartbeat(&heartbeat, self.few_commands()).map(drop)
             }
-            WorkloadStep::SentSession(SessionOp::Heartbeat(beat)) => self.heartbeat(&beat),
+            WorkloadStep::SentSession(SessionOp::Heartbeat(heartbeat)) => self.heartbeat(&heartbeat),
             WorkloadStep::SentSession(SessionOp::End(session)) => self.fixture.end_session(session),
             // It reads, by commands of the client and not by a script.
             WorkloadStep::SentSession(_) => Ok(()),
-            WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(stranger),
+            WorkloadStep::ForeignWrite(write) => self.write_as_foreigner(write),
         }
     }
 
     /// Sends a heartbeat to both, and compares their states. The index, which the model does not have, is checked separately.
-    pub(crate) fn heartbeat(&mut self, beat: &Heartbeat) -> Result<(), Violation> {
+    pub(crate) fn heartbeat(&mut self, heartbeat: &Heartbeat) -> Result<(), Violation> {
         let mut sessions = self.fixture.sessions()?;
-        let found = self.fixture.run_heartbeat(beat, WHOLE)?;
-        let expected = sessions.apply(self.now_us / 1000, &SessionOp::Heartbeat(beat.clone()));
+        let found = self.fixture.run_heartbeat(heartbeat, WHOLE)?;
+        let expected = sessions.apply(self.now_us / 1000, &SessionOp::Heartbeat(heartbeat.clone()));
         if !matches!(&found, Some(Ok(found)) if SessionReply::Heartbeat(*found) == expected) {
             return Err(Violation(format!(
-                "{beat:?}\n  is answered {found:?},\n  by the model {expected:?}"
+                "{heartbeat:?}\n  is answered {found:?},\n  by the model {expected:?}"
             )));
         }
         let after = self.fixture.sessions()?;
         if after != sessions {
-            return Err(Violation(format!("{beat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
+            return Err(Violation(format!("{heartbeat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
         }
-        if expected == SessionReply::Heartbeat(HeartbeatReply::Alive) { self.is_listed(beat) } else { Ok(()) }
+        if expected == SessionReply::Heartbeat(HeartbeatReply::Alive) {
+            self.is_listed(heartbeat)
+        } else {
+            Ok(())
+        }
     }
 
     /// Fails unless the index contains the session of this heartbeat, and lasts as long.
-    fn is_listed(&self, beat: &Heartbeat) -> Result<(), Violation> {
-        let (record, index) = (self.fixture.space.session(beat.session), self.fixture.space.session_index());
+    fn is_listed(&self, heartbeat: &Heartbeat) -> Result<(), Violation> {
+        let (record, index) =
+            (self.fixture.space.session(heartbeat.session), self.fixture.space.session_index());
         let [record, index] = [record, index].map(|key| self.fixture.redis.keys().entry(&key).cloned());
         let ends_ms = record.and_then(|record| record.expires_ms);
         let listed = index.is_some_and(|index| match &index.content {
             Content::Sorted(members) => {
-                members.get(beat.session.to_string().as_bytes()).copied() == ends_ms
+                members.get(heartbeat.session.to_string().as_bytes()).copied() == ends_ms
                     && index.expires_ms >= ends_ms
             }
             _ => false,
         });
-        if listed { Ok(()) } else { Err(Violation(format!("{beat:?} is not in the index as it should be"))) }
+        if listed {
+            Ok(())
+        } else {
+            Err(Violation(format!("{heartbeat:?} is not in the index as it should be")))
+        }
     }
 
     fn few_commands(&self) -> usize {
         usize::try_from(self.workload.random().below(MANY)).unwrap_or_default()
     }
 
-    fn write_as_foreigner(&mut self, stranger: ForeignWrite) -> Result<(), Violation> {
-        if stranger == ForeignWrite::RemovesExpiry && self.state.value.is_none() {
+    fn write_as_foreigner(&mut self, write: ForeignWrite) -> Result<(), Violation> {
+        if write == ForeignWrite::RemovesExpiry && self.state.value.is_none() {
             // The rest that a partial script left of a free lock keeps its expiry.
             return Ok(());
         }
-        self.fixture.write_as_foreigner(stranger, &self.state)?;
-        stranger.apply(&mut self.state, self.now_us);
+        self.fixture.write_as_foreigner(write, &self.state)?;
+        write.apply(&mut self.state, self.now_us);
         self.compare()
     }
 
@@ -151,10 +160,10 @@ impl<'a> Generator<'a> {
     /// A queue with more entries than one script visits; some of them, or all, are soon dead.
     fn long_queue(&mut self) -> Result<(), Violation> {
         let random = self.workload.random();
-        let (places, alive) = (60 + random.below(90), *random.pick(&[0, 1, 5, 20]));
+        let (entries, alive) = (60 + random.below(90), *random.pick(&[0, 1, 5, 20]));
         let claim = self.workload.fresh_claim(0);
         self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.request(0, 1) }))?;
-        for n in 0..places {
+        for n in 0..entries {
             let kept_ms = if self.workload.random().below(100) < alive { 7_200_000 } else { 50 };
             let ask = Op::Acquire(self.request(10 + u8::try_from(n).unwrap_or_default(), kept_ms));
             self.fixture.agree(&mut self.state, self.now_us, &ask)?;

@@ -128,15 +128,15 @@ fn without_gt_the_scripts_do_what_the_model_does() {
 
 /// Brings a lock into the state of this seed, and cuts off an operation of each kind after each of its commands.
 fn check(fixture: &mut Fixture, seed: u64, seen: &mut Coverage) -> Result<(), Violation> {
-    let told = |what: String| Violation(format!("LEASEHOLD_SEED={seed}\n{what}"));
+    let with_seed = |what: String| Violation(format!("LEASEHOLD_SEED={seed}\n{what}"));
     let mut generator = Generator::new(fixture, seed);
-    generator.generate(true).map_err(|Violation(what)| told(format!("on the way there: {what}")))?;
+    generator.generate(true).map_err(|Violation(what)| with_seed(format!("on the way there: {what}")))?;
     for kind in op_kinds(generator.fixture.kind) {
         let op = generator.op_of(kind);
         let (before, keyspace) = (generator.state.clone(), generator.fixture.redis.keyspace());
         for commands in 0.. {
             let whole = generator.execute_partially(&op, commands, seen).map_err(|Violation(what)| {
-                told(format!("{op:?},\n  cut off after {commands} commands in {before:?}:\n  {what}"))
+                with_seed(format!("{op:?},\n  cut off after {commands} commands in {before:?}:\n  {what}"))
             })?;
             generator.state.clone_from(&before);
             generator.fixture.redis.load(keyspace.clone());
@@ -145,8 +145,8 @@ fn check(fixture: &mut Fixture, seed: u64, seen: &mut Coverage) -> Result<(), Vi
             }
         }
     }
-    generator.cut_off_heartbeats().map_err(|Violation(what)| told(what))?;
-    generator.damage_record().map_err(|Violation(what)| told(format!("with a spoilt record: {what}")))
+    generator.cut_off_heartbeats().map_err(|Violation(what)| with_seed(what))?;
+    generator.damage_record().map_err(|Violation(what)| with_seed(format!("with a damaged record: {what}")))
 }
 
 impl Generator<'_> {
@@ -220,7 +220,8 @@ impl Generator<'_> {
         self.check_that_parts_end_before_the_key()?;
         let mut after = before.clone();
         let (sessions, now_ms) = (self.fixture.sessions()?, self.now_us / 1000);
-        let (reply, wakes) = after.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
+        let (reply, notifications) =
+            after.apply(self.now_us, op, &|session| sessions.status(now_ms, session));
         let released = matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held);
         // An eviction is recorded in the audit.
         let taken = after.audit != before.audit;
@@ -237,7 +238,7 @@ impl Generator<'_> {
             return Err(Violation(format!("it left {:?},\n  and makes {after:?}", self.state)));
         };
         let published = self.fixture.redis.take_messages();
-        let expected = self.fixture.messages(self.now_us, op, (before, &after), &wakes);
+        let expected = self.fixture.messages(self.now_us, op, (before, &after), &notifications);
         let fits = match left {
             Left::Done => published == expected || expected.starts_with(&published) && !whole && !taken,
             Left::Unnoted => expected.starts_with(&published) && !whole,

@@ -20,7 +20,7 @@ use leasehold_testkit::conformance::ForeignWrite;
 use std::collections::BTreeMap;
 
 /// How many queue entries one script visits.
-const LOOKS_AT_MOST: usize = 64;
+const MAX_VISITED: usize = 64;
 
 impl Generator<'_> {
     /// Serves all waiters of `before`, all present waiters, and the requests in `op`.
@@ -32,14 +32,14 @@ impl Generator<'_> {
         let mut waiting = self.live(before);
         waiting.extend(self.live(&self.state));
         waiting.extend(asked_in(op).map(|ask| (ask.claim.hold.token(), ask.claim.clone())));
-        let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
+        let entries = self.state.record.as_ref().map_or(0, |record| record.entries.len());
         self.end_holds()?;
-        let mut looks = 2 * waiting.len() + places / LOOKS_AT_MOST + 1;
+        let mut polls = 2 * waiting.len() + entries / MAX_VISITED + 1;
         while let Some(claim) = self.next_to_poll(&waiting)? {
-            if looks == 0 {
+            if polls == 0 {
                 return Err(Violation(format!("{} are never served", waiting.len())));
             }
-            looks -= 1;
+            polls -= 1;
             waiting.remove(&claim.hold.token());
             // All holds of an owner of a ReentrantMutex have one token: one of them may have been polled for before.
             let again = self.state.kind == Kind::Reentrant && self.holders().contains(&claim);
@@ -56,10 +56,10 @@ impl Generator<'_> {
                 Reply::Acquire(Acquired::Taken { .. }) => {
                     waiting.insert(claim.hold.token(), claim);
                 }
-                other => return Err(Violation(format!("a look is answered {other:?}"))),
+                other => return Err(Violation(format!("a poll is answered {other:?}"))),
             }
         }
-        self.sweep(places)
+        self.sweep(entries)
     }
 
     /// The holder releases each of its holds; a foreign holder deletes its key.
@@ -92,9 +92,9 @@ impl Generator<'_> {
 
     /// The queue entries that have not expired.
     fn live(&self, state: &LockState) -> BTreeMap<String, Claim> {
-        let places = state.record.iter().flat_map(|record| record.entries.values());
-        let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
-        live.map(|place| (place.claim.hold.token(), place.claim.clone())).collect()
+        let entries = state.record.iter().flat_map(|record| record.entries.values());
+        let live = entries.filter(|entry| entry.expires_ms >= self.now_us / 1000);
+        live.map(|entry| (entry.claim.hold.token(), entry.claim.clone())).collect()
     }
 
     /// The holder, if it is among the waiters, as it was notified; otherwise any waiter.
@@ -125,15 +125,15 @@ impl Generator<'_> {
 
     pub(crate) fn send(&mut self, op: &Op) -> Result<Reply, Violation> {
         let reply = self.fixture.agree(&mut self.state, self.now_us, op)?;
-        reply.ok_or_else(|| Violation("it was cut off without being told".to_owned()))
+        reply.ok_or_else(|| Violation("it was cut off without a reply".to_owned()))
     }
 
     /// Releases by a client without a hold remove dead queue entries.
-    fn sweep(&mut self, places: usize) -> Result<(), Violation> {
-        let stranger = self.workload.fresh_claim(9);
-        for _ in 0..=places / LOOKS_AT_MOST {
+    fn sweep(&mut self, entries: usize) -> Result<(), Violation> {
+        let foreign = self.workload.fresh_claim(9);
+        for _ in 0..=entries / MAX_VISITED {
             self.send(&Op::Release(Release {
-                claim: stranger.clone(),
+                claim: foreign.clone(),
                 action: ReleaseAction::Grant,
                 next: None,
             }))?;

@@ -17,7 +17,7 @@ use leasehold_core::{
 use std::collections::BTreeMap;
 
 /// How many queue entries one script visits.
-const LOOKS_AT_MOST: usize = 64;
+const MAX_VISITED: usize = 64;
 
 /// The waiters and their lock modes, by the tokens of their holds.
 type Waiting = BTreeMap<String, (Claim, LockMode)>;
@@ -29,8 +29,8 @@ impl Generator<'_> {
         waiting.extend(self.waiters(&self.state));
         let asked = asked_in(op).map(|ask| (ask.claim.hold.token(), (ask.claim.clone(), ask.mode)));
         waiting.extend(asked);
-        let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
-        let mut rounds = 2 * waiting.len() + places / LOOKS_AT_MOST + 2;
+        let entries = self.state.record.as_ref().map_or(0, |record| record.entries.len());
+        let mut rounds = 2 * waiting.len() + entries / MAX_VISITED + 2;
         while !waiting.is_empty() {
             if rounds == 0 {
                 return Err(Violation(format!("{} are never let in: {waiting:?}", waiting.len())));
@@ -43,7 +43,7 @@ impl Generator<'_> {
                         waiting.remove(&token);
                     }
                     Reply::Acquire(Acquired::Taken { .. }) => {}
-                    other => return Err(Violation(format!("a look is answered {other:?}"))),
+                    other => return Err(Violation(format!("a poll is answered {other:?}"))),
                 }
             }
             self.admit_others()?;
@@ -52,7 +52,7 @@ impl Generator<'_> {
                 waiting.remove(&token);
             }
         }
-        self.leave_nothing(places)
+        self.leave_nothing(entries)
     }
 
     /// Lets as many more clients arrive at a Latch or a Barrier as it takes to open it.
@@ -91,22 +91,22 @@ impl Generator<'_> {
         }
         // A key of another type belongs to another library.
         if live(&self.state, self.now_us).value.is_some() {
-            let stranger = leasehold_testkit::conformance::ForeignWrite::DeletesLock;
-            self.fixture.write_as_foreigner(stranger, &self.state)?;
-            stranger.apply(&mut self.state, self.now_us);
+            let write = leasehold_testkit::conformance::ForeignWrite::DeletesLock;
+            self.fixture.write_as_foreigner(write, &self.state)?;
+            write.apply(&mut self.state, self.now_us);
         }
         Ok(had)
     }
 
     /// The remaining waiters leave, and releases by a client without a hold remove dead queue entries.
-    fn leave_nothing(&mut self, places: usize) -> Result<(), Violation> {
+    fn leave_nothing(&mut self, entries: usize) -> Result<(), Violation> {
         for (claim, _) in self.waiters(&self.state).into_values() {
             self.give_up(claim)?;
         }
-        for _ in 0..=places / LOOKS_AT_MOST {
+        for _ in 0..=entries / MAX_VISITED {
             self.give_up_parts()?;
-            let stranger = self.workload.fresh_claim(9);
-            self.give_up(stranger)?;
+            let foreign = self.workload.fresh_claim(9);
+            self.give_up(foreign)?;
         }
         let found = self.fixture.state()?;
         let left = found.record.as_ref().map_or(0, |record| record.entries.len());
@@ -138,9 +138,9 @@ impl Generator<'_> {
 
     /// The queue entries that have not expired.
     fn waiters(&self, state: &LockState) -> Waiting {
-        let places = state.record.iter().flat_map(|record| record.entries.values());
-        let live = places.filter(|place| place.expires_ms >= self.now_us / 1000);
-        live.map(|place| (place.claim.hold.token(), (place.claim.clone(), place.mode))).collect()
+        let entries = state.record.iter().flat_map(|record| record.entries.values());
+        let live = entries.filter(|entry| entry.expires_ms >= self.now_us / 1000);
+        live.map(|entry| (entry.claim.hold.token(), (entry.claim.clone(), entry.mode))).collect()
     }
 
     fn poll_for(&self, claim: &Claim, mode: LockMode) -> Op {

@@ -45,13 +45,13 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         &record.entries
     {
         let (hold, own, liveness) = (claim.hold.token(), own(claim), letter(*liveness));
-        let mut place =
+        let mut entry =
             format!("{ticket}\n{nonce}\n{expires_ms}\n{lease_ms}\n{liveness}\n{hold}\n{own}\n{label}");
         if *mode != LockMode::Exclusive {
-            place.push('\n');
-            place.push_str(&mode.encode());
+            entry.push('\n');
+            entry.push_str(&mode.encode());
         }
-        put(&format!("w:{}", of.encode()), place);
+        put(&format!("w:{}", of.encode()), entry);
     }
     fields
 }
@@ -74,8 +74,8 @@ pub(crate) fn lines(audit: &Audit) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-pub(crate) fn letter(life: Liveness) -> String {
-    match life {
+pub(crate) fn letter(liveness: Liveness) -> String {
+    match liveness {
         Liveness::Session { alive_ms } => format!("s{alive_ms}"),
         Liveness::Lease => "l".to_owned(),
     }
@@ -115,6 +115,9 @@ pub(crate) fn pairs(hash: &Value) -> BTreeMap<String, String> {
     texts.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
-pub(crate) fn messages(wakes: &[Notification]) -> Vec<(String, String)> {
-    wakes.iter().map(|wake| (format!("m:leasehold:mailbox:{}", wake.to()), wake.message())).collect()
+pub(crate) fn messages(notifications: &[Notification]) -> Vec<(String, String)> {
+    notifications
+        .iter()
+        .map(|notification| (format!("m:leasehold:mailbox:{}", notification.to()), notification.message()))
+        .collect()
 }

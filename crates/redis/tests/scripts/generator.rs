@@ -22,22 +22,22 @@ impl Sequence<'_> {
                 self.check(&op);
             }
             WorkloadStep::SentSession(op) => drop(self.execute_session(&op)),
-            WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(stranger),
+            WorkloadStep::ForeignWrite(write) => self.write_as_foreigner(write),
         }
     }
 
-    pub(crate) fn write_as_foreigner(&mut self, stranger: ForeignWrite) {
+    pub(crate) fn write_as_foreigner(&mut self, write: ForeignWrite) {
         // The server expires a key when it is read, and the clock may move back after that.
         self.dump();
-        self.note(&format!("stranger {stranger:?}"));
-        for command in stranger.commands(&self.keys, &self.state) {
+        self.note(&format!("foreign write {write:?}"));
+        for command in write.commands(&self.keys, &self.state) {
             self.raw(&command);
         }
         let before = self.state.value.clone();
-        stranger.apply(&mut self.state, self.fixture.now_us);
-        let what = match stranger {
-            ForeignWrite::RedissonAcquires(..) if self.state.value != before => "a stranger entered",
-            ForeignWrite::RedissonReleases(_) if self.state.value != before => "a stranger left",
+        write.apply(&mut self.state, self.fixture.now_us);
+        let what = match write {
+            ForeignWrite::RedissonAcquires(..) if self.state.value != before => "a foreign client entered",
+            ForeignWrite::RedissonReleases(_) if self.state.value != before => "a foreign client left",
             ForeignWrite::SetsOtherKind(_) => "another string",
             _ => return,
         };
@@ -62,7 +62,7 @@ impl Sequence<'_> {
             if matches!(op, Op::Extend(_) | Op::RaiseFence(_)) {
                 continue;
             }
-            self.note(&format!("{op:?}, with a spoilt record"));
+            self.note(&format!("{op:?}, with a damaged record"));
             let outcome = self.fixture.runtime.block_on(self.fixture.store.execute(&self.lock, &op, WITHIN));
             let Outcome::Done(Reply::Refused(Refused::Format { found })) = outcome else {
                 panic!("{outcome:?}\n{}", self.trace)
@@ -73,17 +73,17 @@ impl Sequence<'_> {
         }
     }
 
-    pub(crate) fn count(&mut self, reply: &Reply, wakes: &[Notification]) {
+    pub(crate) fn count(&mut self, reply: &Reply, notifications: &[Notification]) {
         let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
-        for wake in wakes {
-            seen(match wake {
+        for notification in notifications {
+            seen(match notification {
                 Notification::ForceReleased { .. } => "warned",
                 Notification::Wanted { .. } => "notified: waiter",
                 _ => "woken",
             });
         }
         if let Reply::Acquire(Acquired::Taken { predecessor: Some(ahead), .. }) = reply {
-            seen(if ahead.alive_ms.is_some() { "ahead, and its life" } else { "ahead" });
+            seen(if ahead.alive_ms.is_some() { "predecessor and its liveness" } else { "ahead" });
         }
         match reply {
             Reply::Refused(Refused::WrongKind { found }) if found == "string" => seen("other kind"),
@@ -131,14 +131,14 @@ impl Sequence<'_> {
                     seen("evicted a hold");
                 }
                 if *was_queued {
-                    seen("evicted a place");
+                    seen("evicted a queue entry");
                 }
             }
             Reply::ForceRelease(ForceReleased::Released) => seen("freed"),
             Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
             Reply::Inspect(found) => {
                 if found.foreign_fingerprint.is_some() {
-                    seen("stranger's fingerprint");
+                    seen("foreign fingerprint");
                 }
                 if !found.audit.is_empty() {
                     seen("audit");
@@ -208,7 +208,7 @@ impl Sequence<'_> {
         match (op, reply) {
             (Op::Acquire(ask), Reply::Acquire(Acquired::Granted { owner_holds: Some(entered), .. })) => {
                 if entered.count > 1 && before != after {
-                    seen(if held > 0 { "entered again" } else { "entered after a stranger" });
+                    seen(if held > 0 { "entered again" } else { "entered after a foreign client" });
                 }
                 let others = before.iter().flat_map(|entries| &entries.holds);
                 if others.into_iter().any(|entry| entry.hold.session() != ask.claim.hold.session()) {
@@ -232,7 +232,13 @@ impl Sequence<'_> {
     }
 
     /// Counts cases that only locks with several holders have.
-    pub(crate) fn count_parts(&mut self, before: &LockState, op: &Op, reply: &Reply, wakes: &[Notification]) {
+    pub(crate) fn count_parts(
+        &mut self,
+        before: &LockState,
+        op: &Op,
+        reply: &Reply,
+        notifications: &[Notification],
+    ) {
         let now_ms = self.fixture.now_us / 1000;
         let parts = |state: &LockState| state.value.as_ref()?.content.shared_holders().cloned();
         let (before_parts, after) = (parts(before), parts(&self.state));
@@ -248,7 +254,10 @@ impl Sequence<'_> {
                 });
             }
         }
-        let grants = wakes.iter().filter(|wake| matches!(wake, Notification::Grant { .. })).count();
+        let grants = notifications
+            .iter()
+            .filter(|notification| matches!(notification, Notification::Grant { .. }))
+            .count();
         if grants > 1 {
             seen("several woken");
         }
@@ -267,8 +276,8 @@ impl Sequence<'_> {
                 if !other_holders.is_empty() {
                     seen("others to watch");
                 }
-                let places = self.state.record.as_ref().map_or(0, |record| record.entries.len());
-                if ask.mode == LockMode::Upgrade && *position == Some(0) && places > 1 {
+                let entries = self.state.record.as_ref().map_or(0, |record| record.entries.len());
+                if ask.mode == LockMode::Upgrade && *position == Some(0) && entries > 1 {
                     seen("before the first");
                 }
                 (None, None)
@@ -317,7 +326,9 @@ impl Sequence<'_> {
         let mut seen = |what| *self.fixture.seen.entry(what).or_default() += 1;
         match (op, reply) {
             (SessionOp::Heartbeat(_), SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => seen("lapsed"),
-            (SessionOp::Heartbeat(beat), _) => seen(if beat.begin.is_some() { "begun" } else { "beaten" }),
+            (SessionOp::Heartbeat(heartbeat), _) => {
+                seen(if heartbeat.begin.is_some() { "begun" } else { "beaten" });
+            }
             (SessionOp::End(_), _) => seen("ended"),
             (_, SessionReply::List(entries)) => {
                 for entry in entries {

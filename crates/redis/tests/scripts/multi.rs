@@ -85,17 +85,17 @@ impl Fixture {
                 assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
             }
             WorkloadStep::SentSession(_) => {}
-            WorkloadStep::ForeignWrite(stranger) => self.write_as_foreigner(one, stranger, now_us),
+            WorkloadStep::ForeignWrite(write) => self.write_as_foreigner(one, write, now_us),
         }
     }
 
-    fn write_as_foreigner(&mut self, one: &mut One, stranger: ForeignWrite, now_us: u64) {
+    fn write_as_foreigner(&mut self, one: &mut One, write: ForeignWrite, now_us: u64) {
         let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
         one.state.is_empty_at(now_us);
-        for command in stranger.commands(&keys, &one.state) {
+        for command in write.commands(&keys, &one.state) {
             self.connection.call(&command).unwrap().ok().unwrap();
         }
-        stranger.apply(&mut one.state, now_us);
+        write.apply(&mut one.state, now_us);
     }
 
     /// Acquires some of the locks together, with claims that are new or were sent before.

@@ -34,11 +34,11 @@ pub(crate) struct Index {
 
 impl Index {
     /// The index after a heartbeat of a session whose record expires at the given time.
-    pub(crate) fn after(index: Option<Self>, now_ms: u64, beat: &Heartbeat, expires_ms: u64) -> Self {
+    pub(crate) fn after(index: Option<Self>, now_ms: u64, heartbeat: &Heartbeat, expires_ms: u64) -> Self {
         let members = || BTreeMap::from([("-".to_owned(), 0)]);
         let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
         index.expires_ms = index.expires_ms.max(expires_ms);
-        index.members.insert(beat.session.to_string(), expires_ms);
+        index.members.insert(heartbeat.session.to_string(), expires_ms);
         index.members.retain(|_, expires_ms| *expires_ms >= now_ms);
         index
     }
@@ -62,12 +62,12 @@ impl Sequence<'_> {
         let before = self.state.clone();
         let was_held = is_held(&before, now_us);
         let alive = |session| self.sessions.status(now_us / 1000, session);
-        let (expected, wakes) = self.state.apply(now_us, op, &alive);
+        let (expected, notifications) = self.state.apply(now_us, op, &alive);
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);
         self.note(&format!("    {reply:?}"));
         self.compare_keys();
-        let mut expected = messages(&wakes);
+        let mut expected = messages(&notifications);
         if self.lock.kind == Kind::Reentrant && was_held && self.state.value.is_none() {
             // No waiter was granted the lock, so Redisson clients are notified that it is free.
             expected.push((self.keys.redisson_channel(), "0".to_owned()));
@@ -90,11 +90,11 @@ impl Sequence<'_> {
             let seen = if *raised == FenceRaised::Raised && greater { "raised" } else { "not raised" };
             *self.fixture.seen.entry(seen).or_default() += 1;
         }
-        self.count(&reply, &wakes);
+        self.count(&reply, &notifications);
         self.count_entries(&before, op, &reply);
         self.count_rests(&reply);
         self.count_reserved(&before, op, &reply);
-        self.count_parts(&before, op, &reply, &wakes);
+        self.count_parts(&before, op, &reply, &notifications);
         let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());
         if matches!(op, Op::Acquire(_)) && audit(&self.state) != audit(&before) {
             *self.fixture.seen.entry("the dead ahead buried").or_default() += 1;
@@ -146,9 +146,9 @@ impl Sequence<'_> {
         self.note(&format!("    {reply:?}"));
         let index = self.index.take().filter(|index| now_ms <= index.expires_ms);
         self.index = match (op, &reply) {
-            (SessionOp::Heartbeat(beat), SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
-                Some(Index::after(index, now_ms, beat, self.sessions.records[&beat.session].expires_ms))
-            }
+            (SessionOp::Heartbeat(heartbeat), SessionReply::Heartbeat(HeartbeatReply::Alive)) => Some(
+                Index::after(index, now_ms, heartbeat, self.sessions.records[&heartbeat.session].expires_ms),
+            ),
             (SessionOp::End(session), _) => index.and_then(|index| index.without(*session)),
             _ => index,
         };

@@ -186,7 +186,7 @@ async fn no_fault_and_no_log_of_the_server_shows_a_token() {
     assert!(!format!("{fault} {fault:?}").contains(&secret[20..]));
 }
 
-/// The list in docs/redis-layout.md equals the library's, and permits every operation.
+/// The list in docs/reference/redis-layout.md equals the library's, and permits every operation.
 #[tokio::test]
 async fn the_permissions_that_the_docs_name_suffice() {
     const DOCS: &str = include_str!("../../../../docs/reference/redis-layout.md");
@@ -220,9 +220,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let reply = done(take(&claim(1), Some(nonce(1)))).await;
     let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
     let together = [(Lock::mutex("jobs:3".parse().unwrap()), ask(&claim(4), None))];
-    let shares = store.acquire_all(&together, LONG).await;
+    let results = store.acquire_all(&together, LONG).await;
     assert!(
-        matches!(shares, Some(Outcome::Done(shares)) if matches!(shares[..], [MultiAcquired::Acquired(_)]))
+        matches!(results, Some(Outcome::Done(results)) if matches!(results[..], [MultiAcquired::Acquired(_)]))
     );
     for keep_record in [false, true] {
         let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };

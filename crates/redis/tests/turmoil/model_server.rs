@@ -157,8 +157,8 @@ impl Contest {
             }
             // No client of another library reaches the records of this server.
             WorkloadStep::ForeignWrite(ForeignWrite::DeletesRecord) => {}
-            WorkloadStep::ForeignWrite(stranger) => {
-                stranger.apply(state, self.now_us);
+            WorkloadStep::ForeignWrite(write) => {
+                write.apply(state, self.now_us);
                 self.simulated.server.put(lock, state.value.as_ref());
             }
         }
@@ -173,9 +173,9 @@ impl Contest {
             }
         };
         let mut asks: Vec<_> = self.locks.iter_mut().map(ask).collect();
-        let (label, life) = (asks[0].label.clone(), asks[0].liveness);
+        let (label, liveness) = (asks[0].label.clone(), asks[0].liveness);
         for ask in &mut asks {
-            (ask.label, ask.liveness) = (label.clone(), life);
+            (ask.label, ask.liveness) = (label.clone(), liveness);
         }
         let sent: Vec<_> =
             self.locks.iter().zip(&asks).map(|((lock, ..), ask)| (lock.clone(), ask.clone())).collect();

@@ -151,16 +151,16 @@ impl Simulation {
         let clock = Arc::<Clock>::default();
         let stream = 1_000 * (1 + number as u64);
         let host_clock = HostClock::new(&SeededRng::new(seed, stream));
-        let lives = AtomicU64::new(0);
+        let starts = AtomicU64::new(0);
         self.sim.host(name.clone(), move || {
-            let life = lives.fetch_add(1, Ordering::Relaxed) + 1;
+            let run = starts.fetch_add(1, Ordering::Relaxed) + 1;
             let process = Process {
                 name: name.clone(),
                 workload: workload.clone(),
                 record: Arc::clone(&record),
                 clock: Arc::clone(&clock),
                 host_clock,
-                rng: Arc::new(SeededRng::new(seed, stream + life)),
+                rng: Arc::new(SeededRng::new(seed, stream + run)),
             };
             let done = Arc::clone(&done);
             async move {

@@ -166,22 +166,22 @@ impl Task {
         match self.rng().below(4) {
             0 => match wanted.try_acquire().await {
                 Ok(Some(guard)) => Some(self.acquired(wanted, guard)),
-                Ok(None) => self.missed(wanted, "taken", "taken"),
-                Err(error) => self.missed(wanted, "failed", error),
+                Ok(None) => self.failed(wanted, "taken", "taken"),
+                Err(error) => self.failed(wanted, "failed", error),
             },
             1 => match timeout(limit, wanted.acquire()).await {
                 Ok(Ok(guard)) => Some(self.acquired(wanted, guard)),
-                Ok(Err(error)) => self.missed(wanted, "failed", error),
-                Err(_) => self.missed(wanted, "dropped", "dropped by its time limit"),
+                Ok(Err(error)) => self.failed(wanted, "failed", error),
+                Err(_) => self.failed(wanted, "dropped", "dropped by its time limit"),
             },
             _ => match wanted.acquire_timeout(limit).await {
                 Ok(guard) => Some(self.acquired(wanted, guard)),
-                Err(error) => self.missed(wanted, "failed", error),
+                Err(error) => self.failed(wanted, "failed", error),
             },
         }
     }
 
-    fn missed(&self, wanted: &AnyLock, how: &'static str, why: impl fmt::Display) -> Option<CheckedGuard> {
+    fn failed(&self, wanted: &AnyLock, how: &'static str, why: impl fmt::Display) -> Option<CheckedGuard> {
         self.process.record.count(how);
         self.log(wanted, format_args!("not acquired: {why}"));
         None

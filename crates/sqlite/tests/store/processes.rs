@@ -35,7 +35,7 @@ fn a_killed_holder_is_evicted_at_the_next_request_and_leaves_nothing() {
     let (_, after) = ours.try_acquire().expect("its holder is dead");
     assert!(after > fence);
     let sessions = std::fs::read_dir(dir.path().join("locks.db-sessions")).unwrap().count();
-    assert_eq!(sessions, 2, "the life and the socket of this process alone");
+    assert_eq!(sessions, 2, "the session file and the socket of this process");
     let audit = ours.inspect().audit;
     let reported: Vec<_> =
         audit.iter().map(|entry| (entry.ended, entry.fence, entry.actor.to_string())).collect();
@@ -179,7 +179,7 @@ fn a_process_killed_at_any_moment_loses_nothing() {
     assert!(started.elapsed() < Duration::from_secs(LEASE_MS / 1000), "{:?}", started.elapsed());
     drop(open(&path).unwrap());
     let left = std::fs::read_dir(dir.path().join("locks.db-sessions")).unwrap().count();
-    assert_eq!(left, 2, "the life and the socket of this process alone");
+    assert_eq!(left, 2, "the session file and the socket of this process");
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Calls in a cluster of two scripted nodes.
 
-use super::Patient;
+use super::RetryingCall;
 use crate::cluster::tests::{Commands, reply};
 use crate::cluster::*;
+use leasehold_store::{Executed, Outcome};
+use redis::cmd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 
@@ -16,7 +18,7 @@ const SLOTS_OF: [u16; 2] = [1, 9000];
 /// The reply of a node to a GET of a key, at a time since the start.
 type Says = fn(node: u16, key: &str, since: Duration) -> &'static str;
 
-struct Scene {
+struct TestCluster {
     cluster: Arc<Cluster>,
     refused: Arc<AtomicU32>,
     start: Instant,
@@ -25,7 +27,7 @@ struct Scene {
 /// When a call got a reply other than a refusal, if it did; an error if its outcome is unknown.
 type Answered = Result<Option<Duration>, Outcome<()>>;
 
-impl Scene {
+impl TestCluster {
     async fn of(says: Says) -> Self {
         let (refused, start) = (Arc::new(AtomicU32::new(0)), Instant::now());
         let counted = Arc::clone(&refused);
@@ -94,92 +96,104 @@ async fn serve(stream: DuplexStream, node: u16, says: Says, start: Instant, refu
 }
 
 async fn all(calls: Vec<JoinHandle<Answered>>) -> Vec<Option<Duration>> {
-    let came = join_all(calls).await.into_iter();
-    came.map(|came| came.expect("no panic").expect("the outcome is known")).collect()
+    let durations = join_all(calls).await.into_iter();
+    durations.map(|durations| durations.expect("no panic").expect("the outcome is known")).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_asks_for_all_and_all_are_answered_with_it() {
-    let scene = Scene::of(|_, _, since| if since < 3000 * MS { DOWN } else { WELL }).await;
-    let came = all(scene.asks(50, 1, 5000 * MS)).await;
-    assert!(came.iter().all(|came| came.is_some_and(|came| came < 3110 * MS)), "{came:?}");
+    let cluster = TestCluster::of(|_, _, since| if since < 3000 * MS { DOWN } else { WELL }).await;
+    let durations = all(cluster.asks(50, 1, 5000 * MS)).await;
+    assert!(
+        durations.iter().all(|durations| durations.is_some_and(|durations| durations < 3110 * MS)),
+        "{durations:?}"
+    );
     // Alone, each call would be sent forty times. Together, the others are sent a few times: twice at once, and then
     // every second.
-    println!("{} refused", scene.refused());
-    assert!(scene.refused() < 50 * 8, "{}", scene.refused());
+    println!("{} refused", cluster.refused());
+    assert!(cluster.refused() < 50 * 8, "{}", cluster.refused());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_passes_the_turn_to_the_next() {
-    let scene = Scene::of(|_, _, since| if since < 500 * MS { DOWN } else { WELL }).await;
-    let first = scene.ask(1, 5000 * MS);
-    scene.until(5 * MS).await;
-    let others = scene.asks(6, 1, 2000 * MS);
-    scene.until(501 * MS).await;
+    let cluster = TestCluster::of(|_, _, since| if since < 500 * MS { DOWN } else { WELL }).await;
+    let first = cluster.ask(1, 5000 * MS);
+    cluster.until(5 * MS).await;
+    let others = cluster.asks(6, 1, 2000 * MS);
+    cluster.until(501 * MS).await;
     first.abort();
-    let came = all(others).await;
-    assert!(came.iter().all(|came| came.is_some_and(|came| came < 610 * MS)), "{came:?}");
+    let durations = all(others).await;
+    assert!(
+        durations.iter().all(|durations| durations.is_some_and(|durations| durations < 610 * MS)),
+        "{durations:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_refused_by_one_node_does_not_wait_for_another() {
-    let scene = Scene::of(|node, _, since| match node {
+    let cluster = TestCluster::of(|node, _, since| match node {
         1 => "-LOADING loading\r\n",
         _ if since < 500 * MS => DOWN,
         _ => WELL,
     })
     .await;
-    let first = scene.ask(1, 4000 * MS);
-    scene.until(490 * MS).await;
-    let mut others = scene.asks(3, 2, 2000 * MS);
-    others.extend(scene.asks(3, 2, 450 * MS));
-    let came = all(others).await;
-    assert!(came.iter().all(|came| came.is_some_and(|came| came < 610 * MS)), "{came:?}");
+    let first = cluster.ask(1, 4000 * MS);
+    cluster.until(490 * MS).await;
+    let mut others = cluster.asks(3, 2, 2000 * MS);
+    others.extend(cluster.asks(3, 2, 450 * MS));
+    let durations = all(others).await;
+    assert!(
+        durations.iter().all(|durations| durations.is_some_and(|durations| durations < 610 * MS)),
+        "{durations:?}"
+    );
     assert_eq!(all(vec![first]).await, [None]);
 }
 
 /// A slot without a primary: its calls are refused forever, and so is the call that retries for all.
 #[tokio::test(start_paused = true)]
 async fn no_call_waits_long_for_one_that_is_refused_forever() {
-    let scene = Scene::of(|_, key, since| match key {
+    let cluster = TestCluster::of(|_, key, since| match key {
         "lost" => "-CLUSTERDOWN Hash slot not served\r\n",
         _ if since < 600 * MS => DOWN,
         _ => WELL,
     })
     .await;
-    let first = scene.ask_for("lost", 1, 4000 * MS);
-    scene.until(5 * MS).await;
-    let came = all(scene.asks(4, 1, 2000 * MS)).await;
-    assert!(came.iter().all(|came| came.is_some_and(|came| came < 1600 * MS)), "{came:?}");
+    let first = cluster.ask_for("lost", 1, 4000 * MS);
+    cluster.until(5 * MS).await;
+    let durations = all(cluster.asks(4, 1, 2000 * MS)).await;
+    assert!(
+        durations.iter().all(|durations| durations.is_some_and(|durations| durations < 1600 * MS)),
+        "{durations:?}"
+    );
     assert_eq!(all(vec![first]).await, [None]);
 }
 
 /// A command sent without time for its reply may be executed, and its outcome would be unknown.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_for_which_there_is_no_time() {
-    let scene = Scene::of(|_, _, _| DOWN).await;
+    let cluster = TestCluster::of(|_, _, _| DOWN).await;
     for _ in 0..5 {
-        let before = scene.refused();
-        let came = all(scene.asks(200, 1, 700 * MS)).await;
-        assert!(came.iter().all(Option::is_none), "{came:?}");
+        let before = cluster.refused();
+        let durations = all(cluster.asks(200, 1, 700 * MS)).await;
+        assert!(durations.iter().all(Option::is_none), "{durations:?}");
         // Each call at once and once or twice again, and one for all; alone, each would be sent ten times.
-        assert!(scene.refused() - before < 600, "{}", scene.refused() - before);
+        assert!(cluster.refused() - before < 600, "{}", cluster.refused() - before);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waits_for_something_else_passes_the_turn() {
-    let scene = Scene::of(|_, _, _| WELL).await;
+    let cluster = TestCluster::of(|_, _, _| WELL).await;
     let at = Address::Tcp { host: "n".to_owned(), port: 1, tls: false };
-    let (node, deadline) = (scene.cluster.shared.node(&at), scene.start + 5000 * MS);
-    let (mut one, mut other) = (Patient::default(), Patient::default());
-    assert!(one.rest(&node, 0, deadline).await && one.turn.is_some());
-    let waits = one.leaving(tokio::time::sleep(1000 * MS));
+    let (node, deadline) = (cluster.cluster.shared.node(&at), cluster.start + 5000 * MS);
+    let (mut one, mut other) = (RetryingCall::default(), RetryingCall::default());
+    assert!(one.wait_to_retry(&node, 0, deadline).await && one.retry_guard.is_some());
+    let waits = one.releasing_if_slow(tokio::time::sleep(1000 * MS));
     let rests = async {
-        assert!(other.rest(&node, 0, deadline).await && other.turn.is_some());
-        scene.start.elapsed()
+        assert!(other.wait_to_retry(&node, 0, deadline).await && other.retry_guard.is_some());
+        cluster.start.elapsed()
     };
     let ((), rested) = tokio::join!(waits, rests);
     assert!(rested > PAUSE.1 && rested < 2 * PAUSE.1, "{rested:?}");
-    assert!(one.turn.is_none());
+    assert!(one.retry_guard.is_none());
 }

@@ -13,16 +13,16 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The location of a store.
+/// The file of a store, and the paths beside it.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct StoreLocation {
     path: PathBuf,
     node: Arc<str>,
     /// Device and inode: another file at the same path is another store.
     identity: (u64, u64),
 }
 
-impl Site {
+impl StoreLocation {
     /// Finds or creates the file, and refuses an unsafe one (2).
     pub(super) fn prepare(path: &Path) -> Result<Self, Fault> {
         let node: Arc<str> = path.display().to_string().into();
@@ -38,25 +38,25 @@ impl Site {
             std::io::ErrorKind::PermissionDenied => fault(FaultKind::Forbidden).with_source(error),
             _ => fault(FaultKind::Failed(error.to_string())),
         })?;
-        let mut site = Self { path: parent.join(name), node, identity: (0, 0) };
-        site.check_parent(&parent)?;
+        let mut location = Self { path: parent.join(name), node, identity: (0, 0) };
+        location.check_parent(&parent)?;
         let owner_only = Mode::RUSR | Mode::WUSR;
-        match rustix::fs::mknodat(CWD, &site.path, FileType::RegularFile, owner_only, 0) {
+        match rustix::fs::mknodat(CWD, &location.path, FileType::RegularFile, owner_only, 0) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(site.io(Phase::Connect, errno)),
+            Err(errno) => return Err(location.io(Phase::Connect, errno)),
         }
-        let stat = site.check(&site.path, FileType::RegularFile)?;
-        site.identity = (stat.st_dev, stat.st_ino);
+        let stat = location.check(&location.path, FileType::RegularFile)?;
+        location.identity = (stat.st_dev, stat.st_ino);
         for beside in ["-wal", "-shm"] {
-            let path = site.beside(beside);
+            let path = location.beside(beside);
             match look_at(&path) {
-                Ok(stat) => site.judge(&path, &stat, FileType::RegularFile)?,
+                Ok(stat) => location.judge(&path, &stat, FileType::RegularFile)?,
                 // The last process to close the file removes them, at any time.
                 Err(Errno::NOENT) => {}
-                Err(errno) => return Err(site.io(Phase::Connect, errno)),
+                Err(errno) => return Err(location.io(Phase::Connect, errno)),
             }
         }
-        Ok(site)
+        Ok(location)
     }
 
     /// The file, by a path without symbolic links.

@@ -3,7 +3,7 @@
 use leasehold_store::{Finding, FindingKind, Severity};
 use std::sync::{Mutex, PoisonError};
 
-/// The findings that were logged: each once, however many connections are made.
+/// The findings that were logged, by any of the connections that share this value.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedFindings(Mutex<Vec<FindingKind>>);
 

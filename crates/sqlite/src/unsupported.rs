@@ -38,15 +38,15 @@ impl Store for SqliteStore {
 
     fn open_mailbox(
         &self,
-        _place: Partition,
+        _partition: Partition,
         _session: SessionId,
-        _post: Arc<dyn NotificationSink>,
+        _sink: Arc<dyn NotificationSink>,
         _within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
         match self.never {}
     }
 
-    fn close_mailbox(&self, _place: Partition, _session: SessionId) {
+    fn close_mailbox(&self, _partition: Partition, _session: SessionId) {
         match self.never {}
     }
 

@@ -1,13 +1,13 @@
 //! Errors at the file, and how they are reported to the caller.
 
-use super::site::Site;
+use super::location::StoreLocation;
 use leasehold_core::FORMAT;
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::ErrorCode;
 
 /// An error inside a transaction.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum StoreError {
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
     #[error("the record of the lock cannot be read: {0}")]
@@ -20,22 +20,22 @@ pub(super) enum Trouble {
     Foreign,
     #[error("its file system cannot share memory between processes: use a local one")]
     NoSharedMemory,
-    #[error("it was taken over by another boot of this machine, or by another machine")]
+    #[error("another boot of this machine, or another machine, has begun to use it")]
     Boot,
 }
 
 /// Maps an error to a fault.
-pub(super) fn fault(site: &Site, phase: Phase, trouble: Trouble) -> Fault {
-    let error = match trouble {
-        Trouble::Sql(error) => error,
-        Trouble::Foreign => return site.fault(phase, FaultKind::Unusable(trouble.to_string())),
-        Trouble::Record(_) => return site.fault(phase, FaultKind::Failed(trouble.to_string())),
-        Trouble::Format(_) | Trouble::Boot | Trouble::NoSharedMemory => {
-            return site.fault(phase, FaultKind::Unsupported(trouble.to_string()));
+pub(super) fn fault(location: &StoreLocation, phase: Phase, error: StoreError) -> Fault {
+    let error = match error {
+        StoreError::Sql(error) => error,
+        StoreError::Foreign => return location.fault(phase, FaultKind::Unusable(error.to_string())),
+        StoreError::Record(_) => return location.fault(phase, FaultKind::Failed(error.to_string())),
+        StoreError::Format(_) | StoreError::Boot | StoreError::NoSharedMemory => {
+            return location.fault(phase, FaultKind::Unsupported(error.to_string()));
         }
     };
-    let said = match &error {
-        rusqlite::Error::SqliteFailure(_, Some(said)) => said.clone(),
+    let message = match &error {
+        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
         other => other.to_string(),
     };
     let kind = match error.sqlite_error_code() {
@@ -43,14 +43,14 @@ pub(super) fn fault(site: &Site, phase: Phase, trouble: Trouble) -> Fault {
         Some(ErrorCode::NotADatabase) => {
             FaultKind::Unusable("it is not a SQLite database: give the store a file of its own".into())
         }
-        Some(ErrorCode::CannotOpen) => FaultKind::Unusable(said),
+        Some(ErrorCode::CannotOpen) => FaultKind::Unusable(message),
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
             FaultKind::Forbidden
         }
         Some(ErrorCode::DiskFull) => FaultKind::Failed("the disk is full: free some space".into()),
-        _ => FaultKind::Failed(said),
+        _ => FaultKind::Failed(message),
     };
-    site.fault(phase, kind).with_source(error)
+    location.fault(phase, kind).with_source(error)
 }
 
 /// Whether another process held the file's lock, so that nothing was done.

@@ -1,13 +1,16 @@
 //! Operations of [`RedisStore`] on several primaries of a cluster at once: batches, listings and diagnoses.
 //!
-//! The other modules define what an operation means and where it goes. An operation that a node does not execute here
-//! at once is sent by them.
+//! Owns the grouping by slot and by primary. An operation that a node does not execute at once is sent again by
+//! [`send`](super::send), one by one.
 
-use super::cluster::{Cluster, Split, is_split, is_unknown_script};
-use super::config::address::Address;
-use super::script::reply;
-use super::script::{Call, goes_by_token};
-use super::store::{Attended, EXTENDS_AT_ONCE, Line, RECORDS_AT_ONCE, RedisStore, refused};
+use super::call_target::CallTarget;
+use super::send::{MAX_EXTENDS_PER_CALL, is_wrong_type, refused};
+use super::sessions::RECORDS_PER_REQUEST;
+use super::{RedisStore, SessionOutcome};
+use crate::cluster::{Cluster, OnSplit, is_split, is_unknown_script};
+use crate::config::address::Address;
+use crate::script::reply;
+use crate::script::{Call, extends_by_token};
 use futures_util::future::join_all;
 use leasehold_core::{Lock, LockKeys, Op, Partition, SessionEntry, SessionId, SessionReply};
 use leasehold_store::{Diagnosis, Executed, FaultKind, Outcome, Phase};
@@ -17,7 +20,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// How many slots one request asks for their session index.
-const SLOTS_AT_ONCE: usize = 1024;
+const SLOTS_PER_REQUEST: usize = 1024;
 
 /// Operations on one slot that share a call.
 struct Group {
@@ -68,14 +71,14 @@ impl RedisStore {
         for (at, (lock, op)) in ops.iter().enumerate() {
             match (op, self.call(lock, op)) {
                 (_, Err(fault)) => outcomes[at] = Some(Outcome::Failed(Executed::No, fault)),
-                (Op::Extend(extend), Ok((keys, _))) if goes_by_token(lock.kind, extend) => {
+                (Op::Extend(extend), Ok((keys, _))) if extends_by_token(lock.kind, extend) => {
                     extends.entry(keys.slot()).or_default().push((at, keys));
                 }
                 (_, Ok((keys, call))) => groups.push(Group { of: vec![at], slot: keys.slot(), call }),
             }
         }
         for (slot, extends) in extends {
-            for some in extends.chunks(EXTENDS_AT_ONCE) {
+            for some in extends.chunks(MAX_EXTENDS_PER_CALL) {
                 let mut calls = Vec::with_capacity(some.len());
                 for (at, keys) in some {
                     if let (lock, Op::Extend(extend)) = &ops[*at] {
@@ -101,7 +104,7 @@ impl RedisStore {
             groups.iter().flat_map(|group| &group.of).map(|at| (*at, outcome.clone())).collect()
         };
         let Some(first) = groups.first() else { return Vec::new() };
-        let (node, mut wire) = match cluster.wire(first.slot, deadline).await {
+        let (node, mut connection) = match cluster.connection(first.slot, deadline).await {
             Ok(reached) => reached,
             Err(fault) => return all(&Outcome::Failed(Executed::No, fault)),
         };
@@ -109,14 +112,14 @@ impl RedisStore {
         for group in groups {
             pipeline.add_command(group.call.cmd().clone());
         }
-        let values = match node.link.call_all(&mut wire, &pipeline, deadline).await {
+        let values = match node.link.call_all(&mut connection, &pipeline, deadline).await {
             Ok(values) => values,
             Err(lost) => {
-                cluster.doubt();
+                cluster.mark_stale();
                 return all(&Outcome::Failed(Executed::Unknown, node.lost(lost)));
             }
         };
-        let line = &Line::Node(Arc::clone(&node), Some(wire));
+        let target = &CallTarget::Node(Arc::clone(&node), Some(connection));
         let outcomes = groups.iter().zip(values).map(|(group, value)| {
             let node = &node;
             async move {
@@ -125,7 +128,7 @@ impl RedisStore {
                 } else if is_unknown_script(&value) || node.redirect(&value).is_some() {
                     self.send_group(ops, group, deadline).await
                 } else {
-                    self.outcomes(&group.ops(ops), &value, line)
+                    self.outcomes(&group.ops(ops), &value, target)
                 };
                 group.of.iter().copied().zip(outcomes).collect::<Vec<_>>()
             }
@@ -138,9 +141,9 @@ impl RedisStore {
         if group.of.len() == 1 {
             return self.send_each(ops, group, deadline).await;
         }
-        match self.reply(group.slot, &group.call, false, Split::Tell, deadline).await {
+        match self.reply(group.slot, &group.call, false, OnSplit::Report, deadline).await {
             Ok((value, _)) if is_split(&value) => self.send_each(ops, group, deadline).await,
-            Ok((value, line)) => self.outcomes(&group.ops(ops), &value, &line),
+            Ok((value, target)) => self.outcomes(&group.ops(ops), &value, &target),
             Err(outcome) => vec![outcome; group.of.len()],
         }
     }
@@ -155,7 +158,7 @@ impl RedisStore {
         &self,
         cluster: &Cluster,
         deadline: Instant,
-    ) -> Result<SessionReply, Attended> {
+    ) -> Result<SessionReply, SessionOutcome> {
         let map = cluster.map(deadline).await.map_err(refused)?;
         let lists = map.primaries().iter().map(|primary| {
             let slots = map.slots_of(primary);
@@ -166,11 +169,11 @@ impl RedisStore {
     }
 
     /// The sessions in these slots, all of one primary.
-    async fn list_at(&self, slots: &[u16], deadline: Instant) -> Result<Vec<SessionEntry>, Attended> {
+    async fn list_at(&self, slots: &[u16], deadline: Instant) -> Result<Vec<SessionEntry>, SessionOutcome> {
         let mut found = Vec::new();
-        for some in slots.chunks(SLOTS_AT_ONCE) {
+        for some in slots.chunks(SLOTS_PER_REQUEST) {
             let index = |slot: &u16| {
-                let sessions = self.home_at(Partition::new(*slot)).sessions();
+                let sessions = self.session_keys_at(Partition::new(*slot)).sessions();
                 cmd("ZRANGE").arg(sessions).arg(0).arg(-1).clone()
             };
             let commands: Vec<_> = some.iter().map(|slot| (*slot, index(slot))).collect();
@@ -181,13 +184,13 @@ impl RedisStore {
             }
         }
         let mut entries = Vec::with_capacity(found.len());
-        for some in found.chunks(RECORDS_AT_ONCE) {
+        for some in found.chunks(RECORDS_PER_REQUEST) {
             let mut question = Pipeline::with_capacity(1);
             question.cmd("TIME");
-            let now = self.plain(some[0].0, &question, |_, _| false, deadline).await?;
+            let now = self.send_commands(some[0].0, &question, |_, _| false, deadline).await?;
             let now_ms = self.well_formed(now.first().ok_or(reply::Malformed).and_then(reply::now_ms))?;
             let record = |(slot, session): &(u16, SessionId)| {
-                let record = self.home_at(Partition::new(*slot)).session(*session);
+                let record = self.session_keys_at(Partition::new(*slot)).session(*session);
                 (*slot, cmd("HGETALL").arg(record).clone())
             };
             let answers = self.ask_slots(some.iter().map(record).collect(), deadline).await?;
@@ -206,7 +209,7 @@ impl RedisStore {
         &self,
         commands: Vec<(u16, redis::Cmd)>,
         deadline: Instant,
-    ) -> Result<Vec<(u16, Option<Value>)>, Attended> {
+    ) -> Result<Vec<(u16, Option<Value>)>, SessionOutcome> {
         let (Some((first, _)), Some(cluster)) = (commands.first(), self.cluster()) else {
             return Ok(Vec::new());
         };
@@ -214,21 +217,21 @@ impl RedisStore {
         for (_, command) in &commands {
             pipeline.add_command(command.clone());
         }
-        let (node, mut wire) = cluster.wire(*first, deadline).await.map_err(refused)?;
-        let values = node.link.call_all(&mut wire, &pipeline, deadline).await;
+        let (node, mut connection) = cluster.connection(*first, deadline).await.map_err(refused)?;
+        let values = node.link.call_all(&mut connection, &pipeline, deadline).await;
         let values = values.map_err(|lost| Outcome::Failed(Executed::Unknown, node.lost(lost)))?;
         let mut answers = Vec::with_capacity(commands.len());
         for ((slot, command), value) in commands.into_iter().zip(values) {
-            let (value, line) = if node.redirect(&value).is_some() {
+            let (value, target) = if node.redirect(&value).is_some() {
                 let (value, node) = cluster.command(slot, &command, deadline).await?;
-                (value, Line::Node(node, None))
+                (value, CallTarget::Node(node, None))
             } else {
-                (value, Line::Node(Arc::clone(&node), None))
+                (value, CallTarget::Node(Arc::clone(&node), None))
             };
-            if super::store::is_wrong_type(&value) {
+            if is_wrong_type(&value) {
                 answers.push((slot, None));
             } else {
-                self.no_error(&value, &line)?;
+                self.check_error(&value, &target)?;
                 answers.push((slot, Some(value)));
             }
         }
@@ -236,17 +239,17 @@ impl RedisStore {
     }
 
     /// The diagnosis of each primary; an unreachable one is a finding.
-    pub(crate) async fn look_all_over(
+    pub(crate) async fn diagnose_all(
         &self,
         cluster: &Cluster,
         deadline: Instant,
-    ) -> Result<Vec<Diagnosis>, Attended> {
+    ) -> Result<Vec<Diagnosis>, SessionOutcome> {
         let map = cluster.map(deadline).await.map_err(refused)?;
         let each = map.primaries().iter().filter_map(|primary| {
             let slot = map.slots_of(primary).first().copied()?;
             Some(async move {
                 let node = primary.to_string();
-                match self.look_over(slot, deadline).await {
+                match self.diagnose_node(slot, deadline).await {
                     Ok(mut found) => {
                         found.node = node;
                         Ok(found)

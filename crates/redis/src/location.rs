@@ -1,7 +1,7 @@
 //! How a server is found: at an address, by Sentinels, or in a cluster.
 //!
-//! Owns the configured addresses. [`sentinel`](super::conn::sentinel) queries Sentinels, and [`cluster`](super::cluster) the
-//! nodes of a cluster.
+//! Owns the configured addresses. [`sentinel`](super::conn::sentinel) queries Sentinels, and [`cluster`](super::cluster)
+//! queries the nodes of a cluster.
 
 use super::config::address::{Address, Login};
 use leasehold_store::{Fault, FaultKind, Phase};
@@ -12,13 +12,13 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub(crate) enum ServerLocation {
     /// At a fixed address.
-    At(Address),
-    /// Where the Sentinels report it.
-    Named(Group),
-    /// The nodes of a cluster, each with a part of the keys.
-    Cluster(Seeds),
+    Fixed(Address),
+    /// At the address that Sentinels report.
+    Sentinel(SentinelGroup),
+    /// On the nodes of a cluster, each of which serves some of the slots.
+    Cluster(ClusterSeeds),
     /// One node of a cluster: a primary, according to the slot map.
-    Member(Address, ConnPurpose),
+    ClusterNode(Address, ConnPurpose),
 }
 
 /// The purpose of a connection to a node of a cluster.
@@ -30,9 +30,9 @@ pub(crate) enum ConnPurpose {
     Messages,
 }
 
-/// The Sentinels that know the address of a primary, and its name.
+/// The Sentinels that watch a primary, and the name under which they know it.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
+pub(crate) struct SentinelGroup {
     pub(crate) sentinels: Vec<Address>,
     pub(crate) name: String,
     /// Whether connections use TLS.
@@ -41,8 +41,8 @@ pub(crate) struct Group {
     pub(crate) login: Login,
 }
 
-impl Group {
-    /// A group of at least one Sentinel, and their name of the primary.
+impl SentinelGroup {
+    /// Creates a group of at least one Sentinel for the primary `name`.
     pub(crate) fn new(sentinels: Vec<Address>, name: String, tls: bool) -> Self {
         Self { sentinels, name, tls, login: Login::default() }
     }
@@ -53,7 +53,7 @@ impl Group {
     }
 
     #[cfg(test)]
-    pub(crate) fn spelled_out(&self) -> String {
+    pub(crate) fn summary_for_test(&self) -> String {
         let kind = if self.tls { "tls" } else { "tcp" };
         let user = self.login.username.as_ref().map(|user| format!(" by {user}")).unwrap_or_default();
         let password = self.login.password.as_ref().map(|password| format!(" with {password}"));
@@ -61,7 +61,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for SentinelGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sentinels: Vec<_> = self.sentinels.iter().map(Address::to_string).collect();
         write!(f, "{} of {}", self.name, sentinels.join(", "))
@@ -70,12 +70,12 @@ impl fmt::Display for Group {
 
 /// The configured nodes of a cluster, from which the others are found.
 #[derive(Debug, Clone)]
-pub(crate) struct Seeds {
+pub(crate) struct ClusterSeeds {
     pub(crate) nodes: Vec<Address>,
     tls: bool,
 }
 
-impl Seeds {
+impl ClusterSeeds {
     /// At least one node.
     pub(crate) const fn new(nodes: Vec<Address>, tls: bool) -> Self {
         Self { nodes, tls }
@@ -87,15 +87,15 @@ impl Seeds {
     }
 }
 
-impl fmt::Display for Seeds {
+impl fmt::Display for ClusterSeeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<_> = self.nodes.iter().map(Address::to_string).collect();
         f.write_str(&nodes.join(", "))
     }
 }
 
-/// The fault if a single server is configured, but the server is part of a cluster.
-pub(crate) fn no_one_server(node: &Arc<str>) -> Fault {
+/// The fault of a configuration for a single server that leads to a cluster.
+pub(crate) fn not_a_single_server(node: &Arc<str>) -> Fault {
     let text = "it is a cluster, and this is for one server".to_owned();
     Fault::new(FaultKind::Unsupported(text), Phase::Connect, Arc::clone(node))
 }

@@ -1,14 +1,14 @@
-//! Which sessions are alive: one file per session, locked while its process lives.
+//! Which sessions are alive: one file per session, locked while its process runs.
 //!
 //! The kernel drops the lock when the process ends, however it ends, and never while the process is stopped or slow.
 //! A pid shows neither: it is reused, and has no meaning in another container.
 //!
 //! 1. The name `<session>.life` appears with the file already locked: it is locked under another name first. So a
 //!    `.life` file that is *not* locked always belongs to a dead session.
-//! 2. Nothing else means "dead". A session without a file never had one, closed its mailbox in order, or lost the
-//!    file to a cleanup by hand: only its leases end what it holds.
-//! 3. Closing in order unlinks first and unlocks after that. A check looks at the link count once it holds the lock,
-//!    so an orderly close is never mistaken for a death.
+//! 2. Nothing else means "dead". A session without a file never had one, was closed, or lost its file because a
+//!    person deleted it. What it holds ends by its leases only.
+//! 3. Closing a session unlinks its file first and unlocks it after that. A check reads the link count once it holds
+//!    the lock, so a closed session is never mistaken for a dead one.
 //! 4. A check takes a *shared* lock, so concurrent checks do not take each other for a live process.
 //! 5. Session ids are never reused, so no new file has the name, and no new lock the inode, of a file that is being
 //!    removed: removing a file twice, or late, is harmless.
@@ -25,18 +25,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The age at which a file that was abandoned between its creation and its first lock is removed.
-const LEFT_BEHIND: Duration = Duration::from_secs(3600);
+const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
 
-/// The directory of the sessions' files.
+/// The directory of the session files.
 #[derive(Debug, Clone)]
-pub(super) struct Sessions {
+pub(super) struct SessionFiles {
     dir: Arc<OwnedFd>,
 }
 
 /// What a session's file shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sign {
-    /// Its process lives, or this cannot be determined.
+pub(super) enum SessionState {
+    /// Its process runs, or this cannot be determined.
     Alive,
     /// Its process has ended.
     Dead,
@@ -44,53 +44,53 @@ pub(super) enum Sign {
     Absent,
 }
 
-impl Sessions {
-    /// The sessions in a directory of this store.
+impl SessionFiles {
+    /// The session files in a directory of this store.
     pub(super) fn new(dir: OwnedFd) -> Self {
         Self { dir: Arc::new(dir) }
     }
 
-    /// Begins the life of a session, which lasts until the file is closed.
-    pub(super) fn begin(&self, session: SessionId) -> io::Result<File> {
-        let (fresh, life) = (format!("{session}.new"), life(session));
+    /// Creates the locked file of a session, which is alive until the file is closed.
+    pub(super) fn create(&self, session: SessionId) -> io::Result<File> {
+        let (temporary, name) = (format!("{session}.new"), file_name(session));
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(&self.dir, &fresh, flags, Mode::RUSR | Mode::WUSR)?);
+        let file = File::from(rustix::fs::openat(&self.dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
         let named = file.try_lock().map_err(io::Error::from).and_then(|()| {
             // A link, not a rename: it fails if the name exists.
-            Ok(rustix::fs::linkat(&self.dir, &fresh, &self.dir, &life, AtFlags::empty())?)
+            Ok(rustix::fs::linkat(&self.dir, &temporary, &self.dir, &name, AtFlags::empty())?)
         });
-        self.unlink(&fresh);
+        self.unlink(&temporary);
         named.map(|()| file)
     }
 
     /// Whether a session is alive.
-    pub(super) fn ask(&self, session: SessionId) -> Sign {
+    pub(super) fn state(&self, session: SessionId) -> SessionState {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        match rustix::fs::openat(&self.dir, life(session), flags, Mode::empty()) {
-            Ok(file) => sign_of(&File::from(file)),
-            Err(Errno::NOENT) => Sign::Absent,
-            Err(_) => Sign::Alive,
+        match rustix::fs::openat(&self.dir, file_name(session), flags, Mode::empty()) {
+            Ok(file) => state_of(&File::from(file)),
+            Err(Errno::NOENT) => SessionState::Absent,
+            Err(_) => SessionState::Alive,
         }
     }
 
-    /// Removes the files of a session that is dead, or that ends in order.
+    /// Removes the files of a session that is dead or closed.
     pub(super) fn remove(&self, session: SessionId) {
-        // The life file goes last: while it exists, a later cleanup removes the rest.
+        // The session file is removed last: while it exists, a later cleanup removes the socket as well.
         self.unlink(&format!("{session}.sock"));
-        self.unlink(&life(session));
+        self.unlink(&file_name(session));
     }
 
-    /// Finds at most `most` dead sessions. Removes abandoned files that never became a life file.
+    /// Finds at most `most` dead sessions. Removes abandoned files that never became a session file.
     pub(super) fn find_dead(&self, most: usize) -> Vec<SessionId> {
         let Ok(entries) = Dir::read_from(&self.dir) else { return Vec::new() };
         let mut dead = Vec::new();
         for entry in entries.flatten() {
             let Ok(name) = entry.file_name().to_str() else { continue };
             if let Some(session) = name.strip_suffix(".life").and_then(|id| id.parse().ok()) {
-                if self.ask(session) == Sign::Dead {
+                if self.state(session) == SessionState::Dead {
                     dead.push(session);
                 }
-            } else if name.strip_suffix(".new").is_some() && self.is_left_behind(name) {
+            } else if name.strip_suffix(".new").is_some() && self.is_abandoned(name) {
                 self.unlink(name);
             }
             if dead.len() == most {
@@ -105,14 +105,14 @@ impl Sessions {
         format!("/proc/self/fd/{}/{session}.sock", self.dir.as_raw_fd())
     }
 
-    fn is_left_behind(&self, name: &str) -> bool {
+    fn is_abandoned(&self, name: &str) -> bool {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(&self.dir, name, flags, Mode::empty()).map(File::from) else {
             return false;
         };
         let modified = file.metadata().and_then(|metadata| metadata.modified());
         let age = modified.ok().and_then(|at| at.elapsed().ok());
-        age.is_some_and(|age| age > LEFT_BEHIND) && file.try_lock_shared().is_ok()
+        age.is_some_and(|age| age > ABANDONED_AFTER) && file.try_lock_shared().is_ok()
     }
 
     fn unlink(&self, name: &str) {
@@ -121,19 +121,19 @@ impl Sessions {
     }
 }
 
-fn life(session: SessionId) -> String {
+fn file_name(session: SessionId) -> String {
     format!("{session}.life")
 }
 
 /// What an open file shows (3, 4).
-fn sign_of(file: &File) -> Sign {
+fn state_of(file: &File) -> SessionState {
     match file.try_lock_shared() {
         Ok(()) => match rustix::fs::fstat(file) {
-            Ok(stat) if stat.st_nlink > 0 => Sign::Dead,
-            Ok(_) => Sign::Absent,
-            Err(_) => Sign::Alive,
+            Ok(stat) if stat.st_nlink > 0 => SessionState::Dead,
+            Ok(_) => SessionState::Absent,
+            Err(_) => SessionState::Alive,
         },
-        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => Sign::Alive,
+        Err(TryLockError::WouldBlock | TryLockError::Error(_)) => SessionState::Alive,
     }
 }
 
@@ -141,10 +141,10 @@ fn sign_of(file: &File) -> Sign {
 mod tests {
     use super::*;
 
-    fn sessions() -> (tempfile::TempDir, Sessions) {
+    fn sessions() -> (tempfile::TempDir, SessionFiles) {
         let dir = tempfile::tempdir().expect("a directory");
         let fd = OwnedFd::from(File::open(dir.path()).expect("just made"));
-        (dir, Sessions::new(fd))
+        (dir, SessionFiles::new(fd))
     }
 
     fn session(n: u8) -> SessionId {
@@ -152,60 +152,64 @@ mod tests {
     }
 
     #[test]
-    fn a_session_lives_as_long_as_its_file_is_locked() {
+    fn a_session_is_alive_while_its_file_is_locked() {
         let (dir, sessions) = sessions();
-        assert_eq!(sessions.ask(session(1)), Sign::Absent, "a session that never began is not dead");
-        let life = sessions.begin(session(1)).expect("a fresh session");
-        assert_eq!(sessions.ask(session(1)), Sign::Alive);
-        assert!(sessions.begin(session(1)).is_err(), "a session begins once");
-        assert_eq!(sessions.ask(session(1)), Sign::Alive, "the second attempt changed nothing");
-        drop(life);
-        assert_eq!(sessions.ask(session(1)), Sign::Dead);
+        assert_eq!(
+            sessions.state(session(1)),
+            SessionState::Absent,
+            "a session that never began is not dead"
+        );
+        let file = sessions.create(session(1)).expect("a fresh session");
+        assert_eq!(sessions.state(session(1)), SessionState::Alive);
+        assert!(sessions.create(session(1)).is_err(), "a session begins once");
+        assert_eq!(sessions.state(session(1)), SessionState::Alive, "the second attempt changed nothing");
+        drop(file);
+        assert_eq!(sessions.state(session(1)), SessionState::Dead);
         assert_eq!(sessions.find_dead(8), [session(1)]);
         sessions.remove(session(1));
         sessions.remove(session(1));
-        assert_eq!(sessions.ask(session(1)), Sign::Absent);
+        assert_eq!(sessions.state(session(1)), SessionState::Absent);
         assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 
     #[test]
-    fn closing_in_order_is_never_taken_for_death() {
+    fn a_closed_session_is_not_dead() {
         let (_dir, sessions) = sessions();
-        let life = sessions.begin(session(1)).expect("a fresh session");
-        let asker = rustix::fs::openat(
+        let file = sessions.create(session(1)).expect("a fresh session");
+        let check = rustix::fs::openat(
             &sessions.dir,
-            super::life(session(1)),
+            super::file_name(session(1)),
             OFlags::RDONLY | OFlags::CLOEXEC,
             Mode::empty(),
         );
-        let asker = File::from(asker.expect("it is there"));
+        let check = File::from(check.expect("it is there"));
         sessions.remove(session(1));
-        drop(life);
-        assert_eq!(sign_of(&asker), Sign::Absent, "opened before it was unlinked, checked after");
+        drop(file);
+        assert_eq!(state_of(&check), SessionState::Absent, "opened before it was unlinked, checked after");
     }
 
     #[test]
     fn concurrent_checks_do_not_disturb_each_other() {
         let (dir, sessions) = sessions();
-        drop(sessions.begin(session(1)).expect("a fresh session"));
+        drop(sessions.create(session(1)).expect("a fresh session"));
         let name = format!("{}.life", session(1));
         let asking = File::open(dir.path().join(name)).expect("it is there");
         asking.try_lock_shared().expect("it is not locked");
-        assert_eq!(sessions.ask(session(1)), Sign::Dead);
+        assert_eq!(sessions.state(session(1)), SessionState::Dead);
     }
 
     #[test]
-    fn only_old_unlocked_files_are_swept() {
+    fn only_old_unlocked_files_are_removed() {
         let (dir, sessions) = sessions();
         let make = |name: &str, age: Duration| {
             let file = File::create(dir.path().join(name)).expect("a directory of ours");
             file.set_modified(std::time::SystemTime::now() - age).expect("a file of ours");
             file
         };
-        let held = make("a.new", LEFT_BEHIND * 2);
+        let held = make("a.new", ABANDONED_AFTER * 2);
         held.try_lock().expect("it is not locked");
         make("b.new", Duration::ZERO);
-        make("c.new", LEFT_BEHIND * 2);
+        make("c.new", ABANDONED_AFTER * 2);
         assert_eq!(sessions.find_dead(8), []);
         let mut left: Vec<_> = std::fs::read_dir(dir.path())
             .expect("it is there")

@@ -1,0 +1,311 @@
+//! Parser for the URLs of Redis stores.
+
+use super::UrlError;
+use crate::config::RedisConfig;
+use crate::config::address::Address;
+use crate::config::certificates::{Certificates, Pem};
+use crate::config::quorum::QuorumConfig;
+use crate::location::{ClusterSeeds, SentinelGroup, ServerLocation};
+use percent_encoding::percent_decode_str;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(super) const DEFAULT_PORT: u16 = 6379;
+pub(super) const DEFAULT_SENTINEL_PORT: u16 = 26379;
+
+/// Parses a URL.
+pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
+    let (scheme, location, query) = parts(url)?;
+    let config = match scheme {
+        "redis" => network(location, false)?,
+        "rediss" => network(location, true)?,
+        "redis+unix" => socket(location)?,
+        "redis+sentinel" => sentinels(location, false)?,
+        "rediss+sentinel" => sentinels(location, true)?,
+        "redis+shard" | "rediss+shard" => return Err(UrlError::Shards),
+        "redis+cluster" => cluster(location, false)?,
+        "rediss+cluster" => cluster(location, true)?,
+        _ => return Err(UrlError::Scheme),
+    };
+    settings(config, query)
+}
+
+/// Parses a URL of several independent servers: `[user[:password]@]host[:port],…[/db]`
+pub(super) fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
+    let (scheme, location, query) = parts(url)?;
+    let tls = match scheme {
+        "redis+shard" => false,
+        "rediss+shard" => true,
+        _ => return Err(UrlError::Scheme),
+    };
+    let (authority, path) = location.split_once('/').unwrap_or((location, ""));
+    let (credentials, servers) = split_credentials(authority);
+    let shard = |server| {
+        let (host, port) = host_and_port(server, DEFAULT_PORT)?;
+        let config = RedisConfig::at(ServerLocation::Fixed(Address::Tcp { host, port, tls }));
+        settings(logged_in(in_database(config, path)?, credentials)?, query)
+    };
+    servers.split(',').map(shard).collect()
+}
+
+/// Splits a URL into its scheme, its location (credentials, servers and path), and its query.
+fn parts(url: &str) -> Result<(&str, &str, Option<&str>), UrlError> {
+    let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
+    if rest.contains('#') {
+        return Err(UrlError::Fragment);
+    }
+    Ok(match rest.split_once('?') {
+        Some((location, query)) => (scheme, location, Some(query)),
+        None => (scheme, rest, None),
+    })
+}
+
+/// Parses the URL of a quorum: `redlock://[user[:password]@]host[:port],…[/db]`, and with TLS `redlocks://`. The rest of
+/// the URL applies to each host.
+pub(super) fn parse_quorum(url: &str) -> Result<QuorumConfig, UrlError> {
+    let (scheme, location, query) = parts(url)?;
+    let scheme = match scheme {
+        "redlock" => "redis",
+        "redlocks" => "rediss",
+        _ => return Err(UrlError::Scheme),
+    };
+    let query = query.unwrap_or_default();
+    let (authority, path) = location.split_once('/').unwrap_or((location, ""));
+    let (login, servers) = match authority.rsplit_once('@') {
+        Some((credentials, servers)) => ([credentials, "@"].concat(), servers),
+        None => (String::new(), authority),
+    };
+    let (of_quorum, of_nodes): (Vec<_>, Vec<_>) = query
+        .split('&')
+        .partition(|pair| pair.starts_with("min_uptime=") || pair.starts_with("node_timeout="));
+    let of_nodes = of_nodes.join("&");
+    let node = |server| parse(&format!("{scheme}://{login}{server}/{path}?{of_nodes}"));
+    let mut config = QuorumConfig::of(servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?)?;
+    for pair in of_quorum {
+        config = match pair.split_once('=') {
+            Some(("min_uptime", text)) => config.min_uptime(duration(text).ok_or(UrlError::MinUptime)?),
+            Some((_, text)) => {
+                let timeout = duration(text).filter(|timeout| !timeout.is_zero());
+                config.node_timeout(timeout.ok_or(UrlError::NodeTimeout)?)
+            }
+            None => config,
+        };
+    }
+    Ok(config)
+}
+
+/// Parses a whole number with a unit.
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let number: u64 = number.parse().ok()?;
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    Some(Duration::from_millis(number.checked_mul(ms)?))
+}
+
+/// `[user[:password]@]host[:port][/db]`
+fn network(location: &str, tls: bool) -> Result<RedisConfig, UrlError> {
+    let (authority, path) = location.split_once('/').unwrap_or((location, ""));
+    let (credentials, server) = split_credentials(authority);
+    let (host, port) = host_and_port(server, DEFAULT_PORT)?;
+    let config = RedisConfig::at(ServerLocation::Fixed(Address::Tcp { host, port, tls }));
+    logged_in(in_database(config, path)?, credentials)
+}
+
+/// `[user[:password]@]host[:port],…/name[/db]`
+fn sentinels(location: &str, tls: bool) -> Result<RedisConfig, UrlError> {
+    let (authority, path) = location.split_once('/').unwrap_or((location, ""));
+    let (credentials, servers) = split_credentials(authority);
+    let (name, path) = path.split_once('/').unwrap_or((path, ""));
+    let sentinel = |server| -> Result<_, UrlError> {
+        let (host, port) = host_and_port(server, DEFAULT_SENTINEL_PORT)?;
+        Ok(Address::Tcp { host, port, tls })
+    };
+    let sentinels = servers.split(',').map(sentinel).collect::<Result<Vec<_>, _>>()?;
+    // An unescaped `/` in a password puts the rest of the password, and the host, here.
+    if name.contains('@') {
+        return Err(UrlError::Primary);
+    }
+    let name = decoded(name, "name of the primary")?;
+    if name.is_empty() || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(UrlError::Primary);
+    }
+    let config = RedisConfig::at(ServerLocation::Sentinel(SentinelGroup::new(sentinels, name, tls)));
+    logged_in(in_database(config, path)?, credentials)
+}
+
+/// `[user[:password]@]host[:port],…`
+fn cluster(location: &str, tls: bool) -> Result<RedisConfig, UrlError> {
+    let (authority, path) = location.split_once('/').unwrap_or((location, ""));
+    let (credentials, servers) = split_credentials(authority);
+    if !matches!(path, "" | "0") {
+        return Err(UrlError::ClusterDatabase);
+    }
+    let node = |server| -> Result<_, UrlError> {
+        let (host, port) = host_and_port(server, DEFAULT_PORT)?;
+        Ok(Address::Tcp { host, port, tls })
+    };
+    let nodes = servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?;
+    logged_in(RedisConfig::at(ServerLocation::Cluster(ClusterSeeds::new(nodes, tls))), credentials)
+}
+
+fn split_credentials(authority: &str) -> (Option<&str>, &str) {
+    match authority.rsplit_once('@') {
+        Some((credentials, server)) => (Some(credentials), server),
+        None => (None, authority),
+    }
+}
+
+fn in_database(config: RedisConfig, path: &str) -> Result<RedisConfig, UrlError> {
+    if path.is_empty() { Ok(config) } else { Ok(config.db(database(path)?)) }
+}
+
+fn logged_in(mut config: RedisConfig, credentials: Option<&str>) -> Result<RedisConfig, UrlError> {
+    let Some(credentials) = credentials else { return Ok(config) };
+    let (user, password) = match credentials.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (credentials, None),
+    };
+    if !user.is_empty() {
+        config = config.username(decoded(user, "user")?);
+    }
+    match password {
+        Some(password) => Ok(config.password(decoded(password, "password")?)),
+        None => Ok(config),
+    }
+}
+
+fn host_and_port(server: &str, default: u16) -> Result<(String, u16), UrlError> {
+    let (host, port) = match server.strip_prefix('[') {
+        Some(server) => {
+            let (host, rest) = server.split_once(']').ok_or(UrlError::Host)?;
+            host.parse::<Ipv6Addr>().map_err(|_| UrlError::Host)?;
+            match rest.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None if rest.is_empty() => (host, None),
+                None => return Err(UrlError::Host),
+            }
+        }
+        None => match server.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (server, None),
+        },
+    };
+    let port = match port {
+        None => default,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err(UrlError::Port),
+        },
+    };
+    let host = decoded(host, "host")?;
+    if host.is_empty() || host.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(UrlError::Host);
+    }
+    Ok((host, port))
+}
+
+fn socket(location: &str) -> Result<RedisConfig, UrlError> {
+    match location.find('/') {
+        Some(0) if location.len() > 1 => {
+            let path = decoded(location, "path")?;
+            if path.contains('\0') {
+                return Err(UrlError::SocketPath);
+            }
+            Ok(RedisConfig::at(ServerLocation::Fixed(Address::Unix(PathBuf::from(path)))))
+        }
+        Some(at) if at > 0 && location[..at].contains('@') => Err(UrlError::SocketHost),
+        _ => Err(UrlError::SocketPath),
+    }
+}
+
+/// Applies the settings after the `?`.
+fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig, UrlError> {
+    let pairs = query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
+    for pair in pairs {
+        let (name, value) = pair.split_once('=').ok_or(UrlError::Setting)?;
+        config = setting(config, name, value)?;
+    }
+    let certificates = config.certificates();
+    if certificates.own.is_some() != certificates.key.is_some() {
+        return Err(UrlError::KeyPair);
+    }
+    Ok(config)
+}
+
+/// Applies one setting.
+fn setting(config: RedisConfig, name: &str, value: &str) -> Result<RedisConfig, UrlError> {
+    Ok(match name {
+        "prefix" => config.prefix(&decoded(value, "prefix")?)?,
+        "user" => config.username(decoded(value, "user")?),
+        "password" => config.password(decoded(value, "password")?),
+        "db" => match (database(value)?, config.location()) {
+            (1.., ServerLocation::Cluster(_)) => return Err(UrlError::ClusterDatabase),
+            (db, _) => config.db(db),
+        },
+        "replicas" => {
+            let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
+            config.replicas(replicas.ok_or(UrlError::Replicas)?)
+        }
+        "protocol" => match (value, config.location()) {
+            ("resp2" | "2", ServerLocation::Cluster(_)) => return Err(UrlError::ClusterProtocol),
+            ("resp2" | "2", _) => config.resp2(),
+            ("resp3" | "3", _) => config.resp3(),
+            _ => return Err(UrlError::Protocol),
+        },
+        "strict" => match value {
+            "1" => config.strict(),
+            "0" => config.lenient(),
+            _ => return Err(UrlError::Strict),
+        },
+        "sentinel_user" => {
+            let user = decoded(value, "Sentinels' user")?;
+            config.with_sentinels(|group| group.login.username = Some(user)).ok_or(UrlError::Setting)?
+        }
+        "sentinel_password" => {
+            let password = decoded(value, "Sentinels' password")?;
+            config.with_sentinels(|group| group.login.password = Some(password)).ok_or(UrlError::Setting)?
+        }
+        "ca" => with_file(config, value, "ca", |certificates| &mut certificates.roots)?,
+        "cert" => with_file(config, value, "cert", |certificates| &mut certificates.own)?,
+        "key" => with_file(config, value, "key", |certificates| &mut certificates.key)?,
+        _ => return Err(UrlError::Setting),
+    })
+}
+
+/// Sets a certificate or key whose file is read for each connection.
+fn with_file(
+    config: RedisConfig,
+    value: &str,
+    part: &'static str,
+    field: impl FnOnce(&mut Certificates) -> &mut Option<Pem>,
+) -> Result<RedisConfig, UrlError> {
+    let path = decoded(value, part)?;
+    if path.is_empty() || path.contains('\0') {
+        return Err(UrlError::File { part });
+    }
+    let change = |certificates: &mut Certificates| *field(certificates) = Some(Pem::File(path.into()));
+    config.with_certificates(change).ok_or(UrlError::NoTls)
+}
+
+fn database(text: &str) -> Result<u32, UrlError> {
+    // Redis numbers databases with a C int.
+    text.parse().ok().filter(|db| i32::try_from(*db).is_ok()).ok_or(UrlError::Database)
+}
+
+fn decoded(text: &str, part: &'static str) -> Result<String, UrlError> {
+    let invalid = UrlError::Percent { part };
+    for (at, _) in text.match_indices('%') {
+        let digits = text.as_bytes().get(at + 1..at + 3);
+        if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+            return Err(invalid);
+        }
+    }
+    percent_decode_str(text).decode_utf8().map(String::from).map_err(|_| invalid)
+}

@@ -1,0 +1,53 @@
+//! The connection that a call is sent on: of a link, of the user, or of a node of a cluster.
+
+use crate::cluster::Node;
+use crate::conn::borrowed::BorrowedConnection;
+use crate::conn::link::{Link, LinkConnection, Lost};
+use crate::script::Call;
+use leasehold_store::FaultKind;
+use redis::{Pipeline, Value};
+use std::sync::Arc;
+use tokio::time::Instant;
+/// A connection to send on.
+pub(crate) enum CallTarget<'a> {
+    Link(&'a Link, LinkConnection),
+    Borrowed(&'a BorrowedConnection),
+    /// A node of a cluster; without a connection if the cluster module has sent the call already.
+    Node(Arc<Node>, Option<LinkConnection>),
+}
+
+impl CallTarget<'_> {
+    /// Reason not to send this call: the server is a node of a quorum that does not grant locks yet.
+    pub(super) fn refusal(&self, call: &Call) -> Option<FaultKind> {
+        match self {
+            Self::Link(_, connection) if call.may_acquire() => connection.vote_delay()?.refusal(),
+            // A node of a quorum is a single server, which only a link leads to.
+            Self::Link(..) | Self::Borrowed(_) | Self::Node(..) => None,
+        }
+    }
+
+    pub(super) async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
+        match self {
+            Self::Link(link, connection) => link.call(connection, call.cmd(), deadline).await,
+            Self::Borrowed(borrowed) => borrowed.call(call.cmd(), deadline).await,
+            // The cluster module sends calls itself.
+            Self::Node(..) => Err(Lost::TimedOut),
+        }
+    }
+
+    pub(super) async fn send_all(
+        &mut self,
+        pipeline: &Pipeline,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, Lost> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        match self {
+            Self::Link(link, connection) => link.call_all(connection, pipeline, deadline).await,
+            Self::Borrowed(borrowed) => borrowed.call_all(pipeline, deadline).await,
+            Self::Node(node, Some(connection)) => node.link.call_all(connection, pipeline, deadline).await,
+            Self::Node(_, None) => Err(Lost::TimedOut),
+        }
+    }
+}

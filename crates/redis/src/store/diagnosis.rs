@@ -1,0 +1,84 @@
+//! The diagnosis of one server: its settings, and the difference between its clock and the local clock.
+//!
+//! [`diagnose`] owns the rules.
+
+use super::{Backend, RedisStore, SessionOutcome};
+use crate::diagnose;
+use crate::script::reply;
+use leasehold_store::{
+    ClockDifference, Diagnosis, Environment, Executed, Finding, FindingKind, Outcome, Phase, Severity, System,
+};
+use redis::Pipeline;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
+/// Number of clock readings; the one with the shortest round trip is the most precise.
+const CLOCK_READINGS: usize = 5;
+/// Clock difference from which a finding is reported. Clocks that NTP synchronizes differ by less.
+const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
+
+impl RedisStore {
+    /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
+    /// result is incomplete.
+    pub(crate) async fn diagnose_node(
+        &self,
+        slot: u16,
+        deadline: Instant,
+    ) -> Result<Diagnosis, SessionOutcome> {
+        let mut requests = Pipeline::with_capacity(diagnose::SECTION_COUNT + 1);
+        diagnose::add_requests(&mut requests);
+        requests.cmd("ACL").arg("WHOAMI");
+        let mut replies = self.send_commands(slot, &requests, |_, _| true, deadline).await?;
+        let user = replies.pop();
+        let info = diagnose::info_text(&replies);
+        let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
+        let mut found = Diagnosis::new(&**self.node());
+        diagnose::fill(&info, self.min_uptime(), &mut found);
+        found.user = user.as_ref().and_then(|user| reply::word(user).ok());
+        (found.clock, found.round_trip) = self.compare_clocks(slot, deadline).await?;
+        if let Some(clock) = found.clock.filter(exceeds_limit) {
+            found.findings.push(Finding::new(FindingKind::ClockDiffers(clock), Severity::Notice));
+        }
+        Ok(found)
+    }
+
+    /// Difference between the server's clock and the local clock, and the shortest round trip seen.
+    async fn compare_clocks(
+        &self,
+        slot: u16,
+        deadline: Instant,
+    ) -> Result<(Option<ClockDifference>, Duration), SessionOutcome> {
+        let environment: &dyn Environment = match &*self.backend {
+            Backend::Link(link) => &**link.config().shared_environment(),
+            Backend::Cluster(cluster) => &**cluster.config().shared_environment(),
+            Backend::Borrowed(_) => &System,
+        };
+        let mut request = Pipeline::with_capacity(1);
+        request.cmd("TIME");
+        let (mut clock, mut shortest) = (None, Duration::MAX);
+        for _ in 0..CLOCK_READINGS {
+            let (sent, wall) = (environment.now(), environment.system_time());
+            let values = self.send_commands(slot, &request, |_, _| true, deadline).await?;
+            let round_trip = environment.now().since(sent);
+            if round_trip < shortest {
+                let theirs = values.first().and_then(|value| reply::now_us(value).ok());
+                (clock, shortest) =
+                    (theirs.and_then(|us| clock_difference(us, wall, round_trip)), round_trip);
+            }
+        }
+        Ok((clock, shortest))
+    }
+}
+
+/// Difference between a clock that showed `theirs_us` and the local clock, which showed `wall` when the request was
+/// sent. The server read its clock at some time between then and the reply.
+fn clock_difference(theirs_us: u64, wall: SystemTime, round_trip: Duration) -> Option<ClockDifference> {
+    let uncertainty = round_trip / 2;
+    let ours = wall.duration_since(SystemTime::UNIX_EPOCH).ok()? + uncertainty;
+    let ahead_us = i128::from(theirs_us) - i128::try_from(ours.as_micros()).ok()?;
+    Some(ClockDifference { ahead_us: ahead_us.try_into().ok()?, uncertainty })
+}
+
+/// Whether the difference exceeds the limit beyond measurement uncertainty.
+fn exceeds_limit(clock: &ClockDifference) -> bool {
+    Duration::from_micros(clock.ahead_us.unsigned_abs()) > MAX_CLOCK_DIFFERENCE + clock.uncertainty
+}

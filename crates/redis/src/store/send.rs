@@ -1,0 +1,331 @@
+//! Sending operations: one by one, in batches, and as plain commands.
+//!
+//! Owns the building of calls, what is sent again, and the conversion of replies to outcomes. In a cluster, the
+//! [`cluster`](crate::cluster) module sends the calls, and [`fanout`](super::fanout) the batches.
+//!
+//! 1. An operation is sent once. It is sent again, together with its script, only if the server reports that it does
+//!    not know the script, so that nothing was executed.
+//! 2. Every call ends at its own deadline, which counts from the start of the call.
+//! 3. In a cluster, each lock belongs to a slot. While a slot migrates and some keys of a lock have already moved, the
+//!    store executes as much of an operation as the remaining keys allow: a holder can still renew and release.
+
+use super::call_target::CallTarget;
+use super::{Backend, RedisStore, SessionOutcome};
+use crate::cluster::{OnSplit, is_split, is_unknown_script};
+use crate::conn::link::Lost;
+use crate::error_map::classify;
+use crate::script::reply::{self, Malformed};
+use crate::script::{Call, extends_by_token};
+use futures_util::future::join_all;
+use leasehold_core::{Acquire, Extend, KeyError, Kind, Lock, LockKeys, MultiAcquired, Op, Reply};
+use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
+use redis::{Pipeline, Value};
+use std::ops::Range;
+use tokio::time::Instant;
+/// How many times one operation is sent at most, for a server whose scripts are flushed continually (1).
+const MAX_SENDS: u32 = 4;
+/// Limit of extends in one call: a server executes one call at a time, so all other requests wait for it.
+pub(crate) const MAX_EXTENDS_PER_CALL: usize = 64;
+
+impl RedisStore {
+    pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
+        let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
+        if let Some(refused) = op.refusal_for(lock.kind) {
+            return Err(unusable(refused.to_string()));
+        }
+        let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
+        let call = Call::new(op, lock.kind, &self.session_keys(&keys), &keys);
+        let call = call.ok_or_else(|| unusable("this operation has no script".to_owned()))?;
+        Ok((keys, call))
+    }
+
+    /// Returns a connection to the node that serves `slot`; outside a cluster the slot is ignored.
+    async fn target(&self, slot: u16, deadline: Instant) -> Result<CallTarget<'_>, Fault> {
+        match &*self.backend {
+            Backend::Link(link) => Ok(CallTarget::Link(link, link.connection(deadline).await?)),
+            Backend::Borrowed(borrowed) => Ok(CallTarget::Borrowed(borrowed)),
+            Backend::Cluster(cluster) => {
+                let (node, connection) = cluster.connection(slot, deadline).await?;
+                Ok(CallTarget::Node(node, Some(connection)))
+            }
+        }
+    }
+
+    pub(crate) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
+        let (keys, call) = match self.call(lock, op) {
+            Ok(call) => call,
+            Err(fault) => return Outcome::Failed(Executed::No, fault),
+        };
+        match self.reply(keys.slot(), &call, false, OnSplit::Report, deadline).await {
+            Ok((value, _)) if self.cluster().is_some() && is_split(&value) => {}
+            Ok((value, target)) => return self.outcome(op, &value, &target),
+            Err(outcome) => return outcome,
+        }
+        // Some of the keys have already migrated (3).
+        if let Some(reduced) = Call::reduced(op, lock.kind, &self.session_keys(&keys), &keys)
+            && let Some(outcome) = self.send_reduced(op, keys.slot(), &reduced, deadline).await
+        {
+            return outcome;
+        }
+        match self.reply(keys.slot(), &call, false, OnSplit::Retry, deadline).await {
+            Ok((value, target)) => self.outcome(op, &value, &target),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Sends the reduced form of an operation. `None` if only the full form can execute it.
+    async fn send_reduced(&self, op: &Op, slot: u16, reduced: &Call, deadline: Instant) -> Option<Outcome> {
+        let (value, target) = match self.reply(slot, reduced, false, OnSplit::Report, deadline).await {
+            Ok(reply) => reply,
+            Err(outcome) => return Some(outcome),
+        };
+        if !matches!(op, Op::Release(_)) && !is_split(&value) {
+            return Some(self.outcome(op, &value, &target));
+        }
+        if matches!(value, Value::ServerError(_)) {
+            return None;
+        }
+        match self.well_formed(reply::release_by_token(&value)) {
+            Ok(released) => released.map(|released| Outcome::Done(Reply::Release(released))),
+            Err(outcome) => Some(outcome),
+        }
+    }
+
+    /// Sends a script call, and returns the server's reply and the connection it came on. Set `with_script` if the
+    /// server is known to lack the script.
+    pub(crate) async fn reply<T>(
+        &self,
+        slot: u16,
+        call: &Call,
+        mut with_script: bool,
+        on_split: OnSplit,
+        deadline: Instant,
+    ) -> Result<(Value, CallTarget<'_>), Outcome<T>> {
+        if let Backend::Cluster(cluster) = &*self.backend {
+            let (value, node) = cluster.reply(slot, call, with_script, on_split, deadline).await?;
+            return Ok((value, CallTarget::Node(node, None)));
+        }
+        for _ in 0..MAX_SENDS {
+            let mut target = self.target(slot, deadline).await.map_err(refused)?;
+            if let Some(kind) = target.refusal(call) {
+                return Err(Outcome::Failed(Executed::No, self.fault(kind, Phase::Send)));
+            }
+            let value = if with_script {
+                target.send_all(&call.with_load(), deadline).await.map(last_reply)
+            } else {
+                target.send(call, deadline).await
+            };
+            match value {
+                Ok(value) if is_unknown_script(&value) => with_script = true,
+                Ok(value) => return Ok((value, target)),
+                Err(lost) => return Err(Outcome::Failed(Executed::Unknown, self.lost(lost))),
+            }
+        }
+        let text = "its scripts are flushed all the time".to_owned();
+        Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Failed(text), Phase::Reply)))
+    }
+
+    /// Sends several operations in one pipeline. A call whose script the server does not know is sent again after the
+    /// others. That is rare: it happens after a restart or a script flush, and at the first use of a script that is
+    /// not preloaded.
+    pub(super) async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
+        if let Backend::Cluster(cluster) = &*self.backend {
+            return self.send_all_in(cluster, ops, deadline).await;
+        }
+        let calls = self.calls(ops);
+        let mut target = match self.target(0, deadline).await {
+            Ok(target) => target,
+            Err(fault) => return same_outcome(&calls, &Outcome::Failed(Executed::No, fault)),
+        };
+        let mut pipeline = Pipeline::with_capacity(calls.len());
+        for call in calls.iter().filter_map(|(_, call)| call.as_ref().ok()) {
+            pipeline.add_command(call.cmd().clone());
+        }
+        let mut values = match target.send_all(&pipeline, deadline).await {
+            Ok(values) => values.into_iter(),
+            Err(lost) => return same_outcome(&calls, &Outcome::Failed(Executed::Unknown, self.lost(lost))),
+        };
+        let target = &target;
+        let outcomes = calls.into_iter().map(|(of, call)| {
+            let answer = call.map(|call| (call, values.next()));
+            async move {
+                let ops = &ops[of];
+                match answer {
+                    Ok((call, Some(value))) if is_unknown_script(&value) => {
+                        match self.reply(0, &call, true, OnSplit::Retry, deadline).await {
+                            Ok((value, target)) => self.outcomes(ops, &value, &target),
+                            Err(outcome) => vec![outcome; ops.len()],
+                        }
+                    }
+                    Ok((_, Some(value))) => self.outcomes(ops, &value, target),
+                    Ok((_, None)) => {
+                        let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
+                        vec![Outcome::Failed(Executed::Unknown, fault); ops.len()]
+                    }
+                    Err(fault) => vec![Outcome::Failed(Executed::No, fault); ops.len()],
+                }
+            }
+        });
+        join_all(outcomes).await.into_iter().flatten().collect()
+    }
+
+    /// Builds the calls of these operations, in order, each with the range of operations it covers. Consecutive
+    /// extends share one call.
+    fn calls(&self, ops: &[(Lock, Op)]) -> Vec<(Range<usize>, Result<Call, Fault>)> {
+        let mut calls = Vec::new();
+        let mut from = 0;
+        while let Some((lock, op)) = ops.get(from) {
+            let extends: Vec<_> =
+                ops[from..].iter().take(MAX_EXTENDS_PER_CALL).map_while(|op| self.extend(op)).collect();
+            let call = match &extends[..] {
+                [] | [_] => self.call(lock, op).map(|(_, call)| call),
+                extends => Ok(Call::extends(extends)),
+            };
+            let to = from + extends.len().max(1);
+            calls.push((from..to, call));
+            from = to;
+        }
+        calls
+    }
+
+    /// Returns an extend that can share a call with others, with the keys of its lock.
+    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
+        match op {
+            Op::Extend(extend) if extends_by_token(lock.kind, extend) => {
+                Some((self.keys.lock(lock).ok()?, lock.kind, extend))
+            }
+            _ => None,
+        }
+    }
+
+    /// Outcomes of the operations that one call covers.
+    pub(crate) fn outcomes(
+        &self,
+        ops: &[(Lock, Op)],
+        value: &Value,
+        target: &CallTarget<'_>,
+    ) -> Vec<Outcome> {
+        match (ops, value) {
+            ([(_, op)], value) => vec![self.outcome(op, value, target)],
+            (ops, Value::Array(values)) if values.len() == ops.len() => {
+                ops.iter().zip(values).map(|((_, op), value)| self.outcome(op, value, target)).collect()
+            }
+            (ops, value) => {
+                // An error applies to all operations. Any other reply that is not a list is malformed.
+                let value = if matches!(value, Value::ServerError(_)) { value } else { &Value::Nil };
+                ops.iter().map(|(_, op)| self.outcome(op, value, target)).collect()
+            }
+        }
+    }
+
+    fn outcome(&self, op: &Op, value: &Value, target: &CallTarget<'_>) -> Outcome {
+        if let Err(outcome) = self.check_error(value, target) {
+            return outcome;
+        }
+        self.well_formed(reply::read(op, value)).map_or_else(|outcome| outcome, Outcome::Done)
+    }
+
+    /// Converts an error reply to its outcome.
+    pub(crate) fn check_error<T>(&self, value: &Value, target: &CallTarget<'_>) -> Result<(), Outcome<T>> {
+        let Value::ServerError(error) = value else { return Ok(()) };
+        let mut meaning = classify(error);
+        let node = match target {
+            CallTarget::Link(link, connection) if meaning.elsewhere => {
+                link.replace(connection);
+                link.node()
+            }
+            CallTarget::Node(node, connection) => {
+                // The slot was migrating until the deadline.
+                if matches!(error.code(), "MOVED" | "ASK") {
+                    meaning.kind = FaultKind::Busy;
+                }
+                if let (true, Some(connection)) = (meaning.elsewhere, connection) {
+                    node.link.replace(connection);
+                }
+                node.name()
+            }
+            CallTarget::Link(..) | CallTarget::Borrowed(_) => self.node(),
+        };
+        Err(meaning.outcome(node))
+    }
+
+    pub(crate) fn well_formed<T, U>(&self, read: Result<T, Malformed>) -> Result<T, Outcome<U>> {
+        let fault = |malformed: Malformed| self.fault(FaultKind::Failed(malformed.to_string()), Phase::Reply);
+        read.map_err(|malformed| Outcome::Failed(Executed::Unknown, fault(malformed)))
+    }
+
+    pub(super) async fn send_acquire_all(
+        &self,
+        requests: &[(Lock, Acquire)],
+        deadline: Instant,
+    ) -> Result<Vec<MultiAcquired>, Outcome<Vec<MultiAcquired>>> {
+        let unusable = |error: KeyError| {
+            Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))
+        };
+        let requests = requests.iter().map(|(lock, request)| Ok((self.keys.lock(lock)?, request)));
+        let requests = requests.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
+        let slot = requests.first().map_or(0, |(keys, _)| keys.slot());
+        let call = Call::acquire_all(&requests);
+        let (value, target) = self.reply(slot, &call, false, OnSplit::Retry, deadline).await?;
+        self.check_error(&value, &target)?;
+        self.well_formed(reply::multi_acquired(requests.len(), &value))
+    }
+
+    /// Sends plain commands, without scripts. `is_acceptable` gets the index of a command and its reply, and decides
+    /// whether an error is acceptable.
+    pub(crate) async fn send_commands(
+        &self,
+        slot: u16,
+        pipeline: &Pipeline,
+        is_acceptable: fn(usize, &Value) -> bool,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, SessionOutcome> {
+        let mut target = self.target(slot, deadline).await.map_err(refused)?;
+        let values = target
+            .send_all(pipeline, deadline)
+            .await
+            .map_err(|lost| Outcome::Failed(Executed::Unknown, self.lost(lost)))?;
+        let serious = values.iter().enumerate().filter(|(at, value)| !is_acceptable(*at, value));
+        serious.map(|(_, value)| value).try_for_each(|value| self.check_error(value, &target))?;
+        Ok(values)
+    }
+
+    fn lost(&self, lost: Lost) -> Fault {
+        match lost {
+            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
+            Lost::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
+        }
+    }
+}
+
+/// The same outcome for all operations, except for those whose call could not be built.
+fn same_outcome(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome) -> Vec<Outcome> {
+    let each = calls.iter().flat_map(|(of, call)| {
+        let outcome = call
+            .as_ref()
+            .err()
+            .map_or_else(|| outcome.clone(), |fault| Outcome::Failed(Executed::No, fault.clone()));
+        vec![outcome; of.len()]
+    });
+    each.collect()
+}
+
+pub(crate) fn is_wrong_type(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
+}
+
+/// The reply of the operation, which follows that of `SCRIPT LOAD`. If loading failed, for example for lack of
+/// permission, returns that error.
+fn last_reply(values: Vec<Value>) -> Value {
+    let mut values = values.into_iter();
+    match (values.next(), values.next()) {
+        (Some(loading @ Value::ServerError(_)), Some(value)) if is_unknown_script(&value) => loading,
+        (_, Some(value)) => value,
+        (loading, None) => loading.unwrap_or_default(),
+    }
+}
+
+/// The outcome of an operation that was not sent.
+pub(crate) const fn refused<T>(fault: Fault) -> Outcome<T> {
+    Outcome::Failed(Executed::No, fault)
+}

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_apart() {
+    fn errors_are_distinguished() {
         for (code, details, kind, executed) in [
             (
                 "OOM",

@@ -500,7 +500,7 @@ async fn tokens_of_forgotten_locks_grow_over_a_reboot_too() {
 }
 
 #[tokio::test]
-async fn tokens_of_locks_of_which_only_the_audit_is_left_grow_over_a_reboot_too() {
+async fn tokens_grow_over_a_reboot_if_only_the_audit_remains() {
     let host = TestHost::new();
     let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;

@@ -88,7 +88,7 @@ fn a_missing_program_is_named() {
 }
 
 #[test]
-fn a_stopped_server_is_silent_and_then_goes_on() -> io::Result<()> {
+fn a_stopped_server_is_silent_and_then_continues() -> io::Result<()> {
     let server = RedisServer::start()?;
     let mut connection = RespConnection::open(server.port(), SOON)?;
     server.stop()?;

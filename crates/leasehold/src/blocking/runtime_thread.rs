@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_goes_on_until_what_it_outlives_has_ended() {
+    fn the_thread_runs_until_its_dependents_have_ended() {
         let thread = RuntimeThread::start().expect("a thread");
         let (end, ran) = (CancellationToken::new(), Arc::new(()));
         thread.outlive(end.clone());

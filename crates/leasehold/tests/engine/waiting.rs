@@ -63,7 +63,7 @@ async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
 }
 
 #[tokio::test]
-async fn an_outage_counts_from_its_beginning_and_not_from_the_last_question() {
+async fn an_outage_counts_from_its_beginning_and_not_from_the_last_request() {
     let memory = MemoryStore::new();
     let asked = AtomicU32::new(0);
     let store = FaultyStore::new(&memory, move |_, op| match op {

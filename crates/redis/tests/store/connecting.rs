@@ -45,7 +45,7 @@ async fn a_wrong_password_is_reported_at_once_and_not_shown() {
 
 /// Failure row 46.
 #[tokio::test]
-async fn a_user_that_fails_to_log_in_never_goes_on_as_the_default_user() {
+async fn a_failed_login_never_continues_as_the_default_user() {
     let server = RedisServer::start().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap();
     for config in [config.clone().username("unknown"), config.clone().username("unknown").password("x")] {

@@ -113,7 +113,7 @@ async fn attempts_to_connect_are_shared_and_paced() {
 }
 
 #[test]
-fn it_goes_on_when_the_runtime_that_connected_has_ended() {
+fn it_outlives_the_runtime_that_connected() {
     let server = RedisServer::start().unwrap();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime().block_on(connect(&server));

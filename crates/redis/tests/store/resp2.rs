@@ -178,7 +178,7 @@ async fn resp2_follows_a_primary_that_moves() {
 
 /// A server without RESP3 is reported, with the setting that helps.
 #[tokio::test]
-async fn resp2_is_proposed_where_nothing_else_is_spoken() {
+async fn resp2_is_suggested_for_a_server_without_resp3() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let proxy = std::thread::spawn(move || {

@@ -80,7 +80,7 @@ fn a_grant_counts_from_the_sending_of_its_nonce() {
 }
 
 #[test]
-fn what_was_not_asked_after_all_is_no_fault_and_leaves_nothing() {
+fn a_request_that_was_not_sent_is_no_fault_and_leaves_nothing() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
@@ -104,7 +104,7 @@ fn what_was_not_asked_after_all_is_no_fault_and_leaves_nothing() {
 }
 
 #[test]
-fn a_message_out_of_date_or_unknown_only_makes_it_look() {
+fn an_outdated_or_unknown_notification_only_makes_it_poll() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
@@ -122,7 +122,7 @@ fn a_message_out_of_date_or_unknown_only_makes_it_look() {
 }
 
 #[test]
-fn a_grant_of_which_little_is_left_makes_it_look() {
+fn a_grant_with_little_time_left_makes_it_poll() {
     for (now, believed) in [(1_000, true), (1_900, true), (2_000, false), (2_900, false), (3_100, false)] {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
@@ -136,7 +136,7 @@ fn a_grant_of_which_little_is_left_makes_it_look() {
 }
 
 #[test]
-fn an_answer_that_is_older_than_a_stale_grant_does_not_put_off_the_look() {
+fn a_reply_older_than_a_stale_grant_does_not_delay_the_poll() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
@@ -147,7 +147,7 @@ fn an_answer_that_is_older_than_a_stale_grant_does_not_put_off_the_look() {
 }
 
 #[test]
-fn what_may_be_at_the_store_is_given_up_by_its_claim() {
+fn a_hold_that_may_exist_is_given_up_by_its_claim() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
@@ -163,7 +163,7 @@ fn what_may_be_at_the_store_is_given_up_by_its_claim() {
 }
 
 #[test]
-fn looks_are_spread_and_bounded() {
+fn polls_are_spread_and_bounded() {
     // Failure row 24.
     let mut pauses = std::collections::BTreeSet::new();
     for seed in 1..=64_u64 {
@@ -182,7 +182,7 @@ fn looks_are_spread_and_bounded() {
 }
 
 #[test]
-fn the_head_looks_often_where_no_message_would_arrive() {
+fn the_first_waiter_polls_often_if_no_notification_would_arrive() {
     let foreign = Holder {
         label: None,
         owner: None,
@@ -221,7 +221,7 @@ fn the_head_looks_often_where_no_message_would_arrive() {
 }
 
 #[test]
-fn the_head_looks_when_the_holders_lease_ends() {
+fn the_first_waiter_polls_when_the_holders_lease_ends() {
     for label in [None, Label::new("other").ok()] {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
@@ -311,7 +311,7 @@ fn a_lease_that_is_too_short_does_not_affect_the_next_attempt() {
 }
 
 #[test]
-fn a_question_that_does_not_queue_leaves_the_place_of_an_earlier_one_to_be_given_up() {
+fn a_request_that_does_not_queue_leaves_an_earlier_queue_entry_to_be_given_up() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, request) = expect_send(contender.poll(ms(0), &terms(), random));
@@ -329,7 +329,7 @@ fn a_question_that_does_not_queue_leaves_the_place_of_an_earlier_one_to_be_given
 }
 
 #[test]
-fn news_while_a_question_is_on_its_way_makes_it_look_after_the_answer() {
+fn a_notification_during_a_request_makes_it_poll_after_the_reply() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
@@ -341,7 +341,7 @@ fn news_while_a_question_is_on_its_way_makes_it_look_after_the_answer() {
 }
 
 #[test]
-fn a_hold_is_never_believed_longer_than_the_store_was_asked_to_keep_it() {
+fn a_hold_is_never_valid_longer_than_its_requested_lease() {
     for us in [1_000, 1_001, 1_999, 5_500, 9_999, 2_999_999] {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
@@ -367,7 +367,7 @@ fn fresh_terms() -> AcquireTerms {
 }
 
 #[test]
-fn where_each_question_asks_for_a_hold_of_its_own_no_undo_can_hit_the_next() {
+fn with_fresh_holds_no_undo_can_end_the_next_hold() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let split =
@@ -402,7 +402,7 @@ fn where_each_question_asks_for_a_hold_of_its_own_no_undo_can_hit_the_next() {
 }
 
 #[test]
-fn a_grant_that_came_too_late_is_undone_where_each_question_has_a_hold_of_its_own() {
+fn with_fresh_holds_a_late_grant_is_undone() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, request) = expect_send(contender.poll(ms(0), &fresh_terms(), random));
@@ -459,7 +459,7 @@ fn it_soon_checks_a_new_predecessor() {
 }
 
 #[test]
-fn it_looks_when_the_predecessor_would_be_dead() {
+fn it_polls_when_the_predecessor_would_be_dead() {
     for (alive_ms, position, within) in
         [(300, 0, true), (300, 40, true), (60_000, 0, false), (u64::MAX, 0, false)]
     {
@@ -497,7 +497,7 @@ fn a_holder_that_cannot_die_is_not_watched() {
 }
 
 #[test]
-fn it_looks_at_once_where_another_stands_ahead_but_not_for_ever() {
+fn it_polls_at_once_for_a_new_predecessor_but_not_for_ever() {
     let random = &mut counter();
     let mut contender = Contender::new(session(1), 0);
     let mut now = ms(0);
@@ -532,7 +532,7 @@ fn it_looks_at_once_where_another_stands_ahead_but_not_for_ever() {
 /// Fifty waiters and the holder are dead, and one live session waits behind them. The model replies, and
 /// its clock stands still while the live session clears the queue.
 #[test]
-fn a_chain_of_fifty_dead_is_cleared_in_fifty_looks() {
+fn fifty_dead_predecessors_take_fifty_polls() {
     use crate::Op;
     use crate::model::{LockState, SessionStatus};
     let dead = |n: u8| {

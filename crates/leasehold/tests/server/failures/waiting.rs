@@ -9,7 +9,7 @@ const BY_MESSAGE: Duration = Duration::from_millis(700);
 
 /// Row 19: a release at any moment around the waiter's first request wakes it by message.
 #[tokio::test]
-async fn row_19_no_wake_up_is_lost_between_the_question_and_the_message() {
+async fn row_19_no_wake_up_is_lost_between_the_request_and_the_notification() {
     let server = server();
     let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
     for n in 0..300_u32 {

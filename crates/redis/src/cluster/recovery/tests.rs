@@ -101,7 +101,7 @@ async fn all(calls: Vec<JoinHandle<Answered>>) -> Vec<Option<Duration>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_asks_for_all_and_all_are_answered_with_it() {
+async fn one_query_answers_all_waiting_tasks() {
     let cluster = TestCluster::of(|_, _, since| if since < 3000 * MS { DOWN } else { WELL }).await;
     let durations = all(cluster.asks(50, 1, 5000 * MS)).await;
     assert!(

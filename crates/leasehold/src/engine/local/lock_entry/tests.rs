@@ -133,7 +133,7 @@ fn a_call_during_a_request_takes_effect_after_its_reply() {
 }
 
 #[test]
-fn a_question_without_an_answer_is_asked_again_by_the_same_hold() {
+fn an_unanswered_request_is_repeated_with_the_same_hold() {
     let (entry, random) = (reentrant(), &mut counter());
     let (front, behind) = (entry.join(of("x")), entry.join(of("y")));
     entry.poll(front, &session(), at(1), random);
@@ -197,7 +197,7 @@ fn a_new_front_sends_its_request_before_its_predecessor_is_undone() {
 }
 
 #[test]
-fn the_last_release_of_an_owner_asks_for_those_in_line() {
+fn the_last_release_of_an_owner_requests_for_the_queue() {
     let (entry, random) = (reentrant(), &mut counter());
     let holds = [(); 3].map(|()| {
         let id = entry.join(of("x"));

@@ -148,7 +148,9 @@ mod tests {
         let lua = concat!(env!("CARGO_MANIFEST_DIR"), "/../redis/src/lua");
         let files = std::fs::read_dir(lua).expect("the scripts are there");
         let texts: Vec<_> = files
-            .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("a text"))
+            .map(|file| file.expect("a file").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "lua"))
+            .map(|path| std::fs::read_to_string(path).expect("a text"))
             .map(|text| as_sent(&text.lines().map(str::trim).collect::<Vec<_>>().join("\n")))
             .collect();
         for mutant in Mutant::value_variants() {

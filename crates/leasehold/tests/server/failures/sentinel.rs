@@ -82,8 +82,9 @@ async fn row_30_a_killed_primary_is_followed() {
 /// waiter acquires it afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_34_a_planned_fail_over_keeps_the_locks() {
-    let sentinels = formed();
-    let ours = mutex(&quick(&sentinels.url(), 2 * S, 5 * S).await);
+    let mut sentinels = formed();
+    // A lease that a slow fail-over does not outlast.
+    let ours = mutex(&quick(&sentinels.url(), 2 * S, 15 * S).await);
     let theirs = mutex(&client(&sentinels.url()).await);
     let guard = ours.acquire().await.expect("acquired");
     let old = sentinels.primary_index().expect("the Sentinels know the primary");
@@ -91,8 +92,18 @@ async fn row_34_a_planned_fail_over_keeps_the_locks() {
     sentinels.fail_over().expect("the Sentinels start the failover");
     let new = tokio::task::block_in_place(|| sentinels.wait_promoted(old)).expect("promoted");
     assert_ne!(old, new);
-    // Longer than the lease: it is renewed at the new primary.
-    tokio::time::sleep(6 * S).await;
+    // It is renewed at the new primary.
+    within(30 * S, async {
+        let mut last = None;
+        loop {
+            let remaining = sentinels.servers()[new].cli(&["PTTL", "m"]).expect("it answers").integer();
+            if last.replace(remaining).is_some_and(|last| remaining > last) {
+                return;
+            }
+            tokio::time::sleep(20 * MS).await;
+        }
+    })
+    .await;
     guard.check().expect("it is held");
     assert!(!waits.is_finished());
     guard.release().await.expect("released");

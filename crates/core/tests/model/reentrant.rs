@@ -640,7 +640,7 @@ impl Environment {
     }
 }
 
-/// The holds at that time: expired ones do not count (2 of the model's `entries.rs`).
+/// The holds at that time: expired ones do not count (2 of `model/lock.rs`).
 fn live(state: &LockState, now_ms: u64) -> Option<ReentrantHolds> {
     let mut entries = state.value.as_ref()?.content.reentrant_holds()?.clone();
     let lie = entries.holds.len();

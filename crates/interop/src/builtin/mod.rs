@@ -1,7 +1,7 @@
 //! Drivers without a library: this program, in the role of a client.
 //!
 //! `mutex` and `rlock` lock as other libraries do, with one fault or with none; each fault shows that a case can fail
-//! (`tests/plants.rs`). `leasehold` is a client of Leasehold's. All speak the protocol of `drivers/README.md`.
+//! (`tests/mutants.rs`). `leasehold` is a client of Leasehold's. All speak the protocol of `drivers/README.md`.
 
 mod leasehold;
 mod mutex;

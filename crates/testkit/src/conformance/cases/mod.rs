@@ -1,4 +1,4 @@
-//! The cases. Each runs on one fixture, and names the rows of docs/failure-modes.md that it covers.
+//! The cases. Each runs on one fixture, and names the rows of docs/reference/failure-modes.md that it covers.
 
 mod calls;
 mod cooldown;

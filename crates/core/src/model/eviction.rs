@@ -2,11 +2,13 @@
 //!
 //! 1. Only an operation that checks a session in the same step treats it as dead, and removes only what ends with that
 //!    session.
-//! 2. Each hold that is ended here has an audit entry. The holds of a ReentrantMutex have one owner, and share an entry.
+//! 2. A hold that is ended here no longer waits. It can do both: another client replaced its value, the holder queued
+//!    again, and the other client restored the value.
+//! 3. Each hold that is ended here has an audit entry. The holds of a ReentrantMutex have one owner, and share an entry.
 
 use super::audit::Audit;
 use super::lock::{LockState, Now};
-use super::record::MAX_INSPECTED_ENTRIES;
+use super::record::{MAX_INSPECTED_ENTRIES, QueueEntryId};
 use super::session::{SessionLookup, SessionStatus};
 use crate::{
     AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, HoldId, Label, Liveness,
@@ -27,7 +29,6 @@ impl LockState {
         self.drop_expired_holds(now);
         let ends_with_it =
             |liveness: Liveness, hold: &HoldId| liveness.ends_with_session() && hold.session() == dead;
-        let fence = self.end_holds(now, Ended::Evicted, actor, |liveness, hold| ends_with_it(liveness, hold));
         let was_queued = self.record.as_mut().is_some_and(|record| {
             let its_entries: Vec<_> = record
                 .tickets
@@ -41,6 +42,7 @@ impl LockState {
             // A session with more entries than that takes several steps.
             its_entries.into_iter().filter_map(|id| record.remove(id)).count() > 0
         });
+        let fence = self.end_holds(now, Ended::Evicted, actor, |liveness, hold| ends_with_it(liveness, hold));
         (fence, was_queued)
     }
 
@@ -118,6 +120,10 @@ impl LockState {
         self.retain_reentrant_holds(now, |held| !ends(held.liveness, &held.hold));
         if let Some(record) = &mut self.record {
             for recorded in &lost {
+                let hold = &recorded.claim.hold;
+                if record.has_entry(self.kind, hold) {
+                    record.remove(QueueEntryId::of(self.kind, hold));
+                }
                 record.ended.push(recorded.claim.hold, ended);
             }
         }

@@ -108,16 +108,6 @@ impl Environment {
         Self { state, sessions, now_us: START_US, tokens, observer, foreign: false }
     }
 
-    /// Whether the last holder has this value, and waits.
-    fn waits_again(&self, value: &str) -> bool {
-        self.state.record.as_ref().is_some_and(|record| {
-            record.last_holder.as_ref().is_some_and(|last| {
-                last.claim.value.as_ref().is_some_and(|own| own.as_str() == value)
-                    && waits(record, &last.claim.hold)
-            })
-        })
-    }
-
     /// Moves the clock, applies an event, and checks everything (1).
     fn step(&mut self, (by_us, event): &Step) {
         self.now_us = self.now_us.saturating_add_signed(*by_us);
@@ -140,9 +130,6 @@ impl Environment {
                 self.execute(&before, &Op::Extend(extend));
             }
             Event::SessionOp(op) => drop(self.sessions.apply(now_ms, op)),
-            // Not tested: the value of a holder that waits again after another client replaced it. The lock would be its
-            // own without a grant, and a forced release ends the hold but leaves its queue entry.
-            Event::Set(text, _) if self.waits_again(text) => {}
             Event::Set(text, ms) => {
                 let expires_ms = ms.map(|ms| now_ms + ms);
                 self.state.value = Some(Value { content: Content::Token(text.clone()), expires_ms });
@@ -437,6 +424,10 @@ impl Environment {
             let evicted_session = self.named_dead(before, op);
             for session in predecessor.filter(|s| Some(*s) != leaver) {
                 let (_, entry) = queue_entries(before).find(|(s, _)| **s == session).expect("it waited");
+                let hold = &entry.claim.hold;
+                if has_ended(&self.state, hold) && !has_ended(before, hold) {
+                    continue;
+                }
                 if evicted_session.is_some_and(|dead| lives_with(entry.liveness, &entry.claim, dead)) {
                     continue;
                 }
@@ -673,6 +664,36 @@ fn a_resent_release_spares_a_foreign_lock_with_the_same_value() {
         inspection.holder.is_some_and(|holder| holder.is_foreign()),
         "it does not count as a hold of Leasehold"
     );
+}
+
+/// A holder whose value another client replaced and restored waits for the lock and holds it. The end of the hold is the
+/// end of its queue entry, whether an operator ends it or its session is found dead.
+#[test]
+fn a_hold_that_is_ended_by_another_client_no_longer_waits() {
+    for forced in [true, false] {
+        let mut state = LockState::default();
+        let own = claim(0, 2);
+        state.apply(START_US, &Op::Acquire(request(own.clone(), 3_000, None, None)), &all_alive);
+        let set = |state: &mut LockState, text: String| {
+            state.value =
+                Some(Value { content: Content::Token(text), expires_ms: Some(START_US / 1000 + 9_000) });
+        };
+        set(&mut state, "foreign".into());
+        state.apply(START_US, &Op::Acquire(request(own.clone(), 3_000, Some((1, 3_000)), None)), &all_alive);
+        set(&mut state, own.token());
+        assert!(waits(state.record.as_ref().expect("a record"), &own.hold));
+        let fence = state.record.as_ref().and_then(|record| record.last_fence).expect("a token");
+        if forced {
+            let observed = ObservedHolder::Hold(fence);
+            let op = Op::ForceRelease(ForceRelease { observed, actor: watcher() });
+            state.apply(START_US, &op, &all_alive);
+        } else {
+            assert_eq!(state.evict_session(START_US, own.hold.session(), &watcher()), (Some(fence), true));
+        }
+        let record = state.record.as_ref().expect("a record");
+        assert!(!waits(record, &own.hold) && has_ended(&state, &own.hold), "{state:?}");
+        assert_eq!(state.value, None, "the lock is not granted to it again");
+    }
 }
 
 #[test]

@@ -231,12 +231,15 @@ pub(super) fn check_queue(
         assert_eq!(notification.nonce(), Some(entry.nonce), "the nonce of the last request");
         assert!(entry.expires_ms >= now_ms, "a dead entry was granted");
     }
-    // A session that lost an entry either got the lock through it, gave it up itself, or was dead.
+    // A session that lost an entry either got the lock through it, gave it up itself, or was dead; or its hold, which
+    // another client's value had made the holder again, was ended.
     for session in old.iter().filter(|s| !new.contains(s)) {
         let (_, entry) = queue_entries(before).find(|(s, _)| *s == session).expect("it waited");
         let woken = grants.iter().any(|notification| notification.to() == *session);
         let dead = entry.expires_ms < now_ms;
-        assert!(woken || dead || mine == Some(*session), "{session:?} was thrown out by {op:?}");
+        let hold = &entry.claim.hold;
+        let ended = has_ended(after, hold) && !has_ended(before, hold);
+        assert!(woken || dead || ended || mine == Some(*session), "{session:?} was thrown out by {op:?}");
     }
 }
 

@@ -20,7 +20,8 @@ local function audit_ending(lock, how, fence, label, by)
   lock.new_audit = table.concat(lines, '\n')
 end
 
--- Ends the holds that match. Returns the fencing token of the first, or nil if none matches.
+-- Ends the holds that match. Returns the fencing token of the first, or nil if none matches. A hold that ends no longer waits: another
+-- client may have restored the value of a holder that had queued again. No client restores a single hold of a shared lock.
 local function end_by_force(lock, how, by, matches)
   local lost = {}
   for _, holder in ipairs(holders(lock)) do
@@ -29,7 +30,11 @@ local function end_by_force(lock, how, by, matches)
   if not lost[1] then return end
   local fence = fence_of(lock, lost[1])
   end_holds(lock, matches)
-  for _, holder in ipairs(lost) do record_lost(lock, holder, how) end
+  for _, holder in ipairs(lost) do
+    local entry = lock.queued > 0 and not ENTRY_PER_HOLD and queue_entry(lock, holder.session)
+    if entry and entry.hold == holder.hold then dequeue(lock, holder.session) end
+    record_lost(lock, holder, how)
+  end
   audit_ending(lock, how, fence and digits(fence) or '', lost[1].label, by)
   -- Holds of a shared lock have a fencing token each, and people search the audit by token.
   for i = 2, lost[1].fence and #lost or 1 do audit_ending(lock, how, digits(lost[i].fence), lost[i].label, by) end

@@ -279,7 +279,7 @@ fn removals() -> Vec<Path> {
             "freed from its holder",
             queue(),
             free(hold()),
-            "GET HMGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH PUBLISH SET",
+            "GET HMGET HGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH PUBLISH SET",
         ),
         (
             "the same, without a waiter",

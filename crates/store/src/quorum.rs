@@ -52,8 +52,8 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// over three nodes or more.
 ///
 /// A client holds a lock once a majority of the nodes grants it, and can lose it only with a majority. Each acquire
-/// is sent to all nodes at once and waits at most [`node_timeout`](Self::node_timeout); grants by a minority are
-/// undone. Fencing tokens grow over all majorities. There is no queue: waiters poll, within a quarter of a second, or
+/// is sent to all nodes at once, and waits at most [`node_timeout`](Self::node_timeout) for their votes, and as long
+/// again to store the token. Grants by a minority are undone. Fencing tokens grow over all majorities. There is no queue: waiters poll, within a quarter of a second, or
 /// as soon as a node publishes the release of the lock.
 ///
 /// It supports `Mutex` and `ReentrantMutex`; creating another kind of lock
@@ -152,7 +152,7 @@ impl QuorumStore {
     /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
     ///
     /// Choose a time that is short compared with the first lease of 3 s, from which it is subtracted, and longer than the
-    /// round trip to the second slowest node.
+    /// round trip to the slowest node of a majority, or to all nodes if each is to vote.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;

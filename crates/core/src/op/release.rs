@@ -24,8 +24,8 @@ pub enum ReleaseAction {
     Grant,
     /// The lock stays free, so that clients of other libraries, which do not queue, can take it.
     Free,
-    /// The lock stays free, and the store notifies the clients that [subscribe](crate::Kind::supports_quorum) to
-    /// it. A quorum uses this, where no store has a queue because each store is only one vote. For a Mutex or
+    /// The lock stays free, and the store notifies the clients that subscribe to its
+    /// releases. A quorum uses this, where no store has a queue because each store is only one vote. For a Mutex or
     /// a ReentrantMutex only.
     FreeAndPublish,
     /// The lock stays taken without a holder for a time, and then goes to the first client that requests it or polls for

@@ -1,4 +1,4 @@
-//! The kinds of locks: each takes settings and gives a guard. None has a loop of its own.
+//! The kinds of locks: each takes settings and gives a guard. None waits by itself: the engine does.
 
 pub(crate) mod barrier;
 pub(crate) mod contention;

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// is.
 ///
 /// Waiting is fair: tasks of a process acquire the lock in the order of their requests, and so do processes.
-/// A release hands the lock to the next waiter and notifies it, so waiters need not poll.
+/// A release hands the lock to the next waiter and notifies it. Waiters also poll, in case a notification is lost.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

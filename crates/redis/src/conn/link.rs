@@ -130,8 +130,8 @@ impl Link {
     }
 
     /// Waits for a connection. Fails at the deadline, or at once if waiting cannot help. A node of a quorum whose
-    /// last attempt failed is not waited for: the quorum cannot decide until each node has answered or failed, so an
-    /// attempt with split votes would take as long as a node may take.
+    /// last attempt failed is not waited for: with split votes the quorum waits for every node, so this one would delay
+    /// the attempt by the whole node timeout.
     ///
     /// Cancel safety: the connection attempt continues for other calls.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<LinkConnection, Fault> {

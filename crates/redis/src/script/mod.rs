@@ -263,7 +263,7 @@ impl Call {
         let (script, action) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
             ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
-            // All waiters of a ReentrantMutex subscribe to Redisson's channel.
+            // A ReentrantMutex that becomes free is always published on Redisson's channel.
             ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
             ReleaseAction::Cooldown { for_ms } => {

@@ -37,8 +37,8 @@ impl Tally {
     }
 
     pub(super) fn note(&mut self, node: usize, answer: Outcome) {
-        if let Some(partition) = self.answers.get_mut(node) {
-            *partition = Some(answer);
+        if let Some(noted) = self.answers.get_mut(node) {
+            *noted = Some(answer);
         }
     }
 

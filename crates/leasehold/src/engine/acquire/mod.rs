@@ -120,7 +120,7 @@ struct AcquireLoop<'a> {
     subscription: ReleaseSubscription,
 }
 
-/// Whether a waiter receives releases by clients of other libraries.
+/// Whether a waiter receives releases: by clients of other libraries, or by all clients of a store without a queue.
 enum ReleaseSubscription {
     /// Not subscribed.
     NotYet,

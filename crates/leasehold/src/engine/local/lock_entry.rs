@@ -345,7 +345,8 @@ impl LockEntry {
         }
     }
 
-    /// Whether this task acts for the process, and waits for a client of another library.
+    /// Whether this task acts for the process, and waits for a client of a library that publishes its releases: only
+    /// Redisson does.
     pub(in crate::engine) fn waits_for_foreign_holder(&self, id: u64) -> bool {
         let state = self.state();
         self.lock.kind == Kind::Reentrant
@@ -353,7 +354,7 @@ impl LockEntry {
             && state.contender.waits_for_foreign_holder()
     }
 
-    /// Records whether this task is subscribed to releases by such clients.
+    /// Records whether this task is subscribed to releases.
     pub(in crate::engine) fn set_subscribed(&self, id: u64, subscribed: bool) {
         let mut state = self.state();
         if state.queue.is_front(id) {

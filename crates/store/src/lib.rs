@@ -5,7 +5,7 @@
 //! start from the operations, replies and the model in [`core`], and from `examples/toy_store.rs`.
 //!
 //! 1. An operation is executed, not executed, or unknown: [`Outcome`]. A fault never means that the
-//!    operation does not apply: that is the reply [`Reply::Refused`](leasehold_core::Reply::Refused).
+//!    operation does not apply: that is the reply [`Reply::Refused`].
 //! 2. Every call ends within its time limit.
 //! 3. Once [`Store::open_mailbox`] has returned, no grant to that session is missed silently: either it
 //!    reaches the [`NotificationSink`], or the sink is notified that some may have been missed.

@@ -259,8 +259,10 @@ impl Cluster {
 
     fn wait_until(&self, state: &str, probe: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
         wait_until(state, LIMIT, probe, || {
-            let nodes = self.running().next().map(|node| node.cli(&["CLUSTER", "NODES"]));
-            format!("a node reports {nodes:?}")
+            let report = |node: &RedisServer| {
+                ["NODES", "INFO"].map(|what| node.cli(&["CLUSTER", what]).and_then(Value::ok).ok())
+            };
+            format!("the nodes report {:?}", self.running().map(report).collect::<Vec<_>>())
         })
     }
 }

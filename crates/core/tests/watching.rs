@@ -98,7 +98,7 @@ impl Fixture {
             let now = Moment::from_micros(self.now_ms * 1000);
             match self.contender.poll(now, &self.terms, &mut random) {
                 ContenderAction::Granted(_) => return true,
-                ContenderAction::TooSlow => panic!("an answer takes a millisecond"),
+                ContenderAction::LeaseTooShort => panic!("an answer takes a millisecond"),
                 ContenderAction::Undo(_) => panic!("it keeps its hold"),
                 ContenderAction::Sleep(until) => {
                     self.now_ms = until.as_micros().div_ceil(1000).max(self.now_ms + 1).min(end_ms);

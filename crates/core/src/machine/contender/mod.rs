@@ -84,7 +84,7 @@ pub enum ContenderAction {
     /// The lock is held.
     Granted(Grant),
     /// The lease is shorter than the time that its reply takes.
-    TooSlow,
+    LeaseTooShort,
     /// Release this at the store, and poll again (6).
     Undo(Claim),
 }
@@ -160,9 +160,9 @@ pub struct WaitStatus {
 pub struct Contender {
     session: SessionId,
     slot: u32,
-    phase: Phase,
+    state: ContenderState,
     /// The requested hold, if it may exist at the store.
-    attempt: Option<Attempt>,
+    requested: Option<RequestedHold>,
     wait_status: WaitStatus,
     /// The sessions whose death would bring the lock closer (4).
     watched: WatchedSessions,
@@ -179,20 +179,20 @@ pub struct Contender {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ContenderState {
     /// Send a request as soon as the lock is wanted.
     Idle,
     /// A request is in flight, or its task was dropped. `hint` is set if a hint arrived since it was sent.
     InFlight { hint: bool },
     /// Wait for a notification, or until this moment.
-    Waiting(Moment),
+    Sleeping(Moment),
     /// The lock is acquired, and ready to be taken.
     Granted(Grant),
 }
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
-struct Attempt {
+struct RequestedHold {
     claim: Claim,
     liveness: Liveness,
     /// For how long the queue entry was requested.
@@ -227,8 +227,8 @@ impl Contender {
         Self {
             session,
             slot,
-            phase: Phase::Idle,
-            attempt: None,
+            state: ContenderState::Idle,
+            requested: None,
             wait_status: WaitStatus::default(),
             watched: WatchedSessions::default(),
             faults: 0,
@@ -255,15 +255,15 @@ impl Contender {
 
     /// What to do now. A request that was in flight is sent again: its task is gone (1).
     pub fn poll(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> ContenderAction {
-        match &self.phase {
-            Phase::Granted(grant) if grant.valid_until > now => {
+        match &self.state {
+            ContenderState::Granted(grant) if grant.valid_until > now => {
                 return ContenderAction::Granted(grant.clone());
             }
-            Phase::Waiting(until) if *until > now => return ContenderAction::Sleep(*until),
+            ContenderState::Sleeping(until) if *until > now => return ContenderAction::Sleep(*until),
             _ if self.stale_grants >= MAX_STALE_GRANTS => {
                 // The next caller may request a longer lease.
                 self.stale_grants = 0;
-                return ContenderAction::TooSlow;
+                return ContenderAction::LeaseTooShort;
             }
             _ => {}
         }
@@ -277,16 +277,16 @@ impl Contender {
     /// Gives up the hold of a request that was not granted, if the next request is for another hold (6).
     /// The caller must release the returned claim at the store.
     pub fn give_up_fresh(&mut self) -> Option<Claim> {
-        let is_over = |attempt: &mut Attempt| attempt.fresh_hold;
-        if matches!(self.phase, Phase::Granted(_)) {
+        let is_over = |requested: &mut RequestedHold| requested.fresh_hold;
+        if matches!(self.state, ContenderState::Granted(_)) {
             return None;
         }
-        let attempt = self.attempt.take_if(is_over)?;
-        if matches!(self.phase, Phase::InFlight { .. }) {
+        let requested = self.requested.take_if(is_over)?;
+        if matches!(self.state, ContenderState::InFlight { .. }) {
             // The task that sent it is gone.
-            self.phase = Phase::Idle;
+            self.state = ContenderState::Idle;
         }
-        attempt.may_exist.then_some(attempt.claim)
+        requested.may_exist.then_some(requested.claim)
     }
 
     /// Creates a request, which counts as sent now: for [`ContenderAction::Send`], or to accompany the release of another
@@ -296,7 +296,7 @@ impl Contender {
         let lease = if terms.mode.excludes() { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let queue_ttl = (self.poll_interval() * 2 + POLL_INTERVAL).min(MAX_QUEUE_ENTRY_TTL);
         let (session, predecessor) = (self.session, self.watched.next().map(|(session, _)| session));
-        let attempt = self.attempt.get_or_insert_with(|| Attempt {
+        let requested = self.requested.get_or_insert_with(|| RequestedHold {
             claim: Claim { hold: new_hold_id(session, random), value: terms.value.clone() },
             liveness: terms.liveness,
             queue_ttl,
@@ -307,18 +307,18 @@ impl Contender {
             may_exist: false,
             may_have_existed: false,
         });
-        attempt.queue_ttl = queue_ttl;
-        attempt.poll_often = terms.poll_often;
-        if attempt.sent_requests.len() == MAX_NONCES {
-            attempt.sent_requests.pop_front();
+        requested.queue_ttl = queue_ttl;
+        requested.poll_often = terms.poll_often;
+        if requested.sent_requests.len() == MAX_NONCES {
+            requested.sent_requests.pop_front();
         }
-        attempt.sent_requests.push_back(SentRequest { nonce, sent_at: now, lease, predecessor });
-        attempt.may_have_existed = attempt.may_exist;
-        attempt.may_exist = true;
-        self.phase = Phase::InFlight { hint: false };
+        requested.sent_requests.push_back(SentRequest { nonce, sent_at: now, lease, predecessor });
+        requested.may_have_existed = requested.may_exist;
+        requested.may_exist = true;
+        self.state = ContenderState::InFlight { hint: false };
         let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(queue_ttl) });
         let request = Acquire {
-            claim: attempt.claim.clone(),
+            claim: requested.claim.clone(),
             lease_ms: whole_millis(lease),
             label: terms.label.clone(),
             queue,
@@ -332,28 +332,28 @@ impl Contender {
 
     /// Whether the requested hold matches these terms. If it does not, the caller must give it up.
     pub fn matches(&self, terms: &AcquireTerms) -> bool {
-        let fits = |attempt: &Attempt| {
-            (&attempt.claim.value, attempt.liveness, attempt.mode)
+        let fits = |requested: &RequestedHold| {
+            (&requested.claim.value, requested.liveness, requested.mode)
                 == (&terms.value, terms.liveness, terms.mode)
         };
-        self.attempt.as_ref().is_none_or(fits)
+        self.requested.as_ref().is_none_or(fits)
     }
 
     /// Handles the reply to a request.
     pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
-        let granted = matches!(self.phase, Phase::Granted(_));
-        let hint = matches!(self.phase, Phase::InFlight { hint: true });
-        let Some((attempt, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
+        let granted = matches!(self.state, ContenderState::Granted(_));
+        let hint = matches!(self.state, ContenderState::InFlight { hint: true });
+        let Some((requested, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
                 let remaining = Duration::from_millis(*remaining_ms);
-                let claim = attempt.claim.clone();
+                let claim = requested.claim.clone();
                 let valid_until = sent.sent_at + remaining - drift(remaining);
                 self.note_reply();
                 // Less than this is too short to be of use.
                 let least = sent.lease / 10;
-                self.phase = if valid_until > now + least {
-                    Phase::Granted(Grant {
+                self.state = if valid_until > now + least {
+                    ContenderState::Granted(Grant {
                         claim,
                         fence: *fence,
                         valid_until,
@@ -363,18 +363,18 @@ impl Contender {
                 } else if sent.sent_at + sent.lease - drift(sent.lease) <= now + least {
                     // Even a whole lease would have been over before its reply arrived.
                     self.stale_grants += 1;
-                    Phase::Waiting(now)
+                    ContenderState::Sleeping(now)
                 } else if remaining > least * 2 {
                     // This reply was slow, but the next one may not be.
-                    Phase::Waiting(now)
+                    ContenderState::Sleeping(now)
                 } else {
                     // An old hold that is almost over can be requested anew after its end.
-                    Phase::Waiting(now.max(sent.sent_at + remaining + Duration::from_millis(1)))
+                    ContenderState::Sleeping(now.max(sent.sent_at + remaining + Duration::from_millis(1)))
                 };
             }
             Acquired::Taken { holder, position, predecessor, other_holders } => {
                 // A request that does not queue leaves the entry of an earlier request in place.
-                attempt.may_exist = position.is_some() || attempt.may_have_existed;
+                requested.may_exist = position.is_some() || requested.may_have_existed;
                 self.note_reply();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
                 self.wait_status = WaitStatus {
@@ -387,11 +387,11 @@ impl Contender {
                 self.split_votes = if holder_is_there { 0 } else { self.split_votes.saturating_add(1) };
                 let poll_delay =
                     if hint { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };
-                self.phase = Phase::Waiting(now + poll_delay);
+                self.state = ContenderState::Sleeping(now + poll_delay);
             }
             Acquired::AlreadyEnded(_) => {
-                self.attempt = None;
-                self.phase = Phase::Idle;
+                self.requested = None;
+                self.state = ContenderState::Idle;
                 self.note_reply();
             }
         }
@@ -399,38 +399,38 @@ impl Contender {
 
     /// Handles a request that had no reply, or whose reply says that it was not executed.
     pub fn handle_fault(&mut self, nonce: Nonce, executed: Executed, now: Moment, random: Random<'_>) {
-        let Some((attempt, sent)) = self.sent_request(nonce) else { return };
+        let Some((requested, sent)) = self.sent_request(nonce) else { return };
         if executed == Executed::No {
-            attempt.may_exist = attempt.may_have_existed;
+            requested.may_exist = requested.may_have_existed;
         }
-        if !matches!(self.phase, Phase::InFlight { .. }) {
+        if !matches!(self.state, ContenderState::InFlight { .. }) {
             return;
         }
         self.faults += 1;
         self.unresponsive_since.get_or_insert(sent.sent_at);
         let pause = backoff(FAULT_BACKOFF, self.faults);
-        self.phase = Phase::Waiting(now + between((pause / 2, pause), random()));
+        self.state = ContenderState::Sleeping(now + between((pause / 2, pause), random()));
     }
 
     /// The request was not sent after all, or the store replied that it did nothing. This is no fault: the contender may
     /// send it again at once.
     pub fn cancel_request(&mut self, nonce: Nonce) {
-        let Some(attempt) = &mut self.attempt else { return };
-        let Some(at) = attempt.sent_requests.iter().position(|sent| sent.nonce == nonce) else { return };
-        attempt.sent_requests.remove(at);
-        attempt.may_exist = attempt.may_have_existed;
-        if matches!(self.phase, Phase::InFlight { .. }) {
-            self.phase = Phase::Waiting(Moment::ZERO);
+        let Some(requested) = &mut self.requested else { return };
+        let Some(at) = requested.sent_requests.iter().position(|sent| sent.nonce == nonce) else { return };
+        requested.sent_requests.remove(at);
+        requested.may_exist = requested.may_have_existed;
+        if matches!(self.state, ContenderState::InFlight { .. }) {
+            self.state = ContenderState::Sleeping(Moment::ZERO);
         }
     }
 
     /// Handles the notification of a grant, which is valid only as long as its own nonce allows (2).
     pub fn handle_grant(&mut self, nonce: Nonce, fence: FencingToken, now: Moment) {
-        if matches!(self.phase, Phase::Granted(_)) {
+        if matches!(self.state, ContenderState::Granted(_)) {
             return;
         }
-        let Some((attempt, sent)) = self.sent_request(nonce) else { return self.handle_hint(now) };
-        let claim = attempt.claim.clone();
+        let Some((requested, sent)) = self.sent_request(nonce) else { return self.handle_hint(now) };
+        let claim = requested.claim.clone();
         let valid_until = sent.sent_at + sent.lease - drift(sent.lease);
         // If the request was sent long ago, little or nothing is left of its lease. The reply to a new
         // request carries the whole lease, because the store counts from the grant.
@@ -438,17 +438,22 @@ impl Contender {
             return self.handle_hint(now);
         }
         self.note_reply();
-        self.phase =
-            Phase::Granted(Grant { claim, fence, valid_until, others_wait: true, owner_holds: None });
+        self.state = ContenderState::Granted(Grant {
+            claim,
+            fence,
+            valid_until,
+            others_wait: true,
+            owner_holds: None,
+        });
     }
 
     /// A notification may have been missed, for example before a new subscription: polls at once.
     pub fn handle_hint(&mut self, now: Moment) {
-        match &mut self.phase {
-            Phase::Waiting(until) => *until = now.min(*until),
+        match &mut self.state {
+            ContenderState::Sleeping(until) => *until = now.min(*until),
             // The reply may be older than the missed notification.
-            Phase::InFlight { hint } => *hint = true,
-            Phase::Idle | Phase::Granted(_) => {}
+            ContenderState::InFlight { hint } => *hint = true,
+            ContenderState::Idle | ContenderState::Granted(_) => {}
         }
     }
 
@@ -468,18 +473,18 @@ impl Contender {
 
     /// Whether the lock is acquired, and ready to be taken.
     pub fn is_granted(&self, now: Moment) -> bool {
-        matches!(&self.phase, Phase::Granted(grant) if grant.valid_until > now)
+        matches!(&self.state, ContenderState::Granted(grant) if grant.valid_until > now)
     }
 
     /// Takes the hold: from here on the caller extends and releases it.
     pub fn take_grant(&mut self) -> Option<Grant> {
-        match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Granted(grant) => {
+        match std::mem::replace(&mut self.state, ContenderState::Idle) {
+            ContenderState::Granted(grant) => {
                 self.reset();
                 Some(grant)
             }
             other => {
-                self.phase = other;
+                self.state = other;
                 None
             }
         }
@@ -487,14 +492,14 @@ impl Contender {
 
     /// Ends the attempt. The caller must release the returned claim at the store (3).
     pub fn give_up(&mut self) -> Option<Claim> {
-        let attempt = self.attempt.take();
+        let requested = self.requested.take();
         self.reset();
-        attempt.filter(|attempt| attempt.may_exist).map(|attempt| attempt.claim)
+        requested.filter(|requested| requested.may_exist).map(|requested| requested.claim)
     }
 
     /// Whether nothing is requested and nothing is held.
     pub fn is_idle(&self) -> bool {
-        matches!(self.phase, Phase::Idle) && self.attempt.is_none()
+        matches!(self.state, ContenderState::Idle) && self.requested.is_none()
     }
 
     /// For how long the store has not replied, since the first request without a reply.
@@ -508,8 +513,8 @@ impl Contender {
     }
 
     fn reset(&mut self) {
-        self.phase = Phase::Idle;
-        self.attempt = None;
+        self.state = ContenderState::Idle;
+        self.requested = None;
         self.wait_status = WaitStatus::default();
         self.watched.clear();
         self.note_reply();
@@ -524,10 +529,10 @@ impl Contender {
         self.unresponsive_since = None;
     }
 
-    fn sent_request(&mut self, nonce: Nonce) -> Option<(&mut Attempt, SentRequest)> {
-        let attempt = self.attempt.as_mut()?;
-        let sent = *attempt.sent_requests.iter().find(|sent| sent.nonce == nonce)?;
-        Some((attempt, sent))
+    fn sent_request(&mut self, nonce: Nonce) -> Option<(&mut RequestedHold, SentRequest)> {
+        let requested = self.requested.as_mut()?;
+        let sent = *requested.sent_requests.iter().find(|sent| sent.nonce == nonce)?;
+        Some((requested, sent))
     }
 }
 

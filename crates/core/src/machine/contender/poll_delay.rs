@@ -57,23 +57,23 @@ impl Contender {
     /// The delay, without regard to the death of a session.
     pub(super) fn base_poll_delay(&self, random: Random<'_>) -> Duration {
         let holder = self.wait_status.holder.as_ref();
-        let fresh_hold = self.attempt.as_ref().is_some_and(|attempt| attempt.fresh_hold);
+        let fresh_hold = self.requested.as_ref().is_some_and(|requested| requested.fresh_hold);
         if fresh_hold && holder.is_none() {
             let most =
                 SPLIT_VOTE_POLL.1 * (1 << self.split_votes.saturating_sub(1).min(SPLIT_VOTE_DOUBLINGS));
             return between((SPLIT_VOTE_POLL.0, most), random());
         }
         let is_first = self.wait_status.position.unwrap_or(0) == 0;
-        let poll_often = self.attempt.as_ref().is_some_and(|attempt| attempt.poll_often);
+        let poll_often = self.requested.as_ref().is_some_and(|requested| requested.poll_often);
         let unsubscribed = !self.subscribed && holder.is_some_and(Holder::is_foreign);
         // Without a holder, the lock was left free, or all waiters before are dead, and no grant would arrive. A latch or
         // a barrier never has a holder: the arrival of other clients causes the grant.
-        let has_holders = self.attempt.as_ref().is_none_or(|attempt| attempt.mode.excludes());
+        let has_holders = self.requested.as_ref().is_none_or(|requested| requested.mode.excludes());
         let is_soon = (holder.is_none() && has_holders) || (is_first && (poll_often || unsubscribed));
         let poll_delay = if is_soon {
             between(FOREIGN_POLL, random())
         } else {
-            let queue_ttl = self.attempt.as_ref().map_or(FIRST_LEASE, |attempt| attempt.queue_ttl);
+            let queue_ttl = self.requested.as_ref().map_or(FIRST_LEASE, |requested| requested.queue_ttl);
             let longest = self.poll_interval().min(queue_ttl.saturating_sub(POLL_INTERVAL) / 2);
             between((longest * 4 / 5, longest), random())
         };

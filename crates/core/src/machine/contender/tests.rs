@@ -290,7 +290,7 @@ fn a_lease_shorter_than_the_round_trip_is_reported() {
             Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, owner_holds: None };
         contender.handle_reply(nonce, &granted, sent_at + Duration::from_millis(2), random);
     }
-    assert_eq!(contender.poll(ms(1000), &terms(), random), ContenderAction::TooSlow);
+    assert_eq!(contender.poll(ms(1000), &terms(), random), ContenderAction::LeaseTooShort);
     assert!(contender.give_up().is_some());
 }
 
@@ -306,7 +306,7 @@ fn a_lease_that_is_too_short_does_not_affect_the_next_attempt() {
             Acquired::Granted { fence: fence(), remaining_ms: 1, others_wait: false, owner_holds: None };
         contender.handle_reply(nonce, &granted, sent_at + Duration::from_millis(2), random);
     }
-    assert_eq!(contender.poll(ms(1000), &short, random), ContenderAction::TooSlow);
+    assert_eq!(contender.poll(ms(1000), &short, random), ContenderAction::LeaseTooShort);
     assert!(matches!(contender.poll(ms(1000), &terms(), random), ContenderAction::Send(..)));
 }
 
@@ -574,7 +574,7 @@ fn fifty_dead_predecessors_take_fifty_polls() {
                 now = until;
             }
             ContenderAction::Granted(_) => break,
-            ContenderAction::TooSlow | ContenderAction::Undo(_) => {
+            ContenderAction::LeaseTooShort | ContenderAction::Undo(_) => {
                 panic!("no time has passed, and it keeps its hold")
             }
         }

@@ -218,7 +218,7 @@ impl LockEntry {
                 Some(grant) => self.register(&mut state, id, &terms, session, grant, now),
                 None => WaiterAction::Sleep(now),
             },
-            Ok(ContenderAction::TooSlow) => WaiterAction::LeaseTooShort,
+            Ok(ContenderAction::LeaseTooShort) => WaiterAction::LeaseTooShort,
             Ok(ContenderAction::Undo(claim)) => WaiterAction::Undo(vec![claim]),
             Err(claims) => WaiterAction::Undo(claims),
         }

@@ -101,7 +101,7 @@ async fn try_to_extend(
         return Err(extend_failure(error).failed_to("extend", hold.name()));
     }
     if let Err(failure) = token_file.rewrite(&hold) {
-        // The end time in the file is only a hint, and the lock is held.
+        // The end time in the file is only approximate, and the lock is held.
         log::warning(&failure.message());
     }
     Ok((hold, lease))

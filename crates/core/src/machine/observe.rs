@@ -1,12 +1,12 @@
 //! Observing the leader: when to poll, and what has changed.
 //!
-//! A pure state machine: it receives hints and the current holder, and returns when to poll next. The engine sends
+//! A pure state machine: it receives notifications and the current holder, and returns when to poll next. The engine sends
 //! and sleeps.
 //!
-//! 1. A hint only indicates that a notification was published, not its content. It brings the next poll closer and has
-//!    no other effect: a forged hint costs a poll, a lost hint a delay.
-//! 2. The observer also polls without hints: when the leader's lease ends unless it is extended, and at regular
-//!    intervals. Two polls are never closer together than [`MIN_POLL_INTERVAL`], however many hints arrive.
+//! 1. The content of a notification does not count. A notification brings the next poll closer and has no other effect: a
+//!    forged one costs a poll, a lost one a delay.
+//! 2. The observer also polls without notifications: when the leader's lease ends unless it is extended, and at regular
+//!    intervals. Two polls are never closer together than [`MIN_POLL_INTERVAL`], however many notifications arrive.
 //! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two polls
 //!    is not reported.
 
@@ -53,7 +53,7 @@ pub enum LeaderChange {
 /// assert_eq!(observer.handle_holder(Some(&leader), now, random), None, "it is reported once");
 /// assert!(observer.poll_at() > now + Duration::from_secs(2), "when its lease may have ended");
 ///
-/// observer.handle_hint(now + Duration::from_secs(1));
+/// observer.handle_notification(now + Duration::from_secs(1));
 /// assert_eq!(observer.poll_at(), now + Duration::from_secs(1));
 /// assert_eq!(observer.handle_holder(None, observer.poll_at(), random), Some(LeaderChange::NoLeader));
 /// # Ok::<(), leasehold_core::LabelError>(())
@@ -107,7 +107,7 @@ impl LeaderObserver {
     }
 
     /// A notification was published, or may have been (1).
-    pub fn handle_hint(&mut self, now: Moment) {
+    pub fn handle_notification(&mut self, now: Moment) {
         self.poll_at = self.poll_at.min(now.max(self.not_before));
     }
 
@@ -225,7 +225,7 @@ mod tests {
                 now_ms += action;
                 let now = at(now_ms);
                 match what {
-                    0 => observer.handle_hint(now),
+                    0 => observer.handle_notification(now),
                     1 => observer.handle_fault(now, random),
                     _ => {
                         let holder = (what == 2).then(|| leader(fence));

@@ -80,7 +80,7 @@ impl LeaderWatch {
             };
             tokio::select! {
                 biased;
-                () = subscription.notified() => self.observer.handle_hint(environment.now()),
+                () = subscription.notified() => self.observer.handle_notification(environment.now()),
                 () = until => {}
             }
         }

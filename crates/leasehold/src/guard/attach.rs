@@ -175,14 +175,14 @@ impl DetachedHold {
         }
     }
 
-    /// Whether the lease still runs, according to the hint. The hint is late by one call at most.
+    /// Whether the lease still runs, by `expires_at`, which is late by one call at most.
     fn is_in_time(&self, engine: &Engine) -> bool {
         engine.environment.system_time() + engine.timings.call < self.expires_at
     }
 
     /// How much longer the store may keep the hold.
     fn max_remaining(&self, engine: &Engine) -> Duration {
-        // At least its lease: the hint comes from another clock.
+        // At least its lease: `expires_at` comes from another clock.
         self.expires_at.duration_since(engine.environment.system_time()).unwrap_or_default().max(self.lease())
     }
 }

@@ -50,7 +50,7 @@ pub struct DetachedHold {
     fence: FencingToken,
     /// The lease requested.
     lease: Duration,
-    /// By the wall clock of the client that acquired or last extended it; a hint.
+    /// When it ends at the latest, by the wall clock of the client that acquired or last extended it: approximate.
     pub(crate) expires_at: SystemTime,
 }
 
@@ -76,8 +76,8 @@ impl DetachedHold {
     }
 
     /// Returns when it ends at the latest unless it is extended, by the wall clock of the client that
-    /// acquired or last extended it. Use it only as a hint, to show it or to decide whether to inspect the
-    /// lock: a wall clock can be set, and clocks of different machines differ.
+    /// acquired or last extended it. Use it only to show it, or to decide whether to inspect the lock: it
+    /// is approximate, because a wall clock can be set, and clocks of different machines differ.
     pub fn expires_at(&self) -> SystemTime {
         self.expires_at
     }

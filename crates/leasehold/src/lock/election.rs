@@ -315,8 +315,8 @@ impl Leader {
 /// The successive leaders of an election: [`Election::observe`].
 ///
 /// Each leader is reported once, in order of the fencing tokens. A leader whose term was so short that it
-/// ended between two polls is left out. On Redis, changes are announced by message; a message is only a hint,
-/// and each is followed by a poll. Observers also poll without a message: when the leader's lease would end,
+/// ended between two polls is left out. On Redis, changes are announced by message; what a message says does not
+/// count, and a poll follows each. Observers also poll without a message: when the leader's lease would end,
 /// and every 5 to 10 s. On other stores, and where no messages can arrive, they poll every 250 to 500 ms; the
 /// memory store notifies at once.
 ///

@@ -182,8 +182,9 @@ pub struct Contender {
 enum ContenderState {
     /// Send a request as soon as the lock is wanted.
     Idle,
-    /// A request is in flight, or its task was dropped. `hint` is set if a hint arrived since it was sent.
-    InFlight { hint: bool },
+    /// A request is in flight, or its task was dropped. `poll_soon` is set if another poll must follow its
+    /// reply at once.
+    InFlight { poll_soon: bool },
     /// Wait for a notification, or until this moment.
     Sleeping(Moment),
     /// The lock is acquired, and ready to be taken.
@@ -315,7 +316,7 @@ impl Contender {
         requested.sent_requests.push_back(SentRequest { nonce, sent_at: now, lease, predecessor });
         requested.may_have_existed = requested.may_exist;
         requested.may_exist = true;
-        self.state = ContenderState::InFlight { hint: false };
+        self.state = ContenderState::InFlight { poll_soon: false };
         let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(queue_ttl) });
         let request = Acquire {
             claim: requested.claim.clone(),
@@ -342,7 +343,7 @@ impl Contender {
     /// Handles the reply to a request.
     pub fn handle_reply(&mut self, nonce: Nonce, reply: &Acquired, now: Moment, random: Random<'_>) {
         let granted = matches!(self.state, ContenderState::Granted(_));
-        let hint = matches!(self.state, ContenderState::InFlight { hint: true });
+        let poll_soon = matches!(self.state, ContenderState::InFlight { poll_soon: true });
         let Some((requested, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
@@ -386,7 +387,7 @@ impl Contender {
                 self.watched.update(*predecessor, other_holders, now);
                 self.split_votes = if holder_is_there { 0 } else { self.split_votes.saturating_add(1) };
                 let poll_delay =
-                    if hint { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };
+                    if poll_soon { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };
                 self.state = ContenderState::Sleeping(now + poll_delay);
             }
             Acquired::AlreadyEnded(_) => {
@@ -429,13 +430,13 @@ impl Contender {
         if matches!(self.state, ContenderState::Granted(_)) {
             return;
         }
-        let Some((requested, sent)) = self.sent_request(nonce) else { return self.handle_hint(now) };
+        let Some((requested, sent)) = self.sent_request(nonce) else { return self.poll_soon(now) };
         let claim = requested.claim.clone();
         let valid_until = sent.sent_at + sent.lease - drift(sent.lease);
         // If the request was sent long ago, little or nothing is left of its lease. The reply to a new
         // request carries the whole lease, because the store counts from the grant.
         if valid_until.since(now) < sent.lease / 3 {
-            return self.handle_hint(now);
+            return self.poll_soon(now);
         }
         self.note_reply();
         self.state = ContenderState::Granted(Grant {
@@ -447,18 +448,19 @@ impl Contender {
         });
     }
 
-    /// A notification may have been missed, for example before a new subscription: polls at once.
-    pub fn handle_hint(&mut self, now: Moment) {
+    /// Polls at once, or at once after the reply to the request that is in flight: a notification may have been missed, for
+    /// example before a new subscription.
+    pub fn poll_soon(&mut self, now: Moment) {
         match &mut self.state {
             ContenderState::Sleeping(until) => *until = now.min(*until),
             // The reply may be older than the missed notification.
-            ContenderState::InFlight { hint } => *hint = true,
+            ContenderState::InFlight { poll_soon } => *poll_soon = true,
             ContenderState::Idle | ContenderState::Granted(_) => {}
         }
     }
 
     /// Sets whether the driver receives a notification when a client of another library releases the lock, and passes it on
-    /// through [`handle_hint`](Self::handle_hint). While it does, the contender polls no more often than with a holder of
+    /// through [`poll_soon`](Self::poll_soon). While it does, the contender polls no more often than with a holder of
     /// Leasehold.
     pub fn set_subscribed(&mut self, subscribed: bool) {
         self.subscribed = subscribed;

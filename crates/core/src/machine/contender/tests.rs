@@ -318,7 +318,7 @@ fn a_request_that_does_not_queue_leaves_an_earlier_queue_entry_to_be_given_up() 
     contender.handle_reply(nonce, &taken(3), ms(1), random);
     let polls = AcquireTerms { queue: false, ..terms() };
     for t in [100, 200] {
-        contender.handle_hint(ms(t));
+        contender.poll_soon(ms(t));
         let (nonce, _) = expect_send(contender.poll(ms(t), &polls, random));
         let Acquired::Taken { holder, .. } = taken(0) else { panic!("taken is taken") };
         let unqueued =
@@ -333,7 +333,7 @@ fn a_notification_during_a_request_makes_it_poll_after_the_reply() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
     let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
-    contender.handle_hint(ms(1));
+    contender.poll_soon(ms(1));
     contender.handle_reply(nonce, &taken(0), ms(2), random);
     let (nonce, _) = expect_send(contender.poll(ms(2), &terms(), random));
     contender.handle_reply(nonce, &taken(0), ms(3), random);

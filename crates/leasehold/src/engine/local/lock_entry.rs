@@ -178,7 +178,7 @@ impl LockEntry {
         let id = state.queue.join(terms, bypass);
         if state.queue.is_front(id) {
             // A pause, if there is one, belongs to a task that is set aside.
-            state.contender.handle_hint(Moment::ZERO);
+            state.contender.poll_soon(Moment::ZERO);
         }
         id
     }
@@ -330,7 +330,7 @@ impl LockEntry {
     /// Messages may have been missed: makes the front send its request again.
     pub(in crate::engine) fn handle_missed_messages(&self, now: Moment) {
         let mut state = self.state();
-        state.contender.handle_hint(now);
+        state.contender.poll_soon(now);
         state.queue.signal_front();
     }
 
@@ -338,7 +338,7 @@ impl LockEntry {
     pub(in crate::engine) fn retry_now(&self, id: u64, now: Moment) {
         let mut state = self.state();
         if state.queue.is_front(id) {
-            state.contender.handle_hint(now);
+            state.contender.poll_soon(now);
         }
         if let Some(bypass) = state.queue.bypass(id) {
             bypass.retry_now();
@@ -563,7 +563,7 @@ impl State {
             }
             if was_pending {
                 bypass.clear_pending();
-                self.contender.handle_hint(now);
+                self.contender.poll_soon(now);
             }
             self.queue.await_owner(id);
         }
@@ -625,7 +625,7 @@ impl State {
     fn handle_new_front(&mut self, queued: bool) {
         if !queued && self.queue.front().is_some_and(|front| front.queue) {
             // The pause belongs to a task without an entry in the store's queue.
-            self.contender.handle_hint(Moment::ZERO);
+            self.contender.poll_soon(Moment::ZERO);
         }
         self.queue.signal_front();
     }

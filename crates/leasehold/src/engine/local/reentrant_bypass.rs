@@ -30,7 +30,7 @@ impl ReentrantBypass {
     /// The owner holds the lock: sends a request at once (1).
     pub(in crate::engine) fn retry_now(&mut self) {
         self.pending = true;
-        self.contender.handle_hint(Moment::ZERO);
+        self.contender.poll_soon(Moment::ZERO);
     }
 
     /// Whether there is a request to send, or a grant to take.

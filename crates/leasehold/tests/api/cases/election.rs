@@ -167,7 +167,7 @@ async fn an_observer_continues_where_its_future_was_dropped(store: &TestStore) {
     assert_eq!(next(&mut leaders).await, None);
 }
 
-/// Any client can publish a false leader hint: an observer that receives it checks, and reports the true leader.
+/// Any client can publish a false leader message: an observer that receives it checks, and reports the true leader.
 async fn a_forged_hint_does_no_harm(store: &TestStore) {
     let Some(server) = store.server() else { return };
     let (leader, observer) = (store.client("leader").await, store.client("observer").await);

@@ -90,7 +90,7 @@ pub use client::builder::ClientBuilder;
 pub use client::inventory::LockInfo;
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
-pub use engine::{LostReason, ShutdownError, Unreturned};
+pub use engine::{LostReason, ShutdownError, UnreleasedLock};
 pub use error::{
     AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, Lost,
     MultiReleaseError, ReleaseError, ResizeError, RunError,

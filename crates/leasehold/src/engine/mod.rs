@@ -36,7 +36,7 @@ pub(crate) use observe::LeaderWatch;
 use release::read_release;
 pub(crate) use release::{NotReleased, abandon, continue_release, release};
 pub(crate) use session::Session;
-pub use shutdown::{ShutdownError, Unreturned};
+pub use shutdown::{ShutdownError, UnreleasedLock};
 
 use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Store};
 use detached::Attached;

@@ -25,7 +25,7 @@ const NAMED: usize = 5;
 /// [`ShutdownError`] shows it in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Unreturned {
+pub struct UnreleasedLock {
     /// The lock.
     pub lock: LockName,
     /// Until when the store may keep the hold, or its queue entry, on the clock of [`Moment`].
@@ -41,8 +41,8 @@ pub struct Unreturned {
 /// let client = leasehold::Client::connect("memory:").await?;
 /// # let guard = client.mutex("orders/42")?.acquire().await?;
 /// if let Err(error) = client.shutdown(Duration::from_secs(5)).await {
-///     for left in &error.unreturned {
-///         println!("{} may be held for {:?} more", left.lock, left.until.since(client.now()));
+///     for unreleased in &error.unreleased {
+///         println!("{} may be held for {:?} more", unreleased.lock, unreleased.until.since(client.now()));
 ///     }
 /// }
 /// # Ok(()) }
@@ -51,20 +51,20 @@ pub struct Unreturned {
 #[non_exhaustive]
 pub struct ShutdownError {
     /// The locks, each once, ordered by name.
-    pub unreturned: Vec<Unreturned>,
+    pub unreleased: Vec<UnreleasedLock>,
     /// When the shutdown ended.
     at: Moment,
 }
 
 impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let last = self.unreturned.iter().map(|left| left.until).max().unwrap_or(self.at);
+        let last = self.unreleased.iter().map(|left| left.until).max().unwrap_or(self.at);
         let lasts = Duration::from_millis(u64::try_from(last.since(self.at).as_millis()).unwrap_or(u64::MAX));
         write!(f, "not all locks were released in time; they expire within {lasts:?}: ")?;
-        for (n, left) in self.unreturned.iter().take(NAMED).enumerate() {
+        for (n, left) in self.unreleased.iter().take(NAMED).enumerate() {
             write!(f, "{}`{}`", if n == 0 { "" } else { ", " }, left.lock)?;
         }
-        match self.unreturned.len().saturating_sub(NAMED) {
+        match self.unreleased.len().saturating_sub(NAMED) {
             0 => Ok(()),
             more => write!(f, " and {more} more"),
         }
@@ -84,10 +84,10 @@ impl Engine {
         } else {
             self.keeper.end_by(by);
         }
-        let (at, outstanding) = self.keeper.unreturned().await;
-        match unreturned(at, outstanding) {
-            unreturned if unreturned.is_empty() => Ok(()),
-            unreturned => Err(ShutdownError { unreturned, at }),
+        let (at, outstanding) = self.keeper.unreleased().await;
+        match unreleased(at, outstanding) {
+            unreleased if unreleased.is_empty() => Ok(()),
+            unreleased => Err(ShutdownError { unreleased, at }),
         }
     }
 
@@ -131,12 +131,12 @@ impl Engine {
 }
 
 /// The locks not released at the end, each once.
-fn unreturned(at: Moment, outstanding: Vec<Outstanding>) -> Vec<Unreturned> {
+fn unreleased(at: Moment, outstanding: Vec<Outstanding>) -> Vec<UnreleasedLock> {
     let mut last: BTreeMap<LockName, Moment> = BTreeMap::new();
     for Outstanding { lock, until, .. } in outstanding {
         // The store's clock may be slower than this one.
         let until = until + drift(until.since(at).max(FIRST_LEASE));
         last.entry(lock.name).and_modify(|last| *last = until.max(*last)).or_insert(until);
     }
-    last.into_iter().map(|(lock, until)| Unreturned { lock, until }).collect()
+    last.into_iter().map(|(lock, until)| UnreleasedLock { lock, until }).collect()
 }

@@ -80,9 +80,9 @@ async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     let start = Instant::now();
     let left = client.shutdown(300 * MS).await.expect_err("the store does not answer");
     assert!(start.elapsed() >= 300 * MS && start.elapsed() < 1500 * MS, "{:?}", start.elapsed());
-    let names: Vec<_> = left.unreturned.iter().map(|left| left.lock.as_str()).collect();
+    let names: Vec<_> = left.unreleased.iter().map(|left| left.lock.as_str()).collect();
     assert_eq!(names, ["a", "b", "c", "d"]);
-    let lasts = left.unreturned[0].until.since(client.now());
+    let lasts = left.unreleased[0].until.since(client.now());
     assert!(lasts > 58_000 * MS && lasts < 64_000 * MS, "{lasts:?}");
     assert!(left.to_string().contains("`a`, `b`, `c`, `d`"), "{left}");
     assert!(matches!(waits.await.expect("no panic"), Err(AcquireError::Closed)));
@@ -93,7 +93,7 @@ async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     silent.store(0, Ordering::SeqCst);
     assert!(guard.check().is_err());
     drop(guard);
-    assert_eq!(client.shutdown(SOON).await.expect_err("the same again").unreturned, left.unreturned);
+    assert_eq!(client.shutdown(SOON).await.expect_err("the same again").unreleased, left.unreleased);
     sent.assert_silent().await;
 }
 

@@ -133,7 +133,7 @@ impl Shared {
         let mut state = self.state();
         let outstanding = state.outstanding.remove(&id);
         if !returned && state.shut_down {
-            state.unreturned.extend(outstanding);
+            state.unreleased.extend(outstanding);
         }
         let all_done = state.outstanding.is_empty();
         drop(state);

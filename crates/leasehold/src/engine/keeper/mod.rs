@@ -109,7 +109,7 @@ struct State {
     /// Set once the keeper has ended.
     ended: Option<Moment>,
     /// What a shutdown could not release.
-    unreturned: Vec<Outstanding>,
+    unreleased: Vec<Outstanding>,
     /// Replies that a shutdown received about holds whose releases it may have cut off.
     release_results: BTreeMap<HoldId, Released>,
 }
@@ -222,7 +222,7 @@ impl Keeper {
             shutdown_report: None,
             end_by: NEVER,
             ended: None,
-            unreturned: Vec::new(),
+            unreleased: Vec::new(),
             release_results: BTreeMap::new(),
         };
         let shared = Arc::new(Shared {
@@ -441,10 +441,10 @@ impl Keeper {
     }
 
     /// Waits until the keeper has ended. Returns when that was, and what a shutdown could not release.
-    pub(super) async fn unreturned(&self) -> (Moment, Vec<Outstanding>) {
+    pub(super) async fn unreleased(&self) -> (Moment, Vec<Outstanding>) {
         self.ended().await;
         let state = self.shared.state();
-        (state.ended.unwrap_or(Moment::ZERO), state.unreturned.clone())
+        (state.ended.unwrap_or(Moment::ZERO), state.unreleased.clone())
     }
 }
 
@@ -676,7 +676,7 @@ impl Drop for End {
         state.ended = Some(now);
         state.cleanups.clear();
         let outstanding = std::mem::take(&mut state.outstanding);
-        state.unreturned.extend(outstanding.into_values());
+        state.unreleased.extend(outstanding.into_values());
         drop(state);
         self.0.cleanups_done.notify_waiters();
         self.0.ended.cancel();

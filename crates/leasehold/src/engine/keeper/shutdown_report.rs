@@ -87,7 +87,7 @@ async fn release_all(shared: &Shared, mut holds: Vec<OutstandingHold>) {
             match outcome {
                 Outcome::Done(Reply::Release(released)) => record_released(shared, &pending, released),
                 Outcome::Failed(_, fault) if fault.is_transient() => again.push(pending),
-                // Still outstanding when the keeper ends, and so reported as unreturned.
+                // Still outstanding when the keeper ends, and so reported as unreleased.
                 _ => {}
             }
         }

@@ -41,7 +41,7 @@ async fn transfer(account: &ReentrantMutex) -> Result<()> {
     }
     let other = tokio::spawn(async move { other.acquire_timeout(MAX_WAIT).await });
 
-    assert_eq!(guard.release().await?, Released::Free);
+    assert_eq!(guard.release().await?, Released::NoLongerHeld);
     println!("transferred: the account is released for good");
     let guard = other.await??;
     println!("another owner waited, and holds it now");
@@ -57,7 +57,7 @@ async fn withdraw(account: &ReentrantMutex, parts: u32) -> Result<()> {
     }
     match guard.release().await? {
         Released::StillHeld { count } => println!("withdrawn: the account is still held {count} times"),
-        Released::Free => println!("withdrawn: the account is free again"),
+        Released::NoLongerHeld => println!("withdrawn: the account is free again"),
     }
     Ok(())
 }

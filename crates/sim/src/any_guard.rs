@@ -154,7 +154,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => {
                 let name = guard.name().to_string();
                 match guard.release().await {
-                    Ok(Released::Free) => Ok(0),
+                    Ok(Released::NoLongerHeld) => Ok(0),
                     Ok(Released::StillHeld { count }) => Ok(count),
                     Err(_) => Err(vec![name]),
                 }

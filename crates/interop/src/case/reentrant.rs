@@ -156,7 +156,7 @@ pub(super) async fn library_holds(library: &Library) -> Result<String> {
         took.push(at.saturating_duration_since(called));
         fixture.expect("anna", "try 30000", &Answer::Taken)?;
         fixture.expect("anna", "release", &Answer::Lost)?;
-        expect_released(guard, Released::Free).await?;
+        expect_released(guard, Released::NoLongerHeld).await?;
         fixture.key.expect_free()?;
     }
     Ok(format!("Leasehold acquired it {} after the call of the release", expect_woken(took)?))
@@ -190,7 +190,7 @@ pub(super) async fn leasehold_holds(library: &Library) -> Result<String> {
         fixture.expect_counts(&[(owner.as_str(), 1)])?;
 
         let called = Instant::now();
-        expect_released(inner, Released::Free).await?;
+        expect_released(inner, Released::NoLongerHeld).await?;
         fixture.expect_acquired("anna", SOON)?;
         took.push(called.elapsed());
         expect_taken(&mutex).await?;
@@ -231,7 +231,7 @@ pub(super) async fn hold_count(library: &Library) -> Result<String> {
         if library_is_first {
             fixture.expect("anna", "release", &Answer::Ok)?;
             expect_released(guards.remove(0), Released::StillHeld { count: 1 }).await?;
-            expect_released(guards.remove(0), Released::Free).await?;
+            expect_released(guards.remove(0), Released::NoLongerHeld).await?;
             fixture.expect("anna", "release", &Answer::Lost)?;
         } else {
             expect_released(guards.remove(0), Released::StillHeld { count: 2 }).await?;
@@ -261,7 +261,7 @@ pub(super) async fn watchdogs(library: &Library) -> Result<String> {
         ensure!(remaining.is_some_and(|left| left <= RENEWED), "Leasehold's hold expires in {remaining:?}");
         guard.check()?;
     }
-    expect_released(guard, Released::Free).await?;
+    expect_released(guard, Released::NoLongerHeld).await?;
     fixture.expect_acquired("anna", SOON)?;
 
     let anna = fixture.owner("anna")?;
@@ -278,7 +278,7 @@ pub(super) async fn watchdogs(library: &Library) -> Result<String> {
     }
     fixture.expect("anna", "release", &Answer::Ok)?;
     let (guard, _) = waiter.acquired(SOON).await?;
-    expect_released(guard, Released::Free).await?;
+    expect_released(guard, Released::NoLongerHeld).await?;
     Ok(format!("each held for {} ms with a lease of {}", 4 * RENEWED.as_millis(), RENEWED.as_millis()))
 }
 
@@ -320,7 +320,7 @@ pub(super) async fn force_release(library: &Library) -> Result<String> {
     let (guard, _) = waiter.acquired(SOON).await?;
     fixture.expect("anna", "release", &Answer::Lost)?;
     guard.check()?;
-    expect_released(guard, Released::Free).await?;
+    expect_released(guard, Released::NoLongerHeld).await?;
     fixture.key.expect_free()?;
     Ok(format!(
         "Leasehold reported the loss {} ms after the release by force; the library at its own release",
@@ -341,7 +341,7 @@ pub(super) async fn expires(library: &Library) -> Result<String> {
     fixture.expect("anna", "release", &Answer::Lost)?;
     fixture.expect_counts(&[(owner.as_str(), 1)])?;
     guard.check()?;
-    expect_released(guard, Released::Free).await?;
+    expect_released(guard, Released::NoLongerHeld).await?;
 
     let called = Instant::now();
     let guard = mutex.clone().lease(SHORT).acquire().await?;

@@ -30,7 +30,7 @@ facade! {
     /// fn transfer(account: &ReentrantMutex) -> Result<(), Box<dyn std::error::Error>> {
     ///     let guard = account.acquire()?;
     ///     withdraw(account)?; // acquires the lock that its caller holds
-    ///     assert_eq!(guard.release()?, Released::Free);
+    ///     assert_eq!(guard.release()?, Released::NoLongerHeld);
     ///     Ok(())
     /// }
     ///

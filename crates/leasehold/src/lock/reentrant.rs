@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// async fn transfer(account: &ReentrantMutex) -> Result<(), Box<dyn std::error::Error>> {
 ///     let guard = account.acquire().await?;
 ///     withdraw(account).await?; // acquires the lock that its caller holds
-///     assert_eq!(guard.release().await?, Released::Free);
+///     assert_eq!(guard.release().await?, Released::NoLongerHeld);
 ///     Ok(())
 /// }
 ///
@@ -276,7 +276,7 @@ impl ReentrantMutex {
 ///
 /// # let guard = Client::connect("memory:").await?.reentrant_mutex("account/7")?.acquire().await?;
 /// match guard.release().await {
-///     Ok(Released::Free) => println!("the next waiter holds it"),
+///     Ok(Released::NoLongerHeld) => println!("the next waiter holds it"),
 ///     Ok(Released::StillHeld { count }) => println!("our owner still has {count} holds"),
 ///     Err(ReleaseError::Lost(reason)) => println!("lost before the release: {reason}"),
 ///     Err(error) => println!("{error}"),
@@ -286,7 +286,7 @@ impl ReentrantMutex {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
     /// The owner no longer holds the lock: it is free, or granted to the next waiter.
-    Free,
+    NoLongerHeld,
     /// The owner still holds the lock.
     StillHeld {
         /// How many holds remain.
@@ -406,7 +406,7 @@ impl ReentrantGuard {
     /// Cancel safety: if the future is dropped, the hold is released in the background.
     pub async fn release(self) -> Result<Released, ReleaseError> {
         Ok(match self.guard.release_hold().await? {
-            0 => Released::Free,
+            0 => Released::NoLongerHeld,
             count => Released::StillHeld { count },
         })
     }

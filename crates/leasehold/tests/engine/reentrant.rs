@@ -152,7 +152,7 @@ async fn a_re_entry_whose_reply_is_lost_is_repeated_and_counts_once() {
     let inner = acquired(&ours).await;
     assert_eq!(inner.count(), 2, "sent three times, entered once");
     assert_eq!(inner.release().await.expect("released"), Released::StillHeld { count: 1 });
-    assert_eq!(outer.release().await.expect("released"), Released::Free);
+    assert_eq!(outer.release().await.expect("released"), Released::NoLongerHeld);
 }
 
 #[tokio::test]

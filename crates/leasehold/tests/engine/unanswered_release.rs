@@ -59,7 +59,10 @@ async fn two_repeated_releases_of_one_owner_report_no_loss() {
     let one = ours.acquire().await.expect("acquired");
     let other = ours.acquire().await.expect("entered again");
     let (one, other) = tokio::join!(one.release(), other.release());
-    assert_eq!((one.expect("released"), other.expect("released")), (Released::Free, Released::Free));
+    assert_eq!(
+        (one.expect("released"), other.expect("released")),
+        (Released::NoLongerHeld, Released::NoLongerHeld)
+    );
     assert_eq!(releases.next(), 4, "both were sent again");
 }
 

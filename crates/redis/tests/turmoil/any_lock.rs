@@ -137,11 +137,11 @@ impl AnyGuard {
     pub(crate) async fn release(self) -> Result<Released, String> {
         match self {
             Self::Mutex(guard) => {
-                guard.release().await.map(|()| Released::Free).map_err(|error| error.to_string())
+                guard.release().await.map(|()| Released::NoLongerHeld).map_err(|error| error.to_string())
             }
             Self::Reentrant(guard) => guard.release().await.map_err(|error| error.to_string()),
             Self::Multi(guard) => {
-                guard.release().await.map(|()| Released::Free).map_err(|error| error.to_string())
+                guard.release().await.map(|()| Released::NoLongerHeld).map_err(|error| error.to_string())
             }
         }
     }

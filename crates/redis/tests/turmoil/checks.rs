@@ -249,7 +249,7 @@ impl Record {
                 state.given_back.insert(hold);
                 *state.seen.entry("given back").or_insert(0) += 1;
             }
-            if released == Some(&Released::Free) {
+            if released == Some(&Released::NoLongerHeld) {
                 state.over.insert(token);
             }
         }

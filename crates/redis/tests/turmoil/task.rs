@@ -242,7 +242,7 @@ impl Task {
 
     /// Releases the guard; `Free` also if there is nothing to release any more.
     async fn released(&self, held: CheckedGuard) -> Result<Released, String> {
-        let Some(guard) = held.into_guard() else { return Ok(Released::Free) };
+        let Some(guard) = held.into_guard() else { return Ok(Released::NoLongerHeld) };
         let locks = guard.locks();
         let released = guard.release().await;
         self.process.record.given_back(&locks, released.as_ref().ok());
@@ -277,7 +277,7 @@ impl Task {
             let inner = self.hold_briefly(&wanted, until).await?;
             self.check_kept(&inner);
             let left = self.released(inner).await?;
-            if left == Released::Free && outer.guard().check().is_ok() {
+            if left == Released::NoLongerHeld && outer.guard().check().is_ok() {
                 let what = format_args!("{}: {wanted} is free after the inner release", self.process.name);
                 self.process.record.violated(Rule::Count, self.process.clock.elapsed(), what);
             }

@@ -177,7 +177,7 @@ async fn leases_and_kinds_that_a_quorum_cannot_keep_are_refused() {
         assert!(start.elapsed() < Duration::from_secs(20), "the second entry is there still");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(first.release().await.unwrap(), Released::Free);
+    assert_eq!(first.release().await.unwrap(), Released::NoLongerHeld);
 
     let watchdog = Client::with_store(store.clone()).watchdog_lease(Duration::from_secs(90)).connect().await;
     assert!(watchdog.unwrap_err().to_string().contains("min_uptime"));

@@ -154,7 +154,7 @@ async fn row_35_every_kind_is_released_while_its_slot_moves() {
     tokio::time::sleep(3 * S).await;
     first.check().expect("extended");
     assert_eq!(second.release().await.expect("released"), Released::StillHeld { count: 1 });
-    assert_eq!(first.release().await.expect("released"), Released::Free);
+    assert_eq!(first.release().await.expect("released"), Released::NoLongerHeld);
     arrives(moved);
     assert!(!entered.inspect().await.expect("an answer").held);
 

@@ -7,7 +7,7 @@ use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const FREE: Released = Released::Free;
+const NO_LONGER_HELD: Released = Released::NoLongerHeld;
 const ONCE_MORE: Released = Released::StillHeld { count: 1 };
 
 fn lock(client: &Client, owner: &Owner) -> ReentrantMutex {
@@ -54,7 +54,7 @@ async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
         assert_eq!(counted(&server, &owner), 1);
         outer.check().expect("held");
         lose();
-        assert_eq!(outer.release().await.expect("released by asking again"), FREE);
+        assert_eq!(outer.release().await.expect("released by asking again"), NO_LONGER_HELD);
         assert_eq!(server.cli(&["EXISTS", "m"]).expect("an answer").integer(), Some(0));
     }
 }
@@ -81,7 +81,7 @@ async fn row_2_a_re_entry_without_an_answer_is_undone() {
     let seen = lock(&other, &travelled);
     until("one entry", 3_500 * MS, async || seen.hold_count().await.expect("an answer") == 1).await;
     outer.check().expect("held");
-    assert_eq!(outer.release().await.expect("released"), FREE);
+    assert_eq!(outer.release().await.expect("released"), NO_LONGER_HELD);
     assert_eq!(server.cli(&["EXISTS", "m"]).expect("an answer").integer(), Some(0));
 }
 
@@ -107,8 +107,8 @@ async fn row_2_entries_sent_twice_count_once() {
         assert_eq!(outer.release().await.expect("released"), ONCE_MORE);
         assert_eq!(counted(&server, &owner), 1);
         inner.check().expect("held");
-        assert_eq!(inner.release().await.expect("released"), FREE);
-        assert_eq!(waiter.await.expect("no panic").expect("released"), FREE);
+        assert_eq!(inner.release().await.expect("released"), NO_LONGER_HELD);
+        assert_eq!(waiter.await.expect("no panic").expect("released"), NO_LONGER_HELD);
     }
 }
 
@@ -171,7 +171,7 @@ async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
     // The keeper removes the queue entry of that attempt in the background. Until then a release grants the lock to the
     // entry, and the owner's next acquire counts as its second.
     a.flush().await;
-    assert_eq!(theirs.release().await.expect("released"), FREE);
+    assert_eq!(theirs.release().await.expect("released"), NO_LONGER_HELD);
 
     let anew = ours.acquire().await.expect("acquired");
     assert_eq!(anew.count(), 1, "the lost entry does not count");
@@ -192,7 +192,7 @@ async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
     }
     assert_eq!(counted(&server, third.owner()), 1, "the lost entries end nothing of the new hold");
     third.extend().await.expect("held");
-    assert_eq!(third.release().await.expect("released"), FREE);
+    assert_eq!(third.release().await.expect("released"), NO_LONGER_HELD);
 }
 
 /// Row 17: tasks share a handle. Each has its own entry, which ends independently of the owner's other entries.
@@ -220,7 +220,7 @@ async fn row_17_tasks_of_one_handle_have_their_own_entries() {
     kept.extend().await.expect("the ends of other entries do not affect it");
     refused(&other).await;
     assert_eq!(handle.hold_count().await.expect("an answer"), 1);
-    assert_eq!(kept.release().await.expect("released"), FREE);
+    assert_eq!(kept.release().await.expect("released"), NO_LONGER_HELD);
 
     // Without an explicit owner each task has its own, and they exclude each other.
     let handle = a.reentrant_mutex("m").expect("a good name");
@@ -297,7 +297,7 @@ async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
     until_counted(&server, &owner, 1, session + S).await;
     kept.extend().await.expect("it lives");
     assert!(!waiter.is_finished(), "it is the owner's yet");
-    assert_eq!(kept.release().await.expect("released"), FREE);
+    assert_eq!(kept.release().await.expect("released"), NO_LONGER_HELD);
     within(5 * S, waiter).await.expect("no panic").release().await.expect("released");
 
     // Where no other process holds it, the next client acquires it then.
@@ -307,7 +307,7 @@ async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
     until("it waits", 5 * S, async || ours.inspect().await.expect("an answer").waiting == 1).await;
     dead.kill().expect("killed");
     let next = within(session + S, waiter).await.expect("no panic");
-    assert_eq!(next.release().await.expect("released"), FREE);
+    assert_eq!(next.release().await.expect("released"), NO_LONGER_HELD);
 }
 
 /// Row 10: a process that was suspended for longer than its session has lost all its entries, detects it before it
@@ -329,7 +329,7 @@ async fn row_10_a_suspended_owner_has_lost_all_entries() {
     assert_eq!(holder.expect("released ", LIMIT).expect("a count of entries"), "0");
     next.extend().await.expect("held");
     assert_eq!((next.count(), counted(&server, next.owner())), (1, 1));
-    assert_eq!(next.release().await.expect("released"), FREE);
+    assert_eq!(next.release().await.expect("released"), NO_LONGER_HELD);
 }
 
 /// Not a test by itself: a process that enters twice and reports how many entries it relies on or knows of.

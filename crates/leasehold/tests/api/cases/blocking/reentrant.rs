@@ -49,7 +49,7 @@ fn a_thread_enters_again_and_counts(store: &TestStore) {
     assert_eq!(outer.release().unwrap(), Released::StillHeld { count: 2 });
     assert_eq!(third.release().unwrap(), Released::StillHeld { count: 1 });
     inner.check().unwrap();
-    assert_eq!(inner.release().unwrap(), Released::Free);
+    assert_eq!(inner.release().unwrap(), Released::NoLongerHeld);
     assert!(!lock.inspect().unwrap().held);
 }
 
@@ -70,7 +70,7 @@ fn threads_exclude_each_other(store: &TestStore) {
                     thread::yield_now();
                     inner.release().unwrap();
                     count.store(seen + 1, Relaxed);
-                    assert_eq!(outer.release().unwrap(), Released::Free);
+                    assert_eq!(outer.release().unwrap(), Released::NoLongerHeld);
                 }
             });
         }
@@ -86,7 +86,7 @@ fn clients_of_one_thread_exclude_each_other(store: &TestStore) {
     let again = other.owned_by(guard.owner()).try_acquire().unwrap().granted().expect("the owner holds it");
     assert_eq!(again.count(), 2);
     guard.release().unwrap();
-    assert_eq!(again.release().unwrap(), Released::Free);
+    assert_eq!(again.release().unwrap(), Released::NoLongerHeld);
 }
 
 fn threads_in_one_scope_are_inside_at_once(store: &TestStore) {
@@ -106,8 +106,8 @@ fn threads_in_one_scope_are_inside_at_once(store: &TestStore) {
         let (one, other) = (threads.spawn(enter), threads.spawn(enter));
         [one.join().unwrap(), other.join().unwrap()]
     });
-    released.sort_by_key(|released| *released == Released::Free);
-    assert_eq!(released, [Released::StillHeld { count: 1 }, Released::Free]);
+    released.sort_by_key(|released| *released == Released::NoLongerHeld);
+    assert_eq!(released, [Released::StillHeld { count: 1 }, Released::NoLongerHeld]);
 }
 
 fn an_explicit_owner_precedes_the_scope_and_the_scope_the_thread(store: &TestStore) {
@@ -137,7 +137,7 @@ fn a_thread_does_not_enter_by_the_hold_of_an_ended_thread(store: &TestStore) {
     // Code with access to the guard can enter and release in its owner's name.
     let again = guard.owner().sync_scope(|| lock.acquire()).unwrap();
     assert_eq!(guard.release().unwrap(), Released::StillHeld { count: 1 });
-    assert_eq!(again.release().unwrap(), Released::Free);
+    assert_eq!(again.release().unwrap(), Released::NoLongerHeld);
 }
 
 fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
@@ -198,7 +198,7 @@ fn a_loss_wakes_the_thread_that_waits_for_it(store: &TestStore) {
     assert!(capped.is_capped() && !outer.is_capped());
     outer.check().unwrap();
     assert_eq!(outer.lost_timeout(50 * MS), Ok(None), "the others are left alone");
-    assert_eq!(outer.release().unwrap(), Released::Free);
+    assert_eq!(outer.release().unwrap(), Released::NoLongerHeld);
 }
 
 fn force_ends_all_guards_of_an_owner(store: &TestStore) {

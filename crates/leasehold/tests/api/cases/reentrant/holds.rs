@@ -52,7 +52,8 @@ async fn an_owner_enters_again_and_counts(store: &TestStore) {
                 assert_eq!(contention.owner().as_ref(), Some(&scope));
                 assert_eq!(contention.holder.expect("a holder").count, left);
                 left -= 1;
-                let expected = if left == 0 { Released::Free } else { Released::StillHeld { count: left } };
+                let expected =
+                    if left == 0 { Released::NoLongerHeld } else { Released::StillHeld { count: left } };
                 assert_eq!(guard.release().await.expect("released"), expected);
             }
             token
@@ -76,7 +77,10 @@ async fn guards_are_released_in_any_order(store: &TestStore) {
             let guard = guards[which].take().expect("each once");
             let released = guard.release().await.expect("released");
             let count = 2 - n as u64;
-            assert_eq!(released, if count == 0 { Released::Free } else { Released::StillHeld { count } });
+            assert_eq!(
+                released,
+                if count == 0 { Released::NoLongerHeld } else { Released::StillHeld { count } }
+            );
             for guard in guards.iter().flatten() {
                 guard.check().expect("the others are left alone");
             }
@@ -103,8 +107,8 @@ async fn clients_that_share_an_owner_do_not_exclude_each_other(store: &TestStore
     for fork in forks {
         released.push(fork.await.expect("no panic"));
     }
-    released.sort_by_key(|released| *released == Released::Free);
-    assert_eq!(released, [Released::StillHeld { count: 1 }, Released::Free]);
+    released.sort_by_key(|released| *released == Released::NoLongerHeld);
+    assert_eq!(released, [Released::StillHeld { count: 1 }, Released::NoLongerHeld]);
     until_at_rest(&plain).await;
 }
 
@@ -158,7 +162,7 @@ async fn an_owner_enters_again_in_another_process(store: &TestStore) {
     taken(&lock(&c, &c.new_owner())).await;
     let status = there.inspect().await.expect("an answer");
     assert_eq!((status.session, status.count), (None, 1), "it lives by its lease alone");
-    assert_eq!(inner.release().await.expect("released"), Released::Free);
+    assert_eq!(inner.release().await.expect("released"), Released::NoLongerHeld);
     until_at_rest(&here).await;
 }
 
@@ -190,7 +194,7 @@ async fn a_short_lease_does_not_shorten_a_long_one(store: &TestStore) {
     short.release().await.expect("released");
     let left = plain.inspect().await.expect("an answer").remaining;
     assert!(left.is_some_and(|left| left > 55 * S), "{left:?}");
-    assert_eq!(long.release().await.expect("released"), Released::Free);
+    assert_eq!(long.release().await.expect("released"), Released::NoLongerHeld);
 }
 
 /// R10, with two processes: on re-entry the longest requested lease applies, in whichever process it was requested,
@@ -218,7 +222,7 @@ async fn the_longest_lease_rules_in_every_process(store: &TestStore) {
         left.is_some_and(|left| left > 30 * S && left <= 40 * S),
         "the lock ends with the longest lease: {left:?}"
     );
-    assert_eq!(inner.release().await.expect("released"), Released::Free);
+    assert_eq!(inner.release().await.expect("released"), Released::NoLongerHeld);
     let next = acquired(&lock(&b, &owner).lease(2 * S)).await;
     assert!(next.remaining() <= 2 * S, "earlier leases do not count any more");
     next.release().await.expect("released");
@@ -265,7 +269,7 @@ async fn an_entry_ends_by_itself_and_leaves_the_others(store: &TestStore) {
     // The owner still holds the lock, so no other owner has acquired it.
     let released = brief.release().await;
     assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Expired))), "{released:?}");
-    assert_eq!(kept.release().await.expect("released"), Released::Free);
+    assert_eq!(kept.release().await.expect("released"), Released::NoLongerHeld);
     acquired(&other).await.release().await.expect("released");
 }
 
@@ -308,7 +312,7 @@ async fn a_cap_is_that_of_one_guard(store: &TestStore) {
     kept.check().expect("held");
     let released = capped.release().await;
     assert!(matches!(released, Err(ReleaseError::Lost(LostReason::Capped))), "{released:?}");
-    assert_eq!(kept.release().await.expect("released"), Released::Free);
+    assert_eq!(kept.release().await.expect("released"), Released::NoLongerHeld);
 }
 
 async fn a_dropped_guard_releases_its_reentry(store: &TestStore) {

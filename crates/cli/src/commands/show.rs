@@ -60,7 +60,8 @@ struct Report<'a> {
     name: &'a str,
     kind: &'static str,
     held: bool,
-    rests: bool,
+    #[serde(rename = "rests")]
+    in_cooldown: bool,
     holder: Option<&'a str>,
     owner: Option<&'a str>,
     count: u64,
@@ -87,7 +88,7 @@ impl<'a> Report<'a> {
             name,
             kind: lock.kind().as_str(),
             held: status.held,
-            rests: status.in_cooldown,
+            in_cooldown: status.in_cooldown,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
             owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
@@ -130,7 +131,7 @@ impl<'a> Report<'a> {
     /// The hold of a lock that is not shared.
     fn push_hold(&self, lines: &mut Lines) {
         let held =
-            if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" };
+            if self.in_cooldown { "no longer, but in cooldown: no client can acquire it yet" } else { "yes" };
         lines.push("held", held);
         let no_label = || "unknown: the holder has recorded no label".to_owned();
         lines.push("holder", &self.holder.map_or_else(no_label, printable));
@@ -142,7 +143,7 @@ impl<'a> Report<'a> {
         match (&self.until, self.remaining_ms) {
             (Some(until), Some(ms)) => {
                 let remaining = Duration::from_millis(ms);
-                let renewed = if self.rests { "" } else { ", unless it is renewed" };
+                let renewed = if self.in_cooldown { "" } else { ", unless it is renewed" };
                 lines.push("until", &format!("{until} (in {remaining:?}{renewed})"));
             }
             _ => lines.push("until", "for ever: it has no expiry"),

@@ -1,8 +1,8 @@
 //! Contention: why a lock is not acquired at the moment. It is a value, and a part of some errors.
 
 use crate::guard::owner::Owner;
-use leasehold_core::Holder;
 use leasehold_core::machine::contender::WaitStatus;
+use leasehold_core::{Holder, Label};
 use std::fmt;
 use std::time::Duration;
 
@@ -47,28 +47,44 @@ impl Contention {
 impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = &self.holder else { return f.write_str("not held at the moment") };
-        match &holder.label {
-            Some(label) if holder.in_cooldown && !label.as_str().is_empty() => {
-                write!(f, "left resting by {label}")?;
-            }
-            Some(_) if holder.in_cooldown => f.write_str("left resting by a client without a label")?,
-            Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
-            Some(_) => f.write_str("held by a client without a label")?,
-            None => f.write_str("held by a client of another library")?,
-        }
-        match (&holder.owner, holder.count) {
-            (Some(owner), 1) => write!(f, " (owner {})", owner.as_str())?,
-            (Some(owner), count) => write!(f, " (owner {}, {count} times)", owner.as_str())?,
-            (None, _) => {}
-        }
-        match holder.remaining_ms {
-            Some(ms) if holder.in_cooldown => write!(f, " for {:?}", Duration::from_millis(ms))?,
-            Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms))?,
-            None => f.write_str(" without an expiry")?,
+        if holder.in_cooldown {
+            write_cooldown(holder, f)?
+        } else {
+            write_holder(holder, f)?
         }
         match self.ahead {
             Some(ahead @ 1..) => write!(f, ", {ahead} ahead in the queue"),
             _ => Ok(()),
         }
+    }
+}
+
+fn write_cooldown(holder: &Holder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str("in cooldown")?;
+    if let Some(ms) = holder.remaining_ms {
+        write!(f, " for {:?}", Duration::from_millis(ms))?;
+    }
+    write!(f, ", released by {}", client(holder))
+}
+
+fn write_holder(holder: &Holder, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(f, "held by {}", client(holder))?;
+    match (&holder.owner, holder.count) {
+        (Some(owner), 1) => write!(f, " (owner {})", owner.as_str())?,
+        (Some(owner), count) => write!(f, " (owner {}, {count} times)", owner.as_str())?,
+        (None, _) => {}
+    }
+    match holder.remaining_ms {
+        Some(ms) => write!(f, " for {:?} unless it is extended", Duration::from_millis(ms)),
+        None => f.write_str(" without an expiry"),
+    }
+}
+
+/// Describes the client of a hold.
+fn client(holder: &Holder) -> &str {
+    match holder.label.as_ref().map(Label::as_str) {
+        Some("") => "a client without a label",
+        Some(label) => label,
+        None => "a client of another library",
     }
 }

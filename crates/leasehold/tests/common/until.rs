@@ -29,7 +29,7 @@ pub(crate) async fn until_at_rest(lock: &impl Inspected) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not at rest: {:?}", lock.status().await);
+    panic!("not free and without waiters: {:?}", lock.status().await);
 }
 
 /// Waits until that many sessions wait for the lock.

@@ -7,12 +7,12 @@ use std::time::Duration;
 pub(crate) struct ExistingLeases {
     pub(crate) longest: Duration,
     /// Set to add a new lease to the longest of them; otherwise the longest applies.
-    pub(crate) sum: bool,
+    pub(crate) sum_leases: bool,
 }
 
 impl ExistingLeases {
     /// The total lease of one more hold with this lease.
     pub(crate) fn with(self, lease: Duration) -> Duration {
-        if self.sum { self.longest + lease } else { self.longest.max(lease) }
+        if self.sum_leases { self.longest + lease } else { self.longest.max(lease) }
     }
 }

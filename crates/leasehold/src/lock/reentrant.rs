@@ -264,7 +264,7 @@ impl ReentrantMutex {
 
     fn options(&self, owner: &Owner) -> AcquireOptions {
         let (value, by_lease) = (Some(owner.text().clone()), owner.is_remote());
-        AcquireOptions { value, by_lease, sum: self.sum_leases, ..AcquireOptions::default() }
+        AcquireOptions { value, by_lease, sum_leases: self.sum_leases, ..AcquireOptions::default() }
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) struct AcquireOptions {
     /// Set if the hold ends with its lease alone, even if the client has a session.
     pub(crate) by_lease: bool,
     /// Set to add the lease to those under which the owner already holds the lock.
-    pub(crate) sum: bool,
+    pub(crate) sum_leases: bool,
     /// The mode in which the lock is requested.
     pub(crate) mode: LockMode,
 }
@@ -507,7 +507,10 @@ impl Request {
         };
         // Holds of this process may not have been extended to their full leases yet.
         let here = self.entry.longest_lease(acquired.hold.fence, now);
-        ExistingLeases { longest: here.max(Duration::from_millis(holds.lease_ms)), sum: options.sum }
+        ExistingLeases {
+            longest: here.max(Duration::from_millis(holds.lease_ms)),
+            sum_leases: options.sum_leases,
+        }
     }
 }
 

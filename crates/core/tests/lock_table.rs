@@ -284,13 +284,13 @@ impl Scenario {
             let ttl_ms = after("for", words).expect("how long the entry is kept");
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), ttl_ms }
         });
-        let adopt_ms = after("adopting", words);
+        let expire_foreign_ms = after("adopting", words);
         let liveness =
             if taken("detached", words) { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
         let predecessor = taken("after", words).then(|| words.next().expect("a client").to_owned());
         let predecessor = predecessor.map(|predecessor| self.session(&predecessor));
         let label = Label::new(who).expect("a plain text");
-        Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode }
+        Acquire { claim, lease_ms, label, queue, expire_foreign_ms, liveness, predecessor, mode }
     }
 
     /// An acquire of a shared lock.

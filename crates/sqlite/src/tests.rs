@@ -98,7 +98,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
         lease_ms: 3000,
         label: Label::new(format!("test {of}")).expect("a label"),
         queue: queue.then_some(Enqueue { nonce, ttl_ms: 3000 }),
-        adopt_ms: None,
+        expire_foreign_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
         mode: LockMode::Exclusive,

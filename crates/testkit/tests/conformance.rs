@@ -316,7 +316,7 @@ fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
             free.observed = last.map_or(free.observed, ObservedHolder::Hold);
         }
         (StoreMutant::AdoptsUnasked, Op::Acquire(request)) => {
-            request.adopt_ms.get_or_insert(1000);
+            request.expire_foreign_ms.get_or_insert(1000);
         }
         _ => {}
     }

@@ -35,8 +35,10 @@ impl LockState {
         }
         // The expiry that the request asks for may be earlier than the ends of Leasehold's holds.
         let ours = self.reentrant_holds().is_some_and(|reentrant| !reentrant.holds.is_empty());
-        if let (false, Some(value), Some(adopt_ms)) = (ours, &mut self.value, request.adopt_ms) {
-            value.expires_ms.get_or_insert(now.ms + adopt_ms);
+        if let (false, Some(value), Some(expire_foreign_ms)) =
+            (ours, &mut self.value, request.expire_foreign_ms)
+        {
+            value.expires_ms.get_or_insert(now.ms + expire_foreign_ms);
         }
         Ok(self.enqueue(now, request, notifications))
     }

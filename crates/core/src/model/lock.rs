@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let label = Label::new("a worker").expect("a short text is a label");
 ///     let (liveness, predecessor, mode) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Exclusive);
-///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor, mode })
+///     Op::Acquire(Acquire { claim, lease_ms: 3_000, label, queue: None, expire_foreign_ms: None, liveness, predecessor, mode })
 /// };
 /// let granted = |reply| matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
 ///

@@ -20,7 +20,7 @@ pub struct Acquire {
     /// Set if the session wants to wait for the lock.
     pub queue: Option<Enqueue>,
     /// Set to give a foreign lock without an expiry this one, in milliseconds.
-    pub adopt_ms: Option<u64>,
+    pub expire_foreign_ms: Option<u64>,
     /// What ends the hold, or the queue entry, before its time.
     pub liveness: Liveness,
     /// Set to the session that the last reply named as the [predecessor](Predecessor). If that session is dead by

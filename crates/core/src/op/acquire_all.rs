@@ -11,7 +11,7 @@ use crate::{Acquired, Refused};
 /// let ask = |who: u8| {
 ///     let claim = Claim::new(HoldId::from_random(SessionId::from_random([who; 12]), [who; 16]));
 ///     let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, Label::new("a worker").expect("it is short"));
-///     Acquire { claim, lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None, mode: LockMode::Exclusive }
+///     Acquire { claim, lease_ms: 3_000, label, queue: None, expire_foreign_ms: None, liveness, predecessor: None, mode: LockMode::Exclusive }
 /// };
 /// let (mut till, mut stock) = (LockState::default(), LockState::default());
 /// let both = LockState::acquire_all(&mut [(&mut till, &ask(1)), (&mut stock, &ask(2))], 1_000_000);

@@ -19,7 +19,7 @@ use crate::{FencingToken, Label, SessionId};
 /// let claim = Claim::new(HoldId::from_random(dead, [9; 16]));
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
-///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
+///     claim: claim.clone(), lease_ms: 60_000, label: label.clone(), queue: None, expire_foreign_ms: None,
 ///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Exclusive,
 /// };
 /// let (mut lock, all_lapsed) = (LockState::default(), &|_| SessionStatus::Lapsed);

@@ -16,7 +16,7 @@ use crate::{FencingToken, Fingerprint, Holder, Label};
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let label = Label::new("billing")?;
 /// let ask = Acquire {
-///     claim, lease_ms: 60_000, label: label.clone(), queue: None, adopt_ms: None,
+///     claim, lease_ms: 60_000, label: label.clone(), queue: None, expire_foreign_ms: None,
 ///     liveness: Liveness::Session { alive_ms: 10_000 }, predecessor: None, mode: LockMode::Exclusive,
 /// };
 /// let mut lock = LockState::default();

@@ -46,7 +46,7 @@ use crate::{
 ///     lease_ms: 3_000,
 ///     label: Label::new(format!("worker {who}")).expect("a short text is a label"),
 ///     queue: Some(Enqueue { nonce: Nonce::new(0, who.into()), ttl_ms: 3_000 }),
-///     adopt_ms: None,
+///     expire_foreign_ms: None,
 ///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     predecessor: None,
 ///     mode: LockMode::Exclusive,

@@ -16,7 +16,7 @@ use crate::{Claim, FencingToken};
 ///
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [9; 16]));
 /// let ask = Acquire {
-///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, adopt_ms: None,
+///     claim: claim.clone(), lease_ms: 3_000, label: Label::new("billing")?, queue: None, expire_foreign_ms: None,
 ///     liveness: Liveness::Lease, predecessor: None, mode: LockMode::Exclusive,
 /// };
 /// let mut lock = LockState::default();

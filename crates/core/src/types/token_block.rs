@@ -20,7 +20,7 @@ use crate::FencingToken;
 /// let claim = Claim::new(HoldId::from_random(SessionId::from_random([7; 12]), [1; 16]));
 /// let (label, liveness) = (Label::new("billing")?, Liveness::Session { alive_ms: 10_000 });
 /// let request = Acquire {
-///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, adopt_ms: None, liveness, predecessor: None,
+///     claim: claim.clone(), lease_ms: 3_000, label, queue: None, expire_foreign_ms: None, liveness, predecessor: None,
 ///     mode: LockMode::Exclusive,
 /// };
 /// lock.apply(5_000_000, &Op::Acquire(request), &all_alive);

@@ -704,7 +704,7 @@ fn a_state_that_is_shown_keeps_its_tokens() {
         lease_ms: 1000,
         label: Label::new("a").expect("a good label"),
         queue: None,
-        adopt_ms: None,
+        expire_foreign_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
         mode: LockMode::Exclusive,

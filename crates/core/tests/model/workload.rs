@@ -43,7 +43,7 @@ pub(super) fn request(
     claim: Claim,
     lease_ms: u64,
     queue: Option<(u64, u64)>,
-    adopt_ms: Option<u64>,
+    expire_foreign_ms: Option<u64>,
 ) -> Acquire {
     let label = Label::new(claim.hold.session().to_string()).expect("a plain text");
     let queue = queue.map(|(nonce, ttl_ms)| Enqueue { nonce: Nonce::new(0, nonce), ttl_ms });
@@ -52,7 +52,7 @@ pub(super) fn request(
         lease_ms,
         label,
         queue,
-        adopt_ms,
+        expire_foreign_ms,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
         mode: LockMode::Exclusive,
@@ -75,13 +75,13 @@ pub(super) fn any_lease_ms() -> impl Strategy<Value = u64> {
 fn any_request(of: ClaimOf) -> impl Strategy<Value = Acquire> {
     let ttl_ms = prop_oneof![Just(1_u64), Just(3_000), Just(21_000), 1..30_000_u64];
     let queue = prop_oneof![1 => Just(None), 3 => (any::<u64>(), ttl_ms).prop_map(Some)];
-    let adopt_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
+    let expire_foreign_ms = prop_oneof![3 => Just(None), 1 => any_lease_ms().prop_map(Some)];
     let liveness = prop_oneof![3 => any_lease_ms().prop_map(|alive_ms| Liveness::Session { alive_ms }), 1 => Just(Liveness::Lease)];
     let predecessor = proptest::option::of((0..SESSIONS).prop_map(session));
-    (any_claim(of), any_lease_ms(), queue, adopt_ms, liveness, predecessor).prop_map(
-        |(claim, lease_ms, queue, adopt_ms, liveness, predecessor)| {
+    (any_claim(of), any_lease_ms(), queue, expire_foreign_ms, liveness, predecessor).prop_map(
+        |(claim, lease_ms, queue, expire_foreign_ms, liveness, predecessor)| {
             let predecessor = predecessor.filter(|predecessor| *predecessor != claim.hold.session()); // (2)
-            Acquire { liveness, predecessor, ..request(claim, lease_ms, queue, adopt_ms) }
+            Acquire { liveness, predecessor, ..request(claim, lease_ms, queue, expire_foreign_ms) }
         },
     )
 }

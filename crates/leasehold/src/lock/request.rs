@@ -351,7 +351,7 @@ impl Request {
             lease,
             label: self.engine.label.clone(),
             value: options.value.clone(),
-            adopt: self.expire_foreign,
+            expire_foreign: self.expire_foreign,
             liveness: if options.by_lease { Liveness::Lease } else { liveness },
             queue: !once && self.retry.is_none() && queues,
             poll_often: self.release_policy.free_every.is_some()

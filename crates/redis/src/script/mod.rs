@@ -444,8 +444,8 @@ impl Call {
                 self.empty(2);
             }
         }
-        match ask.adopt_ms {
-            Some(adopt_ms) => self.cmd.arg(adopt_ms),
+        match ask.expire_foreign_ms {
+            Some(expire_foreign_ms) => self.cmd.arg(expire_foreign_ms),
             None => self.cmd.arg(""),
         };
         self.cmd.arg(liveness(ask.liveness));

@@ -23,7 +23,7 @@ fn request(n: u8, lease_ms: u64) -> Acquire {
         lease_ms,
         label,
         queue: None,
-        adopt_ms: None,
+        expire_foreign_ms: None,
         liveness,
         predecessor: None,
         mode: LockMode::Exclusive,

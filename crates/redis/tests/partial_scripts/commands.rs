@@ -690,7 +690,7 @@ fn request(claim: Claim, ttl_ms: Option<u64>) -> Acquire {
         lease_ms: 3_000,
         label,
         queue,
-        adopt_ms: None,
+        expire_foreign_ms: None,
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,
         mode: LockMode::Exclusive,

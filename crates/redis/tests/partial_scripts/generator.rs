@@ -185,7 +185,7 @@ impl<'a> Generator<'a> {
             lease_ms: 30_000,
             label,
             queue,
-            adopt_ms: None,
+            expire_foreign_ms: None,
             liveness: Liveness::Session { alive_ms: 10_000 },
             predecessor: None,
             mode: whole(self.fixture.kind),

@@ -116,7 +116,7 @@ impl Generator<'_> {
             lease_ms: 30_000,
             label,
             queue,
-            adopt_ms: None,
+            expire_foreign_ms: None,
             liveness: Liveness::Session { alive_ms: 10_000 },
             predecessor: None,
             mode: LockMode::Exclusive,

@@ -153,7 +153,7 @@ impl Generator<'_> {
             lease_ms,
             label,
             queue,
-            adopt_ms: None,
+            expire_foreign_ms: None,
             liveness,
             predecessor: None,
             mode,

@@ -115,7 +115,7 @@ pub(crate) fn ask(claim: &Claim, nonce: Option<Nonce>) -> Acquire {
         lease_ms: 20_000,
         label: label(),
         queue,
-        adopt_ms: None,
+        expire_foreign_ms: None,
         // The store may not know the session, and is to evict it all the same: two milliseconds later.
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,

@@ -50,8 +50,9 @@ async fn ask(store: &RedisStore, kind: Kind, n: u8, mode: LockMode) -> Acquired 
     let queue = Some(Enqueue { nonce: nonce(n.into()), ttl_ms: 20_000 });
     let claim = owned(n, kind);
     let liveness = Liveness::Session { alive_ms: 60_000 };
-    let (label, adopt_ms, predecessor) = (label(), None, None);
-    let ask = Acquire { claim, lease_ms: 20_000, label, queue, adopt_ms, liveness, predecessor, mode };
+    let (label, expire_foreign_ms, predecessor) = (label(), None, None);
+    let ask =
+        Acquire { claim, lease_ms: 20_000, label, queue, expire_foreign_ms, liveness, predecessor, mode };
     match execute(store, &lock(kind), Op::Acquire(ask)).await {
         Reply::Acquire(acquired) => acquired,
         other => panic!("{kind:?}: {other:?}"),

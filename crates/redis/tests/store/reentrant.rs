@@ -436,7 +436,7 @@ fn ask(n: u8, owner: &str, queues: bool) -> Acquire {
         lease_ms: 20_000,
         label: label(),
         queue,
-        adopt_ms: None,
+        expire_foreign_ms: None,
         // The store does not know the session, and must still evict it.
         liveness: Liveness::Session { alive_ms: 0 },
         predecessor: None,

@@ -169,7 +169,7 @@ impl Contest {
         let ask = |(_, state, workload): &mut (Lock, LockState, Workload)| loop {
             // Only the workload's acquires; none of them queues here.
             if let Op::Acquire(ask) = workload.op(state) {
-                break Acquire { queue: None, adopt_ms: None, predecessor: None, ..ask };
+                break Acquire { queue: None, expire_foreign_ms: None, predecessor: None, ..ask };
             }
         };
         let mut asks: Vec<_> = self.locks.iter_mut().map(ask).collect();

@@ -234,9 +234,9 @@ impl<'a> Arguments<'a> {
             ("", "") => None,
             (nonce, kept_ms) => Some(Enqueue { nonce: parsed(nonce)?, ttl_ms: parsed(kept_ms)? }),
         };
-        let adopt_ms = match self.text()? {
+        let expire_foreign_ms = match self.text()? {
             "" => None,
-            adopt_ms => Some(parsed(adopt_ms)?),
+            expire_foreign_ms => Some(parsed(expire_foreign_ms)?),
         };
         let liveness = self.liveness()?;
         Ok(Acquire {
@@ -244,7 +244,7 @@ impl<'a> Arguments<'a> {
             lease_ms,
             label,
             queue,
-            adopt_ms,
+            expire_foreign_ms,
             liveness,
             predecessor: None,
             mode: LockMode::Exclusive,
@@ -272,7 +272,7 @@ impl<'a> Arguments<'a> {
                     lease_ms,
                     label,
                     queue: None,
-                    adopt_ms: None,
+                    expire_foreign_ms: None,
                     liveness,
                     predecessor: None,
                     mode: LockMode::Exclusive,

@@ -174,7 +174,7 @@ pub(crate) fn acquire_op(claim: &Claim, queue: bool) -> Acquire {
         lease_ms: LEASE_MS,
         label: Label::new("a test").unwrap(),
         queue: queue.then(|| Enqueue { nonce: Nonce::new(0, rand::random()), ttl_ms: KEPT_MS }),
-        adopt_ms: None,
+        expire_foreign_ms: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         predecessor: None,
         mode: LockMode::Exclusive,

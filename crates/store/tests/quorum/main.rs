@@ -134,6 +134,6 @@ pub(crate) fn claim() -> Claim {
 pub(crate) fn acquire(claim: &Claim) -> Acquire {
     let label = Label::new(format!("worker {}", claim.hold.session())).unwrap();
     let (claim, liveness) = (claim.clone(), Liveness::Lease);
-    let (queue, adopt_ms, predecessor, mode) = (None, None, None, LockMode::Exclusive);
-    Acquire { claim, lease_ms: 3_000, label, queue, adopt_ms, liveness, predecessor, mode }
+    let (queue, expire_foreign_ms, predecessor, mode) = (None, None, None, LockMode::Exclusive);
+    Acquire { claim, lease_ms: 3_000, label, queue, expire_foreign_ms, liveness, predecessor, mode }
 }

@@ -103,7 +103,7 @@ impl TestClient {
             lease_ms,
             label: self.label(),
             queue: None,
-            adopt_ms: None,
+            expire_foreign_ms: None,
             liveness: Liveness::Session { alive_ms: 1_000 },
             predecessor: None,
             mode: alone(self.lock.kind),

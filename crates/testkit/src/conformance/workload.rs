@@ -331,11 +331,11 @@ impl Workload {
         let ttl_ms = *self.random.pick(&[1, 100, 3_000, 21_000, 7_200_000]);
         let ttl_ms = if self.kind.is_shared() && self.random.below(2) == 0 { 7_200_000 } else { ttl_ms };
         let queue = (self.random.below(4) > 0).then_some(Enqueue { nonce, ttl_ms });
-        let adopt_ms = (self.random.below(3) == 0).then_some(2_000);
+        let expire_foreign_ms = (self.random.below(3) == 0).then_some(2_000);
         let session = |alive_ms| Liveness::Session { alive_ms };
         let liveness = *self.random.pick(&[session(1), session(5_000), session(600_000), Liveness::Lease]);
         let predecessor = (self.random.below(2) == 0).then(|| self.likely_session(state));
-        Acquire { claim, lease_ms, label, queue, adopt_ms, liveness, predecessor, mode: self.mode() }
+        Acquire { claim, lease_ms, label, queue, expire_foreign_ms, liveness, predecessor, mode: self.mode() }
     }
 
     /// A random mode of the lock, usually with the same limit.

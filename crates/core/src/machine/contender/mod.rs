@@ -57,7 +57,7 @@ pub struct AcquireTerms {
     /// RwLock, the owner.
     pub value: Option<OwnValue>,
     /// Set to give a foreign lock without an expiry this one.
-    pub adopt: Option<Duration>,
+    pub expire_foreign: Option<Duration>,
     /// What ends the hold before its time.
     pub liveness: Liveness,
     /// Set to wait in the store's queue; a single try, or a poll, does not.
@@ -133,7 +133,7 @@ pub struct WaitStatus {
 ///     lease: Duration::from_secs(30),
 ///     label: Label::new("billing on web-3")?,
 ///     value: None,
-///     adopt: None,
+///     expire_foreign: None,
 ///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     poll_often: false,
@@ -323,7 +323,7 @@ impl Contender {
             lease_ms: whole_millis(lease),
             label: terms.label.clone(),
             queue,
-            adopt_ms: terms.adopt.map(whole_millis),
+            expire_foreign_ms: terms.expire_foreign.map(whole_millis),
             liveness: terms.liveness,
             predecessor,
             mode: terms.mode,

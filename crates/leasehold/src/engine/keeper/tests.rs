@@ -32,7 +32,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         lease_ms: 60_000,
         label,
         queue: None,
-        adopt_ms: None,
+        expire_foreign_ms: None,
         liveness,
         predecessor,
         mode: LockMode::Exclusive,

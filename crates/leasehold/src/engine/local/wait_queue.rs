@@ -191,7 +191,7 @@ mod tests {
             lease,
             label,
             value: None,
-            adopt: None,
+            expire_foreign: None,
             liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,

@@ -77,7 +77,7 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]
             lease_ms: 60_000,
             label: about.label.clone(),
             queue: None,
-            adopt_ms: None,
+            expire_foreign_ms: None,
             liveness: Liveness::Session { alive_ms: 10_000 },
             predecessor: None,
             mode: *portion,

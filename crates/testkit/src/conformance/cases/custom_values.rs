@@ -93,9 +93,9 @@ pub async fn a_lock_without_expiry_is_adopted_on_request(fixture: &Fixture) {
     let taken = a.taken(&a.queued_request(&claim, LONG, LONG)).await;
     assert_eq!(taken.holder.map(|holder| holder.remaining_ms), Some(None), "it has no expiry");
     let lease = fixture.short_lease();
-    for adopt in [lease, LONG] {
+    for expiry in [lease, LONG] {
         let mut poll = a.queued_request(&claim, LONG, LONG);
-        poll.adopt_ms = Some(millis(adopt));
+        poll.expire_foreign_ms = Some(millis(expiry));
         let holder = a.taken(&poll).await.holder.expect("a holder");
         assert!(holder.remaining_ms.is_some_and(|ms| ms <= millis(lease)), "{holder:?}");
     }

@@ -240,7 +240,7 @@ impl<'a> ModelComparison<'a> {
         if random.below(4) == 0 {
             request.queue = None;
         }
-        request.adopt_ms = (random.below(4) == 0).then(|| millis(lease()));
+        request.expire_foreign_ms = (random.below(4) == 0).then(|| millis(lease()));
         request
     }
 

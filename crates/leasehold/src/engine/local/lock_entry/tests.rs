@@ -24,7 +24,7 @@ fn terms() -> Arc<AcquireTerms> {
         lease,
         label,
         value: None,
-        adopt: None,
+        expire_foreign: None,
         liveness: Liveness::Session { alive_ms: 10_000 },
         queue: true,
         poll_often: false,

@@ -13,11 +13,11 @@ use crate::error::{ConnectError, InspectError, LockError};
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::lock::barrier::Barrier;
 use crate::lock::election::Election;
+use crate::lock::handle::LockHandle;
 use crate::lock::latch::Latch;
 use crate::lock::multi::MultiMutex;
 use crate::lock::mutex::Mutex;
 use crate::lock::reentrant::ReentrantMutex;
-use crate::lock::request::Request;
 use crate::lock::rwlock::RwLock;
 use crate::lock::semaphore::Semaphore;
 use crate::store::Store;
@@ -219,12 +219,12 @@ impl Client {
         N: TryInto<LockName>,
         N::Error: Into<NameError>,
     {
-        let mut requests = Vec::new();
+        let mut handles = Vec::new();
         for name in names {
             let lock = self.checked(Lock::mutex(parse_name(name)?))?;
-            requests.push(Request::new(self.engine.clone(), &lock));
+            handles.push(LockHandle::new(self.engine.clone(), &lock));
         }
-        MultiMutex::new(self.engine.clone(), requests)
+        MultiMutex::new(self.engine.clone(), handles)
     }
 
     /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is

@@ -4,7 +4,7 @@ use crate::client::session_info::{self, SessionInfo};
 use crate::error::{ForceReleaseError, InspectError, ResizeError};
 use crate::guard::owner::Owner;
 use crate::lock::contention::Contention;
-use crate::lock::request::Request;
+use crate::lock::handle::LockHandle;
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
@@ -188,7 +188,7 @@ impl FullStatus {
     }
 }
 
-impl Request {
+impl LockHandle {
     /// Returns the state of the lock.
     pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
         let inspection = self.inspect_store(false).await?;

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, Request};
+use crate::lock::handle::{AcquireOptions, LockHandle};
 use leasehold_core::{FencingToken, Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const PASS_TTL: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Barrier {
-    request: Request,
+    handle: LockHandle,
     total: u32,
 }
 
@@ -52,14 +52,14 @@ impl Barrier {
     pub const MAX_PARTIES: u32 = 64;
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
-        let mut request = Request::new(engine, lock);
-        request.lease(Lease::For(PASS_TTL));
-        Self { request, total }
+        let mut handle = LockHandle::new(engine, lock);
+        handle.lease(Lease::For(PASS_TTL));
+        Self { handle, total }
     }
 
     /// Returns the barrier's name.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Waits until all parties have arrived, this task among them, without a time limit.
@@ -84,7 +84,7 @@ impl Barrier {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 
     /// Returns the current state with the details an operator needs: like
@@ -92,7 +92,7 @@ impl Barrier {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.request.inspect_full().await
+        self.handle.inspect_full().await
     }
 
     /// Removes one admitted party that was [observed](crate::SharedHolder::observed): like
@@ -101,13 +101,13 @@ impl Barrier {
     ///
     /// Cancel safety: if the future is dropped, the party may have been removed, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(observed).await
+        self.handle.force_release(observed).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<BarrierWaitResult, AcquireError> {
         let options =
             AcquireOptions { mode: LockMode::BarrierWait { total: self.total }, ..AcquireOptions::default() };
-        let acquired = self.request.acquire(&options, limit).await?;
+        let acquired = self.handle.acquire(&options, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
         Ok(BarrierWaitResult { fence: acquired.guard.fencing_token() })
     }

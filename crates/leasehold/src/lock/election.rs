@@ -6,7 +6,7 @@ use crate::error::{
 };
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
+use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
 use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
@@ -44,12 +44,12 @@ use tokio_util::sync::CancellationToken;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Election {
-    request: Request,
+    handle: LockHandle,
 }
 
 impl Election {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
-        Self { request: Request::new(engine, lock) }
+        Self { handle: LockHandle::new(engine, lock) }
     }
 
     settings! {
@@ -70,7 +70,7 @@ impl Election {
 
     /// Returns the election's name.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Campaigns until it leads, for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
@@ -81,7 +81,7 @@ impl Election {
     /// Cancel safety: if the future is dropped, the campaign ends: its queue entry is given up, and a
     /// leadership that may have begun is ended in the background.
     pub async fn campaign(&self) -> Result<Leadership, AcquireError> {
-        self.campaign_within(self.request.max_wait).await
+        self.campaign_within(self.handle.max_wait).await
     }
 
     /// Campaigns for at most `limit`. Otherwise like [`campaign`](Self::campaign), including cancel safety.
@@ -96,7 +96,7 @@ impl Election {
     ///
     /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
-        let tried = self.request.try_acquire(&AcquireOptions::default()).await?;
+        let tried = self.handle.try_acquire(&AcquireOptions::default()).await?;
         Ok(tried.map(|acquired| Leadership { guard: acquired.guard }))
     }
 
@@ -132,7 +132,7 @@ impl Election {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn leader(&self) -> Result<Option<Leader>, InspectError> {
-        let inspection = self.request.inspect_store(false).await?;
+        let inspection = self.handle.inspect_store(false).await?;
         Ok(inspection.holder.filter(|holder| !holder.in_cooldown).and_then(Leader::from_holder))
     }
 
@@ -140,7 +140,7 @@ impl Election {
     ///
     /// Nothing is sent before the first call of [`next`](Leaders::next).
     pub fn observe(&self) -> Leaders {
-        let Request { engine, entry, .. } = &self.request;
+        let LockHandle { engine, entry, .. } = &self.handle;
         Leaders { watching: LeaderWatch::new(engine.clone(), entry.lock.clone()) }
     }
 
@@ -150,30 +150,30 @@ impl Election {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 
     /// Returns the current state of the election, the leader's session, and the audit of leaderships that
     /// other clients ended: like
     /// [`Mutex::inspect_full`](crate::Mutex::inspect_full), including errors and cancel safety.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.request.inspect_full().await
+        self.handle.inspect_full().await
     }
 
     /// Deposes the leader that was [observed](FullStatus::observed), dead or alive; the next candidate in the
     /// queue leads: like [`Mutex::force_release`](crate::Mutex::force_release), including errors and cancel
     /// safety.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(observed).await
+        self.handle.force_release(observed).await
     }
 
-    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        change(&mut self.request);
+    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+        change(&mut self.handle);
         self
     }
 
     async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
-        let acquired = self.request.acquire(&AcquireOptions::default(), limit).await?;
+        let acquired = self.handle.acquire(&AcquireOptions::default(), limit).await?;
         Ok(Leadership { guard: acquired.guard })
     }
 }

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, Attempt, Request};
+use crate::lock::handle::{AcquireOptions, Attempt, LockHandle};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const WAITER_TTL: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Latch {
-    request: Request,
+    handle: LockHandle,
     total: u32,
 }
 
@@ -47,21 +47,21 @@ impl Latch {
     pub const ARRIVAL_TTL: Duration = Duration::from_secs(3600);
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
-        let mut request = Request::new(engine, lock);
-        request.lease(Lease::For(Self::ARRIVAL_TTL));
-        Self { request, total }
+        let mut handle = LockHandle::new(engine, lock);
+        handle.lease(Lease::For(Self::ARRIVAL_TTL));
+        Self { handle, total }
     }
 
     /// Sets how long arrivals of this handle are remembered. Default: one hour.
     #[must_use]
     pub fn arrival_ttl(mut self, ttl: Duration) -> Self {
-        self.request.lease(Lease::For(ttl));
+        self.handle.lease(Lease::For(ttl));
         self
     }
 
     /// Returns the latch's name.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Counts one arrival: like [`arrive_many`](Self::arrive_many), including cancel safety.
@@ -82,7 +82,7 @@ impl Latch {
             mode: LockMode::CountDown { count, total: self.total },
             ..AcquireOptions::default()
         };
-        let tried: Attempt<DetachedHold> = self.request.try_acquire_detached(&options).await?;
+        let tried: Attempt<DetachedHold> = self.handle.try_acquire_detached(&options).await?;
         match tried {
             // From here on the store keeps the arrival, and no process releases it.
             Attempt::Granted(_) => Ok(()),
@@ -127,8 +127,8 @@ impl Latch {
     ///
     /// Cancel safety: dropping the future changes nothing for other clients.
     pub async fn is_open(&self) -> Result<bool, AcquireError> {
-        let (request, options) = self.waiting();
-        Ok(request.try_acquire(&options).await?.granted().is_some())
+        let (handle, options) = self.waiting();
+        Ok(handle.try_acquire(&options).await?.granted().is_some())
     }
 
     /// Returns the current state of the latch: the clients that arrived, and the number of waiters. Changes
@@ -136,7 +136,7 @@ impl Latch {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 
     /// Returns the current state with the details an operator needs: like
@@ -144,7 +144,7 @@ impl Latch {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.request.inspect_full().await
+        self.handle.inspect_full().await
     }
 
     /// Takes back one arrival that was [observed](crate::SharedHolder::observed): like
@@ -153,23 +153,23 @@ impl Latch {
     ///
     /// Cancel safety: if the future is dropped, the arrival may have been taken back, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(observed).await
+        self.handle.force_release(observed).await
     }
 
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
-        let (request, options) = self.waiting();
-        let acquired = request.acquire(&options, limit).await?;
+        let (handle, options) = self.waiting();
+        let acquired = handle.acquire(&options, limit).await?;
         // This hold excludes no client, so its release need not be awaited.
         drop(acquired.guard);
         Ok(())
     }
 
     /// The request of a waiter.
-    fn waiting(&self) -> (Request, AcquireOptions) {
+    fn waiting(&self) -> (LockHandle, AcquireOptions) {
         let options =
             AcquireOptions { mode: LockMode::LatchWait { total: self.total }, ..AcquireOptions::default() };
-        let mut request = self.request.clone();
-        request.lease(Lease::For(WAITER_TTL));
-        (request, options)
+        let mut handle = self.handle.clone();
+        handle.lease(Lease::For(WAITER_TTL));
+        (handle, options)
     }
 }

@@ -3,11 +3,11 @@
 pub(crate) mod barrier;
 pub(crate) mod contention;
 pub(crate) mod election;
+pub(crate) mod handle;
 pub(crate) mod latch;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod once_per;
 pub(crate) mod reentrant;
-pub(crate) mod request;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

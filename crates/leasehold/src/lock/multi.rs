@@ -4,7 +4,7 @@ use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
 use crate::error::{AcquireError, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
 use crate::lock::contention::Contention;
-use crate::lock::request::{AcquireOptions, Request, settings};
+use crate::lock::handle::{AcquireOptions, LockHandle, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LeaseError, LockName, Moment};
 use std::fmt;
@@ -46,7 +46,7 @@ const MAX_ORDERED_ATTEMPTS: u32 = 3;
 pub struct MultiMutex {
     engine: Arc<Engine>,
     /// In order of their names, without duplicates; at least one. All have the same settings.
-    requests: Vec<Request>,
+    handles: Vec<LockHandle>,
 }
 
 /// The result of a single attempt to acquire several locks.
@@ -106,13 +106,13 @@ impl MultiMutex {
     /// How many locks can be acquired together: other requests wait while a store acquires them in one step.
     pub const MAX_LOCKS: usize = 64;
 
-    pub(crate) fn new(engine: Arc<Engine>, mut requests: Vec<Request>) -> Result<Self, LockError> {
-        requests.sort_by(|a, b| a.name().cmp(b.name()));
-        requests.dedup_by(|a, b| a.name() == b.name());
-        match requests.len() {
+    pub(crate) fn new(engine: Arc<Engine>, mut handles: Vec<LockHandle>) -> Result<Self, LockError> {
+        handles.sort_by(|a, b| a.name().cmp(b.name()));
+        handles.dedup_by(|a, b| a.name() == b.name());
+        match handles.len() {
             0 => Err(LockError::NoName),
             given if given > Self::MAX_LOCKS => Err(LockError::TooManyNames { given, max: Self::MAX_LOCKS }),
-            _ => Ok(Self { engine, requests }),
+            _ => Ok(Self { engine, handles }),
         }
     }
 
@@ -133,7 +133,7 @@ impl MultiMutex {
 
     /// Returns the names of the locks, in order.
     pub fn names(&self) -> impl Iterator<Item = &LockName> {
-        self.requests.iter().map(Request::name)
+        self.handles.iter().map(LockHandle::name)
     }
 
     /// Tries once: acquires all locks if all are free and no other client waits for any of them.
@@ -148,10 +148,10 @@ impl MultiMutex {
         match self.try_acquire_except(None, Some(limit)).await? {
             Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::new(&self.engine, guards))),
             Err(Blocked { index, failure: AcquireFailure::Taken(status) }) => Ok(MultiAttempt::Taken {
-                lock: self.requests[index].name().clone(),
+                lock: self.handles[index].name().clone(),
                 contention: (*status).into(),
             }),
-            Err(Blocked { index, failure }) => Err(self.requests[index].error(failure, call)),
+            Err(Blocked { index, failure }) => Err(self.handles[index].error(failure, call)),
         }
     }
 
@@ -165,7 +165,7 @@ impl MultiMutex {
     /// Cancel safety: if the future is dropped, nothing is held: queue entries are given up, and locks
     /// acquired so far are released in the background.
     pub async fn acquire(&self) -> Result<MultiGuard, AcquireError> {
-        let wait = self.requests.first().and_then(|request| request.max_wait);
+        let wait = self.handles.first().and_then(|handle| handle.max_wait);
         self.acquire_within(wait).await
     }
 
@@ -175,8 +175,8 @@ impl MultiMutex {
         self.acquire_within(Some(limit)).await
     }
 
-    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        self.requests.iter_mut().for_each(change);
+    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+        self.handles.iter_mut().for_each(change);
         self
     }
 
@@ -185,15 +185,14 @@ impl MultiMutex {
         // A zero limit still allows one attempt.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
         let error = |index: usize, failure| {
-            self.requests[index].error(failure, self.engine.environment.now().since(start))
+            self.handles[index].error(failure, self.engine.environment.now().since(start))
         };
         let mut first: Option<usize> = None;
         for _ in 0..MAX_ROUNDS {
             let held = match first {
                 None => None,
                 Some(index) => {
-                    match self.requests[index].acquire_until(&AcquireOptions::default(), limit, false).await?
-                    {
+                    match self.handles[index].acquire_until(&AcquireOptions::default(), limit, false).await? {
                         Ok(acquired) => Some((index, acquired.guard)),
                         Err(failure) => return Err(error(index, failure)),
                     }
@@ -235,12 +234,12 @@ impl MultiMutex {
     async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
         let mut attempts = 1;
         loop {
-            let mut guards = Vec::with_capacity(self.requests.len());
-            for request in &self.requests {
-                match request.acquire_until(&AcquireOptions::default(), limit, false).await? {
+            let mut guards = Vec::with_capacity(self.handles.len());
+            for handle in &self.handles {
+                match handle.acquire_until(&AcquireOptions::default(), limit, false).await? {
                     Ok(acquired) => guards.push(acquired.guard),
                     Err(failure) => {
-                        return Err(request.error(failure, self.engine.environment.now().since(start)));
+                        return Err(handle.error(failure, self.engine.environment.now().since(start)));
                     }
                 }
             }
@@ -256,7 +255,7 @@ impl MultiMutex {
     /// meanwhile, fails and releases the others.
     async fn join(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
         let all = MultiGuard::new(&self.engine, guards);
-        if self.requests.iter().any(Request::ends_with_its_lease) {
+        if self.handles.iter().any(LockHandle::ends_with_its_lease) {
             // The locks are held even if this extension fails. A watchdog extends without help.
             self.run_until(limit, all.extend()).await;
         }
@@ -291,13 +290,13 @@ impl MultiMutex {
         held: Option<usize>,
         limit: Option<Moment>,
     ) -> Result<Result<Vec<Guard>, Blocked>, LeaseError> {
-        let wanted: Vec<_> = (0..self.requests.len()).filter(|index| Some(*index) != held).collect();
-        let Some(first) = wanted.first().map(|index| &self.requests[*index]) else {
+        let wanted: Vec<_> = (0..self.handles.len()).filter(|index| Some(*index) != held).collect();
+        let Some(first) = wanted.first().map(|index| &self.handles[*index]) else {
             return Ok(Ok(Vec::new()));
         };
         let (options, duration) = (AcquireOptions::default(), first.duration()?);
         let params = first.params(&options, duration.lease(), limit, true, None);
-        let entries: Vec<_> = wanted.iter().map(|index| &self.requests[*index].entry).collect();
+        let entries: Vec<_> = wanted.iter().map(|index| &self.handles[*index].entry).collect();
         let holds = match engine::acquire_all(&self.engine, &entries, &params).await {
             Ok(holds) => holds,
             Err(MultiBlocked { at: index, failure }) => {
@@ -309,7 +308,7 @@ impl MultiMutex {
             .iter()
             .zip(holds)
             .map(|(index, hold)| {
-                (*index, self.requests[*index].keep(&options, hold, duration, &self.requests[*index].entry))
+                (*index, self.handles[*index].keep(&options, hold, duration, &self.handles[*index].entry))
             })
             .collect();
         let mut held = Vec::with_capacity(acquired.len());
@@ -324,7 +323,7 @@ impl MultiMutex {
             return Ok(Err(blocked));
         }
         let confirmed = held.into_iter().map(async |(index, acquired)| {
-            let confirmed = self.requests[index].confirmed(acquired, limit).await;
+            let confirmed = self.handles[index].confirmed(acquired, limit).await;
             confirmed.map(|acquired| acquired.guard).map_err(|failure| Blocked { index, failure })
         });
         Ok(join_all(confirmed).await.into_iter().collect())

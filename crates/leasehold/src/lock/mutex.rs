@@ -5,7 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, Run
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
+use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,13 +37,13 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Mutex {
-    request: Request,
+    handle: LockHandle,
     value: Option<OwnValue>,
 }
 
 impl Mutex {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
-        Self { request: Request::new(engine, lock), value: None }
+        Self { handle: LockHandle::new(engine, lock), value: None }
     }
 
     settings! {
@@ -142,7 +142,7 @@ impl Mutex {
 
     /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Tries to acquire the lock once: succeeds if it is free and no other client waits for it.
@@ -153,7 +153,7 @@ impl Mutex {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt, AcquireError> {
-        Ok(self.request.try_acquire(&self.options()).await?.map(|acquired| acquired.guard))
+        Ok(self.handle.try_acquire(&self.options()).await?.map(|acquired| acquired.guard))
     }
 
     /// Acquires the lock, and waits for it for as long as [`max_wait`](Self::max_wait) allows, or without a
@@ -166,7 +166,7 @@ impl Mutex {
     /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
     /// place in the queue.
     pub async fn acquire(&self) -> Result<Guard, AcquireError> {
-        self.acquire_within(self.request.max_wait).await
+        self.acquire_within(self.handle.max_wait).await
     }
 
     /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
@@ -180,7 +180,7 @@ impl Mutex {
     ///
     /// Cancel safety: as for [`acquire_detached`](Self::acquire_detached).
     pub async fn try_acquire_detached(&self) -> Result<Attempt<DetachedHold>, AcquireError> {
-        self.request.try_acquire_detached(&self.options()).await
+        self.handle.try_acquire_detached(&self.options()).await
     }
 
     /// Acquires the lock as a detached hold, which no process renews. Waits for as long as
@@ -214,7 +214,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_detached(&self) -> Result<DetachedHold, AcquireError> {
-        self.request.acquire_detached(&self.options()).await
+        self.handle.acquire_detached(&self.options()).await
     }
 
     /// Runs a future under the lock, and drops the future if the lock is lost. The closure receives the
@@ -248,7 +248,7 @@ impl Mutex {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 
     /// Returns the current state of the lock, the session of its holder, and the audit of holds that other
@@ -259,7 +259,7 @@ impl Mutex {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.request.inspect_full().await
+        self.handle.inspect_full().await
     }
 
     /// Releases the lock by force from the holder that was [observed](FullStatus::observed), dead or alive,
@@ -275,16 +275,16 @@ impl Mutex {
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(observed).await
+        self.handle.force_release(observed).await
     }
 
-    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        change(&mut self.request);
+    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+        change(&mut self.handle);
         self
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<Guard, AcquireError> {
-        Ok(self.request.acquire(&self.options(), limit).await?.guard)
+        Ok(self.handle.acquire(&self.options(), limit).await?.guard)
     }
 
     fn options(&self) -> AcquireOptions {

@@ -9,7 +9,7 @@ use crate::engine::LostReason;
 use crate::error::{AcquireError, InspectError, LockError, Lost, ReleaseError, RunError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::Status;
-use crate::lock::request::{AcquireOptions, Attempt, Request};
+use crate::lock::handle::{AcquireOptions, Attempt, LockHandle};
 use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError};
 use std::fmt;
 use std::time::Duration;
@@ -46,7 +46,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct OncePer {
     client: Client,
-    request: Request,
+    handle: LockHandle,
     period: Duration,
     /// How long a grant lasts, if that is longer than the period.
     max_duration: Duration,
@@ -73,8 +73,8 @@ impl Client {
 
 impl OncePer {
     pub(crate) fn new(client: Client, lock: &Lock, period: Duration) -> Self {
-        let request = Request::new(client.engine.clone(), lock);
-        Self { client, request, period, max_duration: Duration::ZERO }
+        let handle = LockHandle::new(client.engine.clone(), lock);
+        Self { client, handle, period, max_duration: Duration::ZERO }
     }
 
     /// Sets how long the work may take, if that is longer than the period. No other instance starts the job
@@ -87,7 +87,7 @@ impl OncePer {
 
     /// Returns the name of the lock.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Tries once to start the job. There is no way to wait for a grant.
@@ -106,10 +106,10 @@ impl OncePer {
     /// background. If the process exits before that, the grant ends within 3 s, or with its full time if that
     /// extension was already sent.
     pub async fn try_start(&self) -> Result<Attempt<PeriodGuard>, AcquireError> {
-        let mut request = self.request.clone();
-        request.lease(self.period.max(self.max_duration).into());
+        let mut handle = self.handle.clone();
+        handle.lease(self.period.max(self.max_duration).into());
         let tried =
-            request.try_detached(&AcquireOptions { by_lease: true, ..AcquireOptions::default() }).await?;
+            handle.try_detached(&AcquireOptions { by_lease: true, ..AcquireOptions::default() }).await?;
         Ok(tried.map(|(hold, valid_until)| PeriodGuard {
             client: self.client.clone(),
             hold,
@@ -146,7 +146,7 @@ impl OncePer {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 }
 

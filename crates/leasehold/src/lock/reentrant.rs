@@ -7,7 +7,7 @@ use crate::error::{
 use crate::guard::Guard;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
+use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
 use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ use tokio_util::sync::CancellationToken;
 /// ```
 #[derive(Debug, Clone)]
 pub struct ReentrantMutex {
-    request: Request,
+    handle: LockHandle,
     pub(crate) owners: Arc<OwnerFactory>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
@@ -62,7 +62,7 @@ pub struct ReentrantMutex {
 
 impl ReentrantMutex {
     pub(crate) fn new(engine: Arc<Engine>, owners: Arc<OwnerFactory>, lock: &Lock) -> Self {
-        Self { request: Request::new(engine, lock), owners, owner: None, sum_leases: false }
+        Self { handle: LockHandle::new(engine, lock), owners, owner: None, sum_leases: false }
     }
 
     /// Sets the owner that acquires the lock, whatever the task's scope.
@@ -134,7 +134,7 @@ impl ReentrantMutex {
 
     /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Tries to acquire the lock once: succeeds if its owner holds it, or if it is free and no other client
@@ -146,7 +146,7 @@ impl ReentrantMutex {
     /// background.
     pub async fn try_acquire(&self) -> Result<Attempt<ReentrantGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.request.try_acquire(&self.options(&owner)).await?;
+        let tried = self.handle.try_acquire(&self.options(&owner)).await?;
         Ok(tried.map(|acquired| ReentrantGuard::new(acquired, owner)))
     }
 
@@ -161,7 +161,7 @@ impl ReentrantMutex {
     /// happened is undone in the background. If other tasks of the same process wait, the process keeps its
     /// place in the queue.
     pub async fn acquire(&self) -> Result<ReentrantGuard, AcquireError> {
-        self.acquire_within(self.request.max_wait).await
+        self.acquire_within(self.handle.max_wait).await
     }
 
     /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
@@ -200,7 +200,7 @@ impl ReentrantMutex {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 
     /// Returns the current state of the lock with the details an operator needs: like
@@ -208,7 +208,7 @@ impl ReentrantMutex {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.request.inspect_full().await
+        self.handle.inspect_full().await
     }
 
     /// Returns how many holds of the lock the owner has for which this task would acquire it, across all
@@ -240,17 +240,17 @@ impl ReentrantMutex {
     ///
     /// Cancel safety: if the future is dropped, the lock may have been released, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(observed).await
+        self.handle.force_release(observed).await
     }
 
-    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        change(&mut self.request);
+    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+        change(&mut self.handle);
         self
     }
 
     async fn acquire_within(&self, limit: Option<Duration>) -> Result<ReentrantGuard, AcquireError> {
         let owner = self.owner();
-        let acquired = self.request.acquire(&self.options(&owner), limit).await?;
+        let acquired = self.handle.acquire(&self.options(&owner), limit).await?;
         Ok(ReentrantGuard::new(acquired, owner))
     }
 

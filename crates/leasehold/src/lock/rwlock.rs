@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, RunError};
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, AcquiredGuard, Attempt, Request, settings};
+use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
 use guards::{ReadGuard, UpgradableGuard, WriteGuard, log_failed_release};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
 use std::sync::Arc;
@@ -43,20 +43,20 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone)]
 pub struct RwLock {
-    requests: ModeRequests,
+    handles: ModeHandles,
     pub(crate) owners: Arc<OwnerFactory>,
     /// Set if the owner does not depend on the task.
     owner: Option<Owner>,
 }
 
-/// How each mode of the lock is requested.
+/// The lock in each of its modes.
 #[derive(Debug, Clone)]
-struct ModeRequests {
-    read: Request,
-    write: Request,
+struct ModeHandles {
+    read: LockHandle,
+    write: LockHandle,
 }
 
-impl ModeRequests {
+impl ModeHandles {
     /// Acquires the lock in one mode for an owner.
     async fn acquire(
         &self,
@@ -64,11 +64,11 @@ impl ModeRequests {
         mode: LockMode,
         limit: Option<Duration>,
     ) -> Result<AcquiredGuard, AcquireError> {
-        let (request, options) = (self.request(mode), options(owner, mode));
-        match request.acquire(&options, limit).await {
+        let (handle, options) = (self.handle(mode), options(owner, mode));
+        match handle.acquire(&options, limit).await {
             Err(error) if waits_for_itself(&error) => {
-                request.undone().await;
-                request.acquire(&options, limit).await
+                handle.undone().await;
+                handle.acquire(&options, limit).await
             }
             acquired => acquired,
         }
@@ -80,17 +80,17 @@ impl ModeRequests {
         owner: &Owner,
         mode: LockMode,
     ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
-        let (request, options) = (self.request(mode), options(owner, mode));
-        match request.try_acquire(&options).await {
+        let (handle, options) = (self.handle(mode), options(owner, mode));
+        match handle.try_acquire(&options).await {
             Err(error) if waits_for_itself(&error) => {
-                request.undone().await;
-                request.try_acquire(&options).await
+                handle.undone().await;
+                handle.try_acquire(&options).await
             }
             tried => tried,
         }
     }
 
-    fn request(&self, mode: LockMode) -> &Request {
+    fn handle(&self, mode: LockMode) -> &LockHandle {
         match mode {
             LockMode::Write | LockMode::Upgrade => &self.write,
             _ => &self.read,
@@ -111,8 +111,8 @@ fn options(owner: &Owner, mode: LockMode) -> AcquireOptions {
 
 impl RwLock {
     pub(crate) fn new(engine: Arc<Engine>, owners: Arc<OwnerFactory>, lock: &Lock) -> Self {
-        let read = Request::new(engine, lock);
-        Self { requests: ModeRequests { write: read.clone(), read }, owners, owner: None }
+        let read = LockHandle::new(engine, lock);
+        Self { handles: ModeHandles { write: read.clone(), read }, owners, owner: None }
     }
 
     /// Sets the owner that acquires the lock, whatever the task's scope.
@@ -145,20 +145,20 @@ impl RwLock {
     /// Sets the lease of readers, upgradable or not: like [`lease`](Self::lease).
     #[must_use]
     pub fn read_lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.requests.read.lease(lease.into());
+        self.handles.read.lease(lease.into());
         self
     }
 
     /// Sets the lease of writers: like [`lease`](Self::lease).
     #[must_use]
     pub fn write_lease(mut self, lease: impl Into<Lease>) -> Self {
-        self.requests.write.lease(lease.into());
+        self.handles.write.lease(lease.into());
         self
     }
 
     /// Returns the lock's name.
     pub fn name(&self) -> &LockName {
-        self.requests.read.name()
+        self.handles.read.name()
     }
 
     /// Acquires the lock for reading: waits until no writer holds the lock or is ahead in the queue.
@@ -170,7 +170,7 @@ impl RwLock {
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn read(&self) -> Result<ReadGuard, AcquireError> {
-        self.read_within(self.requests.read.max_wait).await
+        self.read_within(self.handles.read.max_wait).await
     }
 
     /// Acquires the lock for reading within `limit`. Otherwise like [`read`](Self::read), including cancel
@@ -187,7 +187,7 @@ impl RwLock {
     /// background.
     pub async fn try_read(&self) -> Result<Attempt<ReadGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.requests.try_acquire(&owner, LockMode::Read).await?;
+        let tried = self.handles.try_acquire(&owner, LockMode::Read).await?;
         Ok(tried.map(|acquired| ReadGuard { guard: acquired.guard, owner }))
     }
 
@@ -199,7 +199,7 @@ impl RwLock {
     ///
     /// Cancel safety: as for [`read`](Self::read).
     pub async fn write(&self) -> Result<WriteGuard, AcquireError> {
-        self.write_within(self.requests.write.max_wait).await
+        self.write_within(self.handles.write.max_wait).await
     }
 
     /// Acquires the lock for writing within `limit`. Otherwise like [`write`](Self::write), including cancel
@@ -212,8 +212,8 @@ impl RwLock {
     /// safety.
     pub async fn try_write(&self) -> Result<Attempt<WriteGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.requests.try_acquire(&owner, LockMode::Write).await?;
-        Ok(tried.map(|acquired| WriteGuard::new(acquired, owner, self.requests.clone())))
+        let tried = self.handles.try_acquire(&owner, LockMode::Write).await?;
+        Ok(tried.map(|acquired| WriteGuard::new(acquired, owner, self.handles.clone())))
     }
 
     /// Acquires the lock for reading, with the right to [upgrade](UpgradableGuard::upgrade). Other readers
@@ -224,7 +224,7 @@ impl RwLock {
     ///
     /// Cancel safety: as for [`read`](Self::read).
     pub async fn upgradable_read(&self) -> Result<UpgradableGuard, AcquireError> {
-        self.upgradable_within(self.requests.read.max_wait).await
+        self.upgradable_within(self.handles.read.max_wait).await
     }
 
     /// Acquires the lock for an upgradable read within `limit`. Otherwise like
@@ -237,11 +237,11 @@ impl RwLock {
     /// cancel safety.
     pub async fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, AcquireError> {
         let owner = self.owner();
-        let tried = self.requests.try_acquire(&owner, LockMode::Upgradable).await?;
+        let tried = self.handles.try_acquire(&owner, LockMode::Upgradable).await?;
         Ok(tried.map(|acquired| UpgradableGuard {
             guard: acquired.guard,
             owner,
-            requests: self.requests.clone(),
+            handles: self.handles.clone(),
         }))
     }
 
@@ -268,7 +268,7 @@ impl RwLock {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.requests.read.inspect().await
+        self.handles.read.inspect().await
     }
 
     /// Returns the current state with the details an operator needs: like
@@ -276,7 +276,7 @@ impl RwLock {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.requests.read.inspect_full().await
+        self.handles.read.inspect_full().await
     }
 
     /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive, and no
@@ -284,31 +284,31 @@ impl RwLock {
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.requests.read.force_release(observed).await
+        self.handles.read.force_release(observed).await
     }
 
-    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        change(&mut self.requests.read);
-        change(&mut self.requests.write);
+    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+        change(&mut self.handles.read);
+        change(&mut self.handles.write);
         self
     }
 
     async fn read_within(&self, limit: Option<Duration>) -> Result<ReadGuard, AcquireError> {
         let owner = self.owner();
-        let acquired = self.requests.acquire(&owner, LockMode::Read, limit).await?;
+        let acquired = self.handles.acquire(&owner, LockMode::Read, limit).await?;
         Ok(ReadGuard { guard: acquired.guard, owner })
     }
 
     async fn upgradable_within(&self, limit: Option<Duration>) -> Result<UpgradableGuard, AcquireError> {
         let owner = self.owner();
-        let acquired = self.requests.acquire(&owner, LockMode::Upgradable, limit).await?;
-        Ok(UpgradableGuard { guard: acquired.guard, owner, requests: self.requests.clone() })
+        let acquired = self.handles.acquire(&owner, LockMode::Upgradable, limit).await?;
+        Ok(UpgradableGuard { guard: acquired.guard, owner, handles: self.handles.clone() })
     }
 
     async fn write_within(&self, limit: Option<Duration>) -> Result<WriteGuard, AcquireError> {
         let owner = self.owner();
-        let acquired = self.requests.acquire(&owner, LockMode::Write, limit).await?;
-        Ok(WriteGuard::new(acquired, owner, self.requests.clone()))
+        let acquired = self.handles.acquire(&owner, LockMode::Write, limit).await?;
+        Ok(WriteGuard::new(acquired, owner, self.handles.clone()))
     }
 
     fn owner(&self) -> Owner {

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
-use crate::lock::request::{AcquireOptions, Attempt, Request, settings};
+use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -35,7 +35,7 @@ use std::time::Duration;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Semaphore {
-    request: Request,
+    handle: LockHandle,
     total: u32,
 }
 
@@ -44,7 +44,7 @@ impl Semaphore {
     pub const MAX_PERMITS: u32 = u32::MAX;
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
-        Self { request: Request::new(engine, lock), total }
+        Self { handle: LockHandle::new(engine, lock), total }
     }
 
     settings! {
@@ -68,7 +68,7 @@ impl Semaphore {
 
     /// Returns the semaphore's name.
     pub fn name(&self) -> &LockName {
-        self.request.name()
+        self.handle.name()
     }
 
     /// Tries once to acquire a permit: succeeds if one is free and no other client waits. Like
@@ -88,7 +88,7 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
-        let tried = self.request.try_acquire(&self.options(count)).await?;
+        let tried = self.handle.try_acquire(&self.options(count)).await?;
         Ok(tried.map(|acquired| Permit { guard: acquired.guard, count }))
     }
 
@@ -108,7 +108,7 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
     /// happened is undone in the background.
     pub async fn acquire_many(&self, count: u32) -> Result<Permit, AcquireError> {
-        self.acquire_within(count, self.request.max_wait).await
+        self.acquire_within(count, self.handle.max_wait).await
     }
 
     /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many),
@@ -145,7 +145,7 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, the number may have been changed, or may still be; but it
     /// never overwrites a later change by another client.
     pub async fn resize(&self, permits: u32) -> Result<(), ResizeError> {
-        self.request.resize(permits).await
+        self.handle.resize(permits).await
     }
 
     /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the
@@ -153,7 +153,7 @@ impl Semaphore {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.request.inspect().await
+        self.handle.inspect().await
     }
 
     /// Returns the current state with the details an operator needs: like
@@ -161,7 +161,7 @@ impl Semaphore {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.request.inspect_full().await
+        self.handle.inspect_full().await
     }
 
     /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or
@@ -169,16 +169,16 @@ impl Semaphore {
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.
     pub async fn force_release(&self, observed: ObservedHolder) -> Result<(), ForceReleaseError> {
-        self.request.force_release(observed).await
+        self.handle.force_release(observed).await
     }
 
-    fn set(mut self, change: impl Fn(&mut Request)) -> Self {
-        change(&mut self.request);
+    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+        change(&mut self.handle);
         self
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
-        let acquired = self.request.acquire(&self.options(count), limit).await?;
+        let acquired = self.handle.acquire(&self.options(count), limit).await?;
         Ok(Permit { guard: acquired.guard, count })
     }
 

@@ -1,10 +1,10 @@
 //! The guards of a readers-writer lock, and how one becomes another.
 
-use super::ModeRequests;
+use super::ModeHandles;
 use crate::error::{AcquireError, ReleaseError};
 use crate::guard::Guard;
 use crate::guard::owner::Owner;
-use crate::lock::request::AcquiredGuard;
+use crate::lock::handle::AcquiredGuard;
 use leasehold_core::{LockMode, LockName};
 use std::fmt;
 use std::ops::Deref;
@@ -49,7 +49,7 @@ impl ReadGuard {
 pub struct UpgradableGuard {
     pub(super) guard: Guard,
     pub(super) owner: Owner,
-    pub(super) requests: ModeRequests,
+    pub(super) handles: ModeHandles,
 }
 
 /// A failed upgrade or downgrade: the hold is unchanged.
@@ -93,7 +93,7 @@ impl UpgradableGuard {
     /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. Use
     /// [`upgrade_timeout`](Self::upgrade_timeout) to wait for a limited time and keep it.
     pub async fn upgrade(self) -> Result<WriteGuard, ConversionError<Self>> {
-        let limit = self.requests.write.max_wait;
+        let limit = self.handles.write.max_wait;
         self.upgrade_within(limit).await
     }
 
@@ -109,14 +109,14 @@ impl UpgradableGuard {
     }
 
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
-        match self.requests.acquire(&self.owner, LockMode::Upgrade, limit).await {
+        match self.handles.acquire(&self.owner, LockMode::Upgrade, limit).await {
             Ok(acquired) => {
                 // If the read was lost meanwhile, another writer may have changed what it read.
                 if let Err(lost) = self.guard.check() {
                     return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
                 }
-                let (owner, requests) = (self.owner.clone(), self.requests.clone());
-                Ok(WriteGuard { guard: acquired.guard, owner, requests, upgraded_from: Some(Box::new(self)) })
+                let (owner, handles) = (self.owner.clone(), self.handles.clone());
+                Ok(WriteGuard { guard: acquired.guard, owner, handles, upgraded_from: Some(Box::new(self)) })
             }
             Err(error) => Err(ConversionError { guard: self, error }),
         }
@@ -131,14 +131,14 @@ pub struct WriteGuard {
     // Declared first, so that it drops before `upgraded_from`: no other writer may get in between.
     pub(super) guard: Guard,
     pub(super) owner: Owner,
-    pub(super) requests: ModeRequests,
+    pub(super) handles: ModeHandles,
     /// The upgradable read from which it was upgraded.
     upgraded_from: Option<Box<UpgradableGuard>>,
 }
 
 impl WriteGuard {
-    pub(super) fn new(acquired: AcquiredGuard, owner: Owner, requests: ModeRequests) -> Self {
-        Self { guard: acquired.guard, owner, requests, upgraded_from: None }
+    pub(super) fn new(acquired: AcquiredGuard, owner: Owner, handles: ModeHandles) -> Self {
+        Self { guard: acquired.guard, owner, handles, upgraded_from: None }
     }
 
     /// Returns the owner that holds the lock.
@@ -162,7 +162,7 @@ impl WriteGuard {
         // While the write is held the read is granted at once, so there is no reason to wait longer than
         // that.
         let limit = Some(self.guard.remaining());
-        let acquired = match self.requests.acquire(&self.owner, LockMode::Read, limit).await {
+        let acquired = match self.handles.acquire(&self.owner, LockMode::Read, limit).await {
             Ok(acquired) => acquired,
             Err(error) => return Err(ConversionError { guard: self, error }),
         };

@@ -1,10 +1,10 @@
-//! A request: the settings of a lock handle, and how they turn into a guard or an error.
+//! What the handles of all kinds of locks share: the lock entry, the settings, and how these turn into a guard or an error.
 //!
 //! It turns settings into the parameters of the engine's acquire loop, and the loop's results into guards and
 //! errors. It does not know how one kind of lock differs from another, except through [`AcquireOptions`], and
 //! it does not wait by itself.
 //!
-//! Each setting is defined once, as a method of [`Request`]; each kind of lock lists the settings it supports
+//! Each setting is defined once, as a method of [`LockHandle`]; each kind of lock lists the settings it supports
 //! with [`settings`].
 
 use crate::engine::{
@@ -66,7 +66,7 @@ impl<H> Attempt<H> {
 }
 
 /// Declares the settings of a kind of lock, with documentation of its own: each method forwards its argument
-/// to the method of the same name on the lock's [`Request`], or on all of its requests. The kind provides
+/// to the method of the same name on the lock's [`LockHandle`], or on all of its handles. The kind provides
 /// these through its `set`.
 macro_rules! settings {
     ($($(#[$words:meta])* pub fn $name:ident(self, $given:ident: $type:ty) -> Self;)+) => {
@@ -75,16 +75,16 @@ macro_rules! settings {
             #[must_use]
             pub fn $name(self, $given: $type) -> Self {
                 let $given = $given.into();
-                self.set(|request| request.$name($given))
+                self.set(|handle| handle.$name($given))
             }
         )+
     };
 }
 pub(crate) use settings;
 
-/// The settings by which a lock is acquired.
+/// One lock, and the settings by which a task acquires it.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub(crate) struct LockHandle {
     pub(crate) engine: Arc<Engine>,
     pub(crate) entry: Arc<LockEntry>,
     /// The lease of a hold; if not set, a watchdog renews it.
@@ -137,7 +137,7 @@ pub(crate) struct AcquiredGuard {
 }
 
 /// Settings.
-impl Request {
+impl LockHandle {
     pub(crate) fn lease(&mut self, lease: Lease) {
         self.lease = Some(lease);
     }
@@ -177,7 +177,7 @@ impl Request {
 }
 
 /// Acquiring.
-impl Request {
+impl LockHandle {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
         let entry = engine.entry(lock);
         Self {
@@ -401,7 +401,7 @@ struct Renewal {
 }
 
 /// From an acquired hold to its guard.
-impl Request {
+impl LockHandle {
     /// Passes an acquired hold to the keeper, with no await before that.
     pub(crate) fn keep(
         &self,
@@ -515,7 +515,7 @@ impl Request {
 }
 
 /// Errors.
-impl Request {
+impl LockHandle {
     /// The error of an acquisition that began at `start`.
     fn error_since(&self, failure: AcquireFailure, once: bool, start: Moment) -> AcquireError {
         match failure {

@@ -178,7 +178,7 @@ pub enum AcquireError {
     /// Of a set of locks, one was lost again and again while the others were waited for; none is held. Or,
     /// for an [`RwLock`](crate::RwLock), the hold was lost while it was being upgraded or downgraded.
     #[error("while waiting for another lock, {0}: use a longer lease")]
-    Lost(#[source] Lost),
+    Lost(#[source] LostHold),
     /// The lease ended before the grant arrived.
     #[error("a lease of {lease:?} is shorter than a round trip to the store: use a longer one")]
     LeaseTooShort {
@@ -258,9 +258,9 @@ impl std::error::Error for MultiReleaseError {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, Guard, Lost};
+/// use leasehold::{Client, Guard, LostHold};
 ///
-/// fn write(guard: &Guard, line: &str) -> Result<(), Lost> {
+/// fn write(guard: &Guard, line: &str) -> Result<(), LostHold> {
 ///     guard.check()?;
 ///     println!("{line}");
 ///     Ok(())
@@ -275,7 +275,7 @@ impl std::error::Error for MultiReleaseError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the lock `{lock}` (fencing token {fence}) is lost: {reason}")]
 #[non_exhaustive]
-pub struct Lost {
+pub struct LostHold {
     /// The lock.
     pub lock: LockName,
     /// The hold's fencing token.
@@ -306,7 +306,7 @@ pub struct Lost {
 pub enum ExtendError {
     /// The hold was lost.
     #[error(transparent)]
-    Lost(#[from] Lost),
+    Lost(#[from] LostHold),
     /// The lease is invalid.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -328,7 +328,7 @@ pub enum ExtendError {
 impl ExtendError {
     pub(crate) fn of(why: NotExtended, lock: &LockName, fence: FencingToken) -> Self {
         match why {
-            NotExtended::Lost(reason) => Lost { lock: lock.clone(), fence, reason }.into(),
+            NotExtended::Lost(reason) => LostHold { lock: lock.clone(), fence, reason }.into(),
             NotExtended::Fault(fault) => Self::Store(fault),
         }
     }
@@ -358,7 +358,7 @@ pub enum RunError {
     Acquire(#[from] AcquireError),
     /// The lock was lost while the future ran, and the future was dropped.
     #[error(transparent)]
-    Lost(#[from] Lost),
+    Lost(#[from] LostHold),
 }
 
 /// Why a lock could not be inspected.

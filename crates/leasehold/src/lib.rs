@@ -92,7 +92,7 @@ pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
 pub use engine::{LostReason, ShutdownError, UnreleasedLock};
 pub use error::{
-    AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, Lost,
+    AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
     MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;

@@ -1,8 +1,8 @@
 //! A guard of any kind.
 
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, Lost as Loss, Moment, MultiGuard, Owner, Permit, ReadGuard,
-    ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
+    ExtendError, FencingToken, Guard, Leadership, LostHold as Loss, Moment, MultiGuard, Owner, Permit,
+    ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
 };
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use crate::lock::shared_guard::SharedGuard;
 use crate::output::printable::quoted;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, LockName, Lost, Moment, MultiGuard, Owner, PeriodGuard,
+    ExtendError, FencingToken, Guard, Leadership, LockName, LostHold, Moment, MultiGuard, Owner, PeriodGuard,
     ReentrantGuard, ReleaseError,
 };
 use std::time::Duration;
@@ -96,7 +96,7 @@ impl AnyGuard {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), Lost> {
+    pub(crate) fn check(&self) -> Result<(), LostHold> {
         match self {
             Self::Mutex(guard) => guard.check(),
             Self::Reentrant(guard) => guard.check(),

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use leasehold::{Attempt, Holder, Lost, Owner, ReentrantGuard, ReentrantMutex, ReleaseError, Released};
+use leasehold::{Attempt, Holder, LostHold, Owner, ReentrantGuard, ReentrantMutex, ReleaseError, Released};
 
 use super::{LONG, RENEWED, SHORT};
 use crate::driver::{Answer, State};
@@ -296,7 +296,7 @@ pub(super) async fn force_release(library: &Library) -> Result<String> {
     fixture.expect_acquired("boris", SOON)?;
     for guard in [&outer, &inner] {
         let lost = tokio::time::timeout(RENEWED + SOON, guard.lost()).await;
-        let _: Lost =
+        let _: LostHold =
             lost.map_err(|_| anyhow!("Leasehold's guard stays valid while the library holds the lock"))?;
     }
     let reported_after = freed.elapsed();

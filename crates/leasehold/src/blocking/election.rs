@@ -3,7 +3,7 @@
 use super::facade::IntoBlocking;
 use super::{Error, call};
 use crate::error::{AcquireError, InspectError, ReleaseError};
-use crate::{Attempt, Leader, Lost, Status};
+use crate::{Attempt, Leader, LostHold, Status};
 use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
 
@@ -187,7 +187,7 @@ facade! {
         pub fn remaining(&self) -> Duration;
 
         /// Checks that the grant is still valid by the local clock. Needs no network, and never blocks.
-        pub fn check(&self) -> Result<(), Lost>;
+        pub fn check(&self) -> Result<(), LostHold>;
     }
 
     end {

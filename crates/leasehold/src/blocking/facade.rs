@@ -8,7 +8,7 @@ use super::{Error, call};
 use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::OwnerFactory;
 use crate::{
-    Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, Lost, MultiAttempt, Released,
+    Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, LostHold, MultiAttempt, Released,
     SessionInfo, Status,
 };
 use leasehold_core::LockName;
@@ -146,7 +146,7 @@ macro_rules! facade {
 
                 /// Checks that the lock is still held. Fails once the hold has ended, or is known to be lost.
                 /// Needs no network, and never blocks.
-                pub fn check(&self) -> Result<(), crate::Lost>;
+                pub fn check(&self) -> Result<(), crate::LostHold>;
 
                 #[doc = see!("Returns whether the hold ends at its cap", $by::is_capped)]
                 pub fn is_capped(&self) -> bool;
@@ -175,7 +175,7 @@ macro_rules! facade {
             pub fn lost_timeout(
                 &self,
                 limit: std::time::Duration,
-            ) -> Result<Option<crate::Lost>, crate::blocking::AsyncContext> {
+            ) -> Result<Option<crate::LostHold>, crate::blocking::AsyncContext> {
                 let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
                 // After a suspend of the machine the timer can be late; the clock of `check` is not.
                 Ok(self.thread.wait(waited)?.or_else(|| self.inner.check().err()))
@@ -315,7 +315,7 @@ pub(super) fn run<G, T, R>(
     name: &LockName,
     acquired: Result<G, Error<AcquireError>>,
     work: impl FnOnce(&G) -> T,
-    check: impl FnOnce(&G) -> Result<(), Lost>,
+    check: impl FnOnce(&G) -> Result<(), LostHold>,
     release: impl FnOnce(G) -> Result<R, Error<ReleaseError>>,
 ) -> Result<T, Error<RunError>> {
     let guard = acquired.map_err(|error| error.map(RunError::Acquire))?;

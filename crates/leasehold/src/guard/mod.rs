@@ -7,7 +7,7 @@ pub(crate) mod owner;
 pub(crate) mod status;
 
 use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, ReleasePolicy};
-use crate::error::{ExtendError, Lost, ReleaseError};
+use crate::error::{ExtendError, LostHold, ReleaseError};
 use crate::guard::existing_leases::ExistingLeases;
 use crate::store::Fault;
 use leasehold_core::machine::renewal::ExtendRequest;
@@ -124,7 +124,7 @@ impl Guard {
     ///
     /// Needs no network. It reads a clock that keeps running while the machine is suspended, so it fails even
     /// where no timer has fired yet.
-    pub fn check(&self) -> Result<(), Lost> {
+    pub fn check(&self) -> Result<(), LostHold> {
         self.hold.check(&*self.engine.environment).map_err(|_| self.loss())
     }
 
@@ -139,7 +139,7 @@ impl Guard {
     /// the machine was suspended it may complete late, as timers do; [`check`](Self::check) does not.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostHold {
         self.hold.signal().cancelled().await;
         self.loss()
     }
@@ -214,7 +214,7 @@ impl Guard {
     /// Runs a future, and drops it if the lock is lost.
     ///
     /// Cancel safety: if the future is dropped, the inner one is dropped with it.
-    pub(crate) async fn unless_lost<T>(&self, work: impl Future<Output = T>) -> Result<T, Lost> {
+    pub(crate) async fn unless_lost<T>(&self, work: impl Future<Output = T>) -> Result<T, LostHold> {
         let lost = self.lost_signal();
         tokio::select! {
             biased;
@@ -229,12 +229,12 @@ impl Guard {
     }
 
     /// The loss, once its reason has been published to all guards.
-    pub(crate) fn announced_loss(&self) -> Option<Lost> {
+    pub(crate) fn announced_loss(&self) -> Option<LostHold> {
         self.hold.loss().map(|_| self.loss())
     }
 
-    pub(crate) fn loss(&self) -> Lost {
-        Lost {
+    pub(crate) fn loss(&self) -> LostHold {
+        LostHold {
             lock: self.name().clone(),
             fence: self.hold.fence,
             reason: self.hold.reason(self.engine.environment.now()),
@@ -270,7 +270,7 @@ impl Guard {
     }
 
     /// Marks the hold as lost after the store reported that it no longer exists.
-    async fn report_gone(&self) -> Lost {
+    async fn report_gone(&self) -> LostHold {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.environment).is_ok();
         self.hold.invalidate();

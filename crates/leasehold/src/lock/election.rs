@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, LeaderWatch};
 use crate::error::{
-    AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
+    AcquireError, ExtendError, ForceReleaseError, InspectError, LostHold, ReleaseError, RunError,
 };
 use crate::guard::Guard;
 use crate::guard::status::{FullStatus, Status};
@@ -224,7 +224,7 @@ impl Leadership {
 
     /// Checks that this is still the leader: like [`Guard::check`], by the local clock and without the
     /// network. It fails before another leader can be elected.
-    pub fn check(&self) -> Result<(), Lost> {
+    pub fn check(&self) -> Result<(), LostHold> {
         self.guard.check()
     }
 
@@ -236,7 +236,7 @@ impl Leadership {
     /// Waits until this is no longer the leader, and returns the reason: like [`Guard::lost`].
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostHold {
         self.guard.lost().await
     }
 

@@ -1,7 +1,7 @@
 //! Several locks, acquired together: [`MultiMutex`].
 
 use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
-use crate::error::{AcquireError, ExtendError, LockError, Lost, MultiReleaseError, ReleaseError};
+use crate::error::{AcquireError, ExtendError, LockError, LostHold, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
 use crate::lock::contention::Contention;
 use crate::lock::handle::{AcquireOptions, LockHandle, settings};
@@ -253,7 +253,7 @@ impl MultiMutex {
 
     /// Joins locks that were acquired one after the other: the lease of all counts from now. If one was lost
     /// meanwhile, fails and releases the others.
-    async fn join(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, Lost> {
+    async fn join(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, LostHold> {
         let all = MultiGuard::new(&self.engine, guards);
         if self.handles.iter().any(LockHandle::ends_with_its_lease) {
             // The locks are held even if this extension fails. A watchdog extends without help.
@@ -380,7 +380,7 @@ impl MultiGuard {
 
     /// Checks that all locks are still held. Fails once one of the holds has ended, or is known to be lost.
     /// Needs no network; like [`Guard::check`].
-    pub fn check(&self) -> Result<(), Lost> {
+    pub fn check(&self) -> Result<(), LostHold> {
         self.guards.iter().try_for_each(Guard::check)
     }
 
@@ -402,7 +402,7 @@ impl MultiGuard {
     /// Waits until one of the locks is lost, and returns which and why. Does not complete while all are held.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostHold {
         loop {
             self.signal.cancelled().await;
             // Another hold may be known to be lost while its reason is not known yet.

@@ -6,7 +6,7 @@
 
 use crate::client::{Client, parse_name};
 use crate::engine::LostReason;
-use crate::error::{AcquireError, InspectError, LockError, Lost, ReleaseError, RunError};
+use crate::error::{AcquireError, InspectError, LockError, LostHold, ReleaseError, RunError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::Status;
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle};
@@ -204,7 +204,7 @@ impl PeriodGuard {
 
     /// Checks that the grant is still valid, by the local clock: fails once another instance may have a
     /// grant. Needs no network, and so does not detect a forced release.
-    pub fn check(&self) -> Result<(), Lost> {
+    pub fn check(&self) -> Result<(), LostHold> {
         if self.client.now() < self.valid_until { Ok(()) } else { Err(self.loss()) }
     }
 
@@ -212,7 +212,7 @@ impl PeriodGuard {
     /// timers do; [`check`](Self::check) does not.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostHold {
         self.client.engine.environment.sleep_until(self.valid_until).await;
         self.loss()
     }
@@ -237,9 +237,9 @@ impl PeriodGuard {
         self.hold.release(&self.client).await
     }
 
-    fn loss(&self) -> Lost {
+    fn loss(&self) -> LostHold {
         let (lock, fence) = (self.name().clone(), self.fencing_token());
-        Lost { lock, fence, reason: LostReason::Expired }
+        LostHold { lock, fence, reason: LostReason::Expired }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::{
-    AcquireError, ExtendError, ForceReleaseError, InspectError, Lost, ReleaseError, RunError,
+    AcquireError, ExtendError, ForceReleaseError, InspectError, LostHold, ReleaseError, RunError,
 };
 use crate::guard::Guard;
 use crate::guard::owner::{Owner, OwnerFactory};
@@ -364,7 +364,7 @@ impl ReentrantGuard {
     }
 
     /// Checks that this hold still exists: like [`Guard::check`], without the network.
-    pub fn check(&self) -> Result<(), Lost> {
+    pub fn check(&self) -> Result<(), LostHold> {
         self.guard.check()
     }
 
@@ -376,7 +376,7 @@ impl ReentrantGuard {
     /// Waits until this hold is lost, and returns the reason: like [`Guard::lost`].
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> Lost {
+    pub async fn lost(&self) -> LostHold {
         self.guard.lost().await
     }
 

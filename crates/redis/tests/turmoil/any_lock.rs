@@ -1,7 +1,7 @@
 //! A lock and a guard of any kind: of a Mutex, of a ReentrantMutex as some owner, or of several Mutexes at once.
 
 use leasehold::{
-    AcquireError, Attempt, ExtendError, FencingToken, Guard, LockName, Lost, Moment, MultiAttempt,
+    AcquireError, Attempt, ExtendError, FencingToken, Guard, LockName, LostHold, Moment, MultiAttempt,
     MultiGuard, MultiMutex, Mutex, Owner, ReentrantGuard, ReentrantMutex, Released,
 };
 use std::fmt;
@@ -117,7 +117,7 @@ impl AnyGuard {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), Lost> {
+    pub(crate) fn check(&self) -> Result<(), LostHold> {
         match self {
             Self::Mutex(guard) => guard.check(),
             Self::Reentrant(guard) => guard.check(),

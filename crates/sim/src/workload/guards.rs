@@ -4,7 +4,7 @@ use crate::any_guard::AnyGuard;
 use crate::event::{GuardId, LeasePolicy, LockId, LossScope, NewGuard, ReleaseMethod, TaskEvent, Validity};
 use crate::workload::runner::TaskRunner;
 use crate::world::Sim;
-use leasehold::{LockMode, Lost as Loss};
+use leasehold::{LockMode, LostHold as Loss};
 use std::sync::Arc;
 
 /// A guard that a task holds.

@@ -13,7 +13,8 @@ use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select, select_all};
 use leasehold::core::{Kind, LockMode};
 use leasehold::{
-    AcquireError, Attempt, Lost as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex, RetryPolicy,
+    AcquireError, Attempt, LostHold as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex,
+    RetryPolicy,
 };
 use std::pin::pin;
 use std::time::Duration;

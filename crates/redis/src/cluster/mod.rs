@@ -1,14 +1,14 @@
 //! A cluster: the slot map, a link to each primary in use, and the routing of calls.
 //!
-//! Owns the known state of the cluster and the links. [`send`] sends a call and follows redirects, [`renewal`] renews
+//! Owns the known state of the cluster and the links. [`send`] sends a call and follows redirects, [`refresh`] refreshes
 //! the map, [`recovery`] paces retries while the cluster is down, and [`subscriptions`] owns the subscriptions. The
 //! store interprets calls and replies.
 //!
-//! 1. The map is replaced as a whole. A MOVED changes it for one slot until the next renewal.
-//! 2. One task renews the map, whenever it is marked as stale.
+//! 1. The map is replaced as a whole. A MOVED changes it for one slot until the next refresh.
+//! 2. One task refreshes the map, whenever it is marked as stale.
 
 mod recovery;
-mod renewal;
+mod refresh;
 mod send;
 mod subscriptions;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use super::conn::link::{Link, LinkConnection, Lost};
 use super::conn::mailbox::Mailboxes;
 use super::location::ConnPurpose;
 use crate::cluster::recovery::Recovery;
-use crate::cluster::renewal::maintain_map;
+use crate::cluster::refresh::maintain_map;
 use crate::cluster::subscriptions::Subscriptions;
 use crate::cluster::topology::Map;
 use futures_util::future::join_all;
@@ -47,7 +47,7 @@ const STALE_AFTER: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Cluster {
     shared: Arc<Shared>,
-    /// The task that renews the map (2); `None` before the first call.
+    /// The task that refreshes the map (2); `None` before the first call.
     task: Mutex<Option<JoinHandle<()>>>,
     subscriptions: Subscriptions,
 }
@@ -66,7 +66,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct View {
     map: Option<Arc<Map>>,
-    /// Fault of the last renewal, if it failed.
+    /// Fault of the last refresh, if it failed.
     fault: Option<Fault>,
     /// Set if the map may be out of date.
     is_stale: bool,
@@ -134,7 +134,7 @@ impl Cluster {
     ///
     /// Cancel safety: connection attempts continue.
     pub(crate) async fn connect(&self) -> Result<(), Fault> {
-        let map = Arc::new(self.shared.renew(None).await?);
+        let map = Arc::new(self.shared.refresh(None).await?);
         let nodes: Vec<_> = map.primaries().iter().map(|primary| self.shared.node(primary)).collect();
         self.shared.replace(&map);
         self.start();
@@ -223,19 +223,19 @@ impl Cluster {
         Fault::new(FaultKind::Busy, Phase::Connect, Arc::clone(self.name()))
     }
 
-    /// Marks the map as stale, so that it is renewed.
+    /// Marks the map as stale, so that it is refreshed.
     pub(crate) fn mark_stale(&self) {
         self.shared.mark_stale(None);
         self.start();
     }
 
-    /// Applies a MOVED redirect, which is valid until the next renewal (1).
+    /// Applies a MOVED redirect, which is valid until the next refresh (1).
     pub(crate) fn moved(&self, slot: u16, to: Address) {
         self.shared.moved(slot, to);
         self.start();
     }
 
-    /// Starts the renewal task, or restarts it if the runtime it ran in has ended.
+    /// Starts the refresh task, or restarts it if the runtime it ran in has ended.
     fn start(&self) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {

@@ -1,6 +1,6 @@
 //! Requests for the slot map, and the time until channels are subscribed again, with scripted nodes.
 
-use super::renewal::{OTHERS_TIMEOUT, STAGGER, request_map};
+use super::refresh::{OTHERS_TIMEOUT, STAGGER, request_map};
 use super::*;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::NotificationSink;

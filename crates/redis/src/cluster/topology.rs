@@ -1,6 +1,6 @@
 //! The slot map of a cluster, as one node reports it, and the redirects in replies.
 //!
-//! Parses only. [`renewal`](super::renewal) decides which map is accepted.
+//! Parses only. [`refresh`](super::refresh) decides which map is accepted.
 
 use crate::config::address::Address;
 use crate::error_map::classify;

@@ -11,7 +11,7 @@
 //!    and replaced if it does not respond.
 
 use super::{ChannelTable, deliver, record_subscribed};
-use crate::cluster::renewal::RENEWAL;
+use crate::cluster::refresh::REFRESH_PAUSE;
 use crate::cluster::topology::{Redirect, redirect};
 use crate::cluster::{PAUSE, Shared};
 use crate::config::address::Address;
@@ -73,7 +73,7 @@ async fn maintain_node(shared: Arc<Shared>, table: Arc<Watched<ChannelTable>>, n
     let environment = shared.config.shared_environment();
     let mut failures = 0;
     loop {
-        let pause = backoff(RENEWAL, failures, environment.random());
+        let pause = backoff(REFRESH_PAUSE, failures, environment.random());
         tokio::time::sleep(pause).await;
         let connection = match link.connection(Instant::now() + SUBSCRIBE_TIMEOUT).await {
             Ok(connection) => connection,
@@ -151,7 +151,7 @@ impl NodeSubscriptions<'_> {
             self.responded_at = Instant::now();
             failures = if has_failed { failures + 1 } else { 0 };
             let random = self.shared.config.shared_environment().random();
-            tokio::time::sleep(backoff((PAUSE.0, RENEWAL.1), failures, random)).await;
+            tokio::time::sleep(backoff((PAUSE.0, REFRESH_PAUSE.1), failures, random)).await;
         }
     }
 

@@ -1,12 +1,12 @@
-//! Renewal of the slot map: which nodes are asked, how often, and which answer is accepted.
+//! Refresh of the slot map: which nodes are asked, how often, and which answer is accepted.
 //!
-//! Owns the task that renews the map. [`topology`] parses the replies of the nodes.
+//! Owns the task that refreshes the map. [`topology`] parses the replies of the nodes.
 //!
-//! 1. The map is renewed only on a reason for doubt: a redirect, a missing or broken connection, or a node that reports
+//! 1. The map is refreshed only on a reason for doubt: a redirect, a missing or broken connection, or a node that reports
 //!    the cluster down. Any number of reasons cause one request. While nothing changes, requests are spaced by pauses
 //!    that grow to half a second and are half random.
 //! 2. A map older than the known one is accepted only if no node has a newer one, because a partitioned node has an old
-//!    map. During a fail-over all nodes report the same until a replica is promoted, so the renewal does not wait for
+//!    map. During a fail-over all nodes report the same until a replica is promoted, so the refresh does not wait for
 //!    silent nodes then, but repeats soon.
 
 use super::Shared;
@@ -26,18 +26,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Pauses between two renewals of the map (1): the first, and the longest.
-pub(super) const RENEWAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// After this long without a renewal, the next one starts without a pause.
+/// Pauses between two refreshes of the map (1): the first, and the longest.
+pub(super) const REFRESH_PAUSE: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_millis(500));
+/// After this long without a refresh, the next one starts without a pause.
 const CALM: Duration = Duration::from_secs(1);
-/// Time over which clients spread a renewal that starts without a pause.
+/// Time over which clients spread a refresh that starts without a pause.
 const SPREAD: Duration = Duration::from_millis(20);
 /// How long to wait for one node before the next one is asked as well.
 pub(super) const STAGGER: Duration = Duration::from_millis(100);
 /// How long to wait for the other nodes after a node with a current map reports the cluster down. In a fail-over
 /// every node reports that and one does not answer; waiting for it would delay the discovery of the promotion.
 pub(super) const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many nodes one renewal asks at most; each renewal picks others.
+/// How many nodes one refresh asks at most; each refresh picks others.
 const MAX_SOURCES: usize = 5;
 
 impl ClusterSeeds {
@@ -76,7 +77,7 @@ impl Shared {
     }
 
     /// Requests the slot map.
-    pub(super) async fn renew(&self, hint: Option<Address>) -> Result<Map, Fault> {
+    pub(super) async fn refresh(&self, hint: Option<Address>) -> Result<Map, Fault> {
         request_map(&self.config, self.sources(hint), Some(self)).await
     }
 }
@@ -155,7 +156,7 @@ async fn request_map_from(
     }
 }
 
-/// Renews the map whenever it is stale (1).
+/// Refreshes the map whenever it is stale (1).
 pub(super) async fn maintain_map(shared: Arc<Shared>) {
     let environment = shared.config.shared_environment();
     let mut last: Option<Instant> = None;
@@ -164,7 +165,7 @@ pub(super) async fn maintain_map(shared: Arc<Shared>) {
         shared.view.wait_for(|view| (view.is_stale || view.waiting > 0).then_some(())).await;
         match last {
             Some(last) if last.elapsed() < CALM => {
-                tokio::time::sleep(backoff(RENEWAL, unchanged + 1, environment.random())).await;
+                tokio::time::sleep(backoff(REFRESH_PAUSE, unchanged + 1, environment.random())).await;
             }
             Some(_) => {
                 unchanged = 0;
@@ -178,7 +179,7 @@ pub(super) async fn maintain_map(shared: Arc<Shared>) {
             hint = view.hint.take();
             false
         });
-        match shared.renew(hint).await {
+        match shared.refresh(hint).await {
             Ok(map) => unchanged = if shared.replace(&Arc::new(map)) { 0 } else { unchanged + 1 },
             Err(fault) => {
                 unchanged += 1;

@@ -13,7 +13,7 @@
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Link, LinkConnection, Lost};
+use super::conn::link::{Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
 use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
 use super::location::ConnPurpose;
@@ -178,11 +178,11 @@ impl Replicas {
         };
         let replies = match ask(&link, &mut connection, (self.wanted, asking), request).await {
             Ok(replies) => replies,
-            Err(Lost::Broken(error)) => {
+            Err(NoReply::Broken(error)) => {
                 return Confirmation::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
             }
             // Usually another call's WAIT was in front of this one, and has not been answered either.
-            Err(Lost::TimedOut) => return Confirmation::Failed(fault(&link, self.too_few(0))),
+            Err(NoReply::TimedOut) => return Confirmation::Failed(fault(&link, self.too_few(0))),
         };
         // A redirect shows that the connection works.
         let redirected = node.and_then(|node| replies.iter().find_map(|reply| redirected(node, reply)));
@@ -292,7 +292,7 @@ async fn ask(
     connection: &mut LinkConnection,
     (wanted, asking): (u32, bool),
     Request { calls, deadline, .. }: &Request,
-) -> Result<Vec<Value>, Lost> {
+) -> Result<Vec<Value>, NoReply> {
     let mut loaded = false;
     loop {
         let mut pipeline = Pipeline::with_capacity(7);

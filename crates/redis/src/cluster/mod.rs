@@ -17,7 +17,7 @@ mod topology;
 
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Link, LinkConnection, Lost};
+use super::conn::link::{Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
 use super::location::ConnPurpose;
 use crate::cluster::recovery::Recovery;
@@ -96,11 +96,11 @@ impl Node {
     }
 
     /// The fault of a missing reply.
-    pub(crate) fn lost(&self, lost: Lost) -> Fault {
+    pub(crate) fn no_reply(&self, no_reply: NoReply) -> Fault {
         let fault = |kind| Fault::new(kind, Phase::Reply, Arc::clone(self.name()));
-        match lost {
-            Lost::Broken(error) => fault(FaultKind::Disconnected).with_source(error),
-            Lost::TimedOut => fault(FaultKind::TimedOut),
+        match no_reply {
+            NoReply::Broken(error) => fault(FaultKind::Disconnected).with_source(error),
+            NoReply::TimedOut => fault(FaultKind::TimedOut),
         }
     }
 }
@@ -253,9 +253,9 @@ impl Drop for Cluster {
 }
 
 /// Counts a call that waits for a connection, until it is dropped.
-struct Waiting<'a>(&'a Shared);
+struct WaitingCall<'a>(&'a Shared);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.view.modify(|view| {
             view.waiting -= 1;
@@ -269,12 +269,12 @@ impl Shared {
         self.view.read(|view| view.map.clone())
     }
 
-    fn wait(&self) -> Waiting<'_> {
+    fn wait(&self) -> WaitingCall<'_> {
         self.view.modify(|view| {
             view.waiting += 1;
             view.waiting == 1
         });
-        Waiting(self)
+        WaitingCall(self)
     }
 
     fn mark_stale(&self, hint: Option<Address>) {

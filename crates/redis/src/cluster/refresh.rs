@@ -138,7 +138,10 @@ async fn request_map_from(
     let reported = async {
         let replies = if let Some((node, mut connection)) = ready {
             let deadline = Instant::now() + config.attempt_timeout();
-            node.link.call_all(&mut connection, &requests, deadline).await.map_err(|lost| node.lost(lost))?
+            node.link
+                .call_all(&mut connection, &requests, deadline)
+                .await
+                .map_err(|no_reply| node.no_reply(no_reply))?
         } else {
             let unconnected = |error| unconnected(error, address, &name);
             let info = config.connection_info(address).map_err(unconnected)?;

@@ -10,7 +10,7 @@ use super::recovery::RetryingCall;
 use super::topology::Redirect;
 use super::{Cluster, Node, PAUSE};
 use crate::config::address::Address;
-use crate::conn::link::{LinkConnection, Lost, backoff};
+use crate::conn::link::{LinkConnection, NoReply, backoff};
 use crate::script::Call;
 use leasehold_store::{Executed, Fault, Outcome};
 use redis::{Cmd, Pipeline, Value, cmd};
@@ -85,9 +85,9 @@ impl Cluster {
             };
             let loading = script.filter(|_| attempts.with_script).map(|loading| loading());
             let value = send(&node, &mut connection, (loading, asking, cmd), deadline);
-            let value = attempts.retries.releasing_if_slow(value).await.map_err(|lost| {
+            let value = attempts.retries.releasing_if_slow(value).await.map_err(|no_reply| {
                 self.mark_stale();
-                Outcome::Failed(Executed::Unknown, node.lost(lost))
+                Outcome::Failed(Executed::Unknown, node.no_reply(no_reply))
             })?;
             let next = if script.is_some() && is_unknown_script(&value) {
                 attempts.ask_target = asking.then(|| node.address.clone());
@@ -210,7 +210,7 @@ async fn send(
     connection: &mut LinkConnection,
     (loading, asking, command): (Option<Cmd>, bool, &Cmd),
     deadline: Instant,
-) -> Result<Value, Lost> {
+) -> Result<Value, NoReply> {
     if !asking && loading.is_none() {
         return node.link.call(connection, command, deadline).await;
     }

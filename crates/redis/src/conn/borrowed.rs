@@ -1,6 +1,6 @@
 //! A connection that the user supplies. The store does not reconnect it.
 
-use super::link::Lost;
+use super::link::NoReply;
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
 use leasehold_core::SessionId;
@@ -61,12 +61,16 @@ impl BorrowedConnection {
         }
     }
 
-    pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, Lost> {
+    pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, NoReply> {
         let mut conn = self.conn.clone();
         within(deadline, conn.send_packed_command(cmd)).await
     }
 
-    pub(crate) async fn call_all(&self, pipeline: &Pipeline, deadline: Instant) -> Result<Vec<Value>, Lost> {
+    pub(crate) async fn call_all(
+        &self,
+        pipeline: &Pipeline,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, NoReply> {
         let mut conn = self.conn.clone();
         within(deadline, conn.send_packed_commands(pipeline, 0, pipeline.len())).await
     }
@@ -185,12 +189,12 @@ async fn forward(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
     }
 }
 
-async fn within<T>(deadline: Instant, reply: impl Future<Output = RedisResult<T>>) -> Result<T, Lost> {
+async fn within<T>(deadline: Instant, reply: impl Future<Output = RedisResult<T>>) -> Result<T, NoReply> {
     match timeout_at(deadline, reply).await {
         Ok(Ok(reply)) => Ok(reply),
         // The user may have set a timeout on the connection.
-        Ok(Err(error)) if error.is_timeout() => Err(Lost::TimedOut),
-        Ok(Err(error)) => Err(Lost::Broken(error)),
-        Err(_) => Err(Lost::TimedOut),
+        Ok(Err(error)) if error.is_timeout() => Err(NoReply::TimedOut),
+        Ok(Err(error)) => Err(NoReply::Broken(error)),
+        Err(_) => Err(NoReply::TimedOut),
     }
 }

@@ -89,7 +89,7 @@ impl LinkConnection {
 
 /// Why a call has no reply, though its command may have been sent.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum NoReply {
     /// The connection broke.
     Broken(redis::RedisError),
     /// No reply arrived before the deadline.
@@ -169,7 +169,7 @@ impl Link {
         connection: &mut LinkConnection,
         cmd: &Cmd,
         deadline: Instant,
-    ) -> Result<Value, Lost> {
+    ) -> Result<Value, NoReply> {
         let LinkConnection { ready, health } = connection;
         let reply = pin!(ready.conn.send_packed_command(cmd));
         self.shared.call_within(health, deadline, reply).await
@@ -181,7 +181,7 @@ impl Link {
         connection: &mut LinkConnection,
         pipeline: &Pipeline,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Lost> {
+    ) -> Result<Vec<Value>, NoReply> {
         let LinkConnection { ready, health } = connection;
         let replies = pin!(ready.conn.send_packed_commands(pipeline, 0, pipeline.len()));
         self.shared.call_within(health, deadline, replies).await
@@ -218,17 +218,17 @@ impl Shared {
         health: &Arc<ConnectionHealth>,
         deadline: Instant,
         reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
-    ) -> Result<T, Lost> {
+    ) -> Result<T, NoReply> {
         match timeout_at(deadline, self.tracked(health, reply)).await {
             Ok(Ok(reply)) => Ok(reply),
             // Errors of the server arrive as values, so this is an error of the connection.
             Ok(Err(error)) => {
                 self.give_up(health);
-                Err(Lost::Broken(error))
+                Err(NoReply::Broken(error))
             }
             Err(_) => {
                 self.give_up_if_silent(health);
-                Err(Lost::TimedOut)
+                Err(NoReply::TimedOut)
             }
         }
     }

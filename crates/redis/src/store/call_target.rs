@@ -2,7 +2,7 @@
 
 use crate::cluster::Node;
 use crate::conn::borrowed::BorrowedConnection;
-use crate::conn::link::{Link, LinkConnection, Lost};
+use crate::conn::link::{Link, LinkConnection, NoReply};
 use crate::script::Call;
 use leasehold_store::FaultKind;
 use redis::{Pipeline, Value};
@@ -26,12 +26,12 @@ impl CallTarget<'_> {
         }
     }
 
-    pub(super) async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, Lost> {
+    pub(super) async fn send(&mut self, call: &Call, deadline: Instant) -> Result<Value, NoReply> {
         match self {
             Self::Link(link, connection) => link.call(connection, call.cmd(), deadline).await,
             Self::Borrowed(borrowed) => borrowed.call(call.cmd(), deadline).await,
             // The cluster module sends calls itself.
-            Self::Node(..) => Err(Lost::TimedOut),
+            Self::Node(..) => Err(NoReply::TimedOut),
         }
     }
 
@@ -39,7 +39,7 @@ impl CallTarget<'_> {
         &mut self,
         pipeline: &Pipeline,
         deadline: Instant,
-    ) -> Result<Vec<Value>, Lost> {
+    ) -> Result<Vec<Value>, NoReply> {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
@@ -47,7 +47,7 @@ impl CallTarget<'_> {
             Self::Link(link, connection) => link.call_all(connection, pipeline, deadline).await,
             Self::Borrowed(borrowed) => borrowed.call_all(pipeline, deadline).await,
             Self::Node(node, Some(connection)) => node.link.call_all(connection, pipeline, deadline).await,
-            Self::Node(_, None) => Err(Lost::TimedOut),
+            Self::Node(_, None) => Err(NoReply::TimedOut),
         }
     }
 }

@@ -114,9 +114,9 @@ impl RedisStore {
         }
         let values = match node.link.call_all(&mut connection, &pipeline, deadline).await {
             Ok(values) => values,
-            Err(lost) => {
+            Err(no_reply) => {
                 cluster.mark_stale();
-                return all(&Outcome::Failed(Executed::Unknown, node.lost(lost)));
+                return all(&Outcome::Failed(Executed::Unknown, node.no_reply(no_reply)));
             }
         };
         let target = &CallTarget::Node(Arc::clone(&node), Some(connection));
@@ -219,7 +219,8 @@ impl RedisStore {
         }
         let (node, mut connection) = cluster.connection(*first, deadline).await.map_err(refused)?;
         let values = node.link.call_all(&mut connection, &pipeline, deadline).await;
-        let values = values.map_err(|lost| Outcome::Failed(Executed::Unknown, node.lost(lost)))?;
+        let values =
+            values.map_err(|no_reply| Outcome::Failed(Executed::Unknown, node.no_reply(no_reply)))?;
         let mut answers = Vec::with_capacity(commands.len());
         for ((slot, command), value) in commands.into_iter().zip(values) {
             let (value, target) = if node.redirect(&value).is_some() {

@@ -12,7 +12,7 @@
 use super::call_target::CallTarget;
 use super::{Backend, RedisStore, SessionOutcome};
 use crate::cluster::{OnSplit, is_split, is_unknown_script};
-use crate::conn::link::Lost;
+use crate::conn::link::NoReply;
 use crate::error_map::classify;
 use crate::script::reply::{self, Malformed};
 use crate::script::{Call, extends_by_token};
@@ -118,7 +118,7 @@ impl RedisStore {
             match value {
                 Ok(value) if is_unknown_script(&value) => with_script = true,
                 Ok(value) => return Ok((value, target)),
-                Err(lost) => return Err(Outcome::Failed(Executed::Unknown, self.lost(lost))),
+                Err(no_reply) => return Err(Outcome::Failed(Executed::Unknown, self.no_reply(no_reply))),
             }
         }
         let text = "its scripts are flushed all the time".to_owned();
@@ -143,7 +143,9 @@ impl RedisStore {
         }
         let mut values = match target.send_all(&pipeline, deadline).await {
             Ok(values) => values.into_iter(),
-            Err(lost) => return same_outcome(&calls, &Outcome::Failed(Executed::Unknown, self.lost(lost))),
+            Err(no_reply) => {
+                return same_outcome(&calls, &Outcome::Failed(Executed::Unknown, self.no_reply(no_reply)));
+            }
         };
         let target = &target;
         let outcomes = calls.into_iter().map(|(of, call)| {
@@ -284,16 +286,16 @@ impl RedisStore {
         let values = target
             .send_all(pipeline, deadline)
             .await
-            .map_err(|lost| Outcome::Failed(Executed::Unknown, self.lost(lost)))?;
+            .map_err(|no_reply| Outcome::Failed(Executed::Unknown, self.no_reply(no_reply)))?;
         let serious = values.iter().enumerate().filter(|(at, value)| !is_acceptable(*at, value));
         serious.map(|(_, value)| value).try_for_each(|value| self.check_error(value, &target))?;
         Ok(values)
     }
 
-    fn lost(&self, lost: Lost) -> Fault {
-        match lost {
-            Lost::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
-            Lost::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
+    fn no_reply(&self, no_reply: NoReply) -> Fault {
+        match no_reply {
+            NoReply::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
+            NoReply::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
         }
     }
 }

@@ -33,14 +33,14 @@ impl ConnectionHealth {
     }
 
     /// Counts a waiting call until the returned value is dropped.
-    pub(super) fn wait(&self) -> Waiting<'_> {
+    pub(super) fn wait(&self) -> WaitingCall<'_> {
         // Usually another call waits already, and the clock need not be read.
         if self.waiting_since.load(Ordering::Relaxed) == 0 {
             let _ =
                 self.waiting_since.compare_exchange(0, self.now_us(), Ordering::Relaxed, Ordering::Relaxed);
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(self)
+        WaitingCall(self)
     }
 
     /// Records that something was received. The silence of calls still waiting starts again now.
@@ -60,9 +60,9 @@ impl ConnectionHealth {
 }
 
 /// A call that waits for a reply.
-pub(super) struct Waiting<'a>(&'a ConnectionHealth);
+pub(super) struct WaitingCall<'a>(&'a ConnectionHealth);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Detached holds: acquired like all others, then kept by no keeper.
+//! Detached holds: acquired like all others, then tracked by no keeper.
 //!
 //! 1. A detached hold has a session of its own, never the client's, because it outlives the client. Its mailbox is
 //!    closed before the hold is extended, so that the store that executes the extend knows of no session on which the
@@ -87,7 +87,7 @@ pub(crate) async fn acquire_detached(
     } else {
         None
     };
-    let AcquiredHold { hold, grant, permit, keep: _ } =
+    let AcquiredHold { hold, grant, permit, tracking: _ } =
         acquire(engine, &entry, &params).await.map_err(NotDetached::AcquireFailure)?;
     let mut unextended = UnextendedHold { engine, hold, done: false };
     drop(permit);
@@ -272,7 +272,7 @@ pub(crate) async fn release_detached(
 /// Why a hold cannot be attached.
 #[derive(Debug)]
 pub(crate) enum NotAttached {
-    /// The client keeps it already, or has done so.
+    /// The client has attached or released it before.
     Already,
     /// It was not extended.
     NotExtended(NotExtended),
@@ -327,7 +327,7 @@ enum Use {
     Reserved,
     /// Attached, or attached earlier and possibly being released: remembered until the store has certainly dropped
     /// it.
-    Kept(Arc<Hold>),
+    Attached(Arc<Hold>),
     /// Released by this client; the store may keep it until then.
     Released(Moment),
 }
@@ -338,7 +338,7 @@ impl Use {
         match self {
             Self::Reserved => false,
             // This is the last reference: neither a guard nor the keeper holds it.
-            Self::Kept(hold) => Arc::strong_count(hold) == 1 && hold.may_last_until() < now,
+            Self::Attached(hold) => Arc::strong_count(hold) == 1 && hold.may_last_until() < now,
             Self::Released(until) => *until < now,
         }
     }
@@ -370,14 +370,14 @@ impl Attached {
         let mut holds = self.holds(Some(now));
         let before = holds.remove(&hold);
         let until = match &before {
-            Some(Use::Kept(kept)) => until.max(kept.may_last_until()),
+            Some(Use::Attached(attached)) => until.max(attached.may_last_until()),
             Some(Use::Released(earlier)) => until.max(*earlier),
             Some(Use::Reserved) | None => until,
         };
         holds.insert(hold, Use::Released(until));
         drop(holds);
-        if let Some(Use::Kept(kept)) = &before {
-            kept.lose(LostReason::Released);
+        if let Some(Use::Attached(attached)) = &before {
+            attached.lose(LostReason::Released);
         }
         before.is_some()
     }
@@ -399,7 +399,7 @@ impl Reserved<'_> {
     fn fill(self, hold: &Arc<Hold>) -> Option<()> {
         let mut holds = self.attached.holds(None);
         let used = holds.get_mut(&self.hold).filter(|used| matches!(used, Use::Reserved))?;
-        *used = Use::Kept(hold.clone());
+        *used = Use::Attached(hold.clone());
         Some(())
     }
 }

@@ -81,9 +81,9 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Identifies a hold in the keeper.
+/// Identifies a hold that the keeper tracks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct KeepId(pub(super) u64);
+pub(crate) struct TrackingId(pub(super) u64);
 
 /// One hold.
 pub(crate) struct Hold {

@@ -28,7 +28,7 @@ pub(crate) use detached::{
     extend_detached, release_detached,
 };
 pub use hold::LostReason;
-pub(crate) use hold::{Hold, KeepId};
+pub(crate) use hold::{Hold, TrackingId};
 pub(crate) use local::lock_entry::LockEntry;
 pub(crate) use local::lock_entry::handoff::ReleasePolicy;
 pub(crate) use loss::report_loss;
@@ -211,8 +211,8 @@ fn merge_by_client(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        for kept in self.locks.remove_idle() {
-            self.keeper.release_idle(kept);
+        for idle in self.locks.remove_idle() {
+            self.keeper.release_idle(idle);
         }
         // Close the keeper first: it may be about to begin another session.
         self.keeper.close();

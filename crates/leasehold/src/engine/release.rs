@@ -14,9 +14,9 @@
 
 use super::keeper::Retired;
 use super::local::lock_entry::PendingRequest;
-use super::local::lock_entry::handoff::{KeptLocally, ReleasePolicy};
+use super::local::lock_entry::handoff::{IdleActions, ReleasePolicy};
 use super::loss::reason;
-use super::{Answer, CallFailure, Engine, Hold, KeepId, LockEntry, LostReason, unexpected_reply};
+use super::{Answer, CallFailure, Engine, Hold, LockEntry, LostReason, TrackingId, unexpected_reply};
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::Executed;
 use leasehold_core::{Acquired, Ended, HoldId, HoldStatus, Op, Release, ReleaseAction, Released, Reply};
@@ -47,37 +47,37 @@ pub(crate) async fn release(
     engine: &Engine,
     entry: &Arc<LockEntry>,
     hold: &Arc<Hold>,
-    keep: KeepId,
+    tracking: TrackingId,
     policy: ReleasePolicy,
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
         return Err(NotReleased::Lost(hold.reason(engine.environment.now())));
     }
-    if keep_locally(engine, entry, hold, keep, policy) {
+    if make_idle(engine, entry, hold, tracking, policy) {
         return Ok(0);
     }
-    release_at_store(engine, entry, hold, keep, (policy.free_every, ReleaseObserver::Caller)).await
+    release_at_store(engine, entry, hold, tracking, (policy.free_every, ReleaseObserver::Caller)).await
 }
 
 /// Keeps a hold in the process for the next waiter or for later acquisitions (6). Does not wait.
-fn keep_locally(
+fn make_idle(
     engine: &Engine,
     entry: &LockEntry,
     hold: &Arc<Hold>,
-    keep: KeepId,
+    tracking: TrackingId,
     policy: ReleasePolicy,
 ) -> bool {
     let _permit = engine.gate.permit();
     let now = engine.environment.now();
-    let Some(KeptLocally { reserve, check_at }) = entry.keep_locally(hold, keep, policy, now) else {
+    let Some(IdleActions { reserve, check_at }) = entry.make_idle(hold, tracking, policy, now) else {
         return false;
     };
     if let Some(reserve) = reserve {
-        engine.keeper.reserve(keep, reserve);
+        engine.keeper.reserve(tracking, reserve);
     }
     if let Some(at) = check_at {
-        engine.keeper.check_idle_at(keep, at);
+        engine.keeper.check_idle_at(tracking, at);
     }
     true
 }
@@ -85,21 +85,26 @@ fn keep_locally(
 /// Releases an idle hold that does not suit the front of the queue, whose request for the lock goes with it.
 ///
 /// Cancel safety: if the future is dropped, the keeper continues the release.
-pub(super) async fn release_idle(engine: &Engine, entry: &Arc<LockEntry>, hold: &Arc<Hold>, keep: KeepId) {
+pub(super) async fn release_idle(
+    engine: &Engine,
+    entry: &Arc<LockEntry>,
+    hold: &Arc<Hold>,
+    tracking: TrackingId,
+) {
     // The hold has no guard that needs the result.
-    let _ = release_at_store(engine, entry, hold, keep, (None, ReleaseObserver::None)).await;
+    let _ = release_at_store(engine, entry, hold, tracking, (None, ReleaseObserver::None)).await;
 }
 
 async fn release_at_store(
     engine: &Engine,
     entry: &Arc<LockEntry>,
     hold: &Arc<Hold>,
-    keep: KeepId,
+    tracking: TrackingId,
     (free_every, observer): (Option<u32>, ReleaseObserver),
 ) -> Result<u64, NotReleased> {
-    let Retired { in_flight, background_release } = engine.keeper.retire(keep);
+    let Retired { in_flight, background_release } = engine.keeper.retire(tracking);
     if let (Some(in_flight), Some(stop)) = (&in_flight, background_release) {
-        engine.keeper.forget(keep);
+        engine.keeper.forget(tracking);
         return Err(wait_for_background_release(engine, hold, in_flight, &stop).await);
     }
     let begun_in_time = engine.environment.now() < hold.valid_until();
@@ -107,7 +112,7 @@ async fn release_at_store(
         engine,
         entry,
         hold,
-        keep,
+        tracking,
         done: false,
         taken_over: false,
         next: None,
@@ -172,17 +177,17 @@ pub(crate) fn abandon(
     engine: &Engine,
     entry: &LockEntry,
     hold: &Arc<Hold>,
-    keep: KeepId,
+    tracking: TrackingId,
     policy: ReleasePolicy,
 ) {
     let _permit = engine.gate.permit();
     // Otherwise the shutdown releases it (4).
-    if !engine.gate.is_closed() && !keep_locally(engine, entry, hold, keep, policy) {
-        if engine.keeper.retire(keep).background_release.is_none() {
+    if !engine.gate.is_closed() && !make_idle(engine, entry, hold, tracking, policy) {
+        if engine.keeper.retire(tracking).background_release.is_none() {
             engine.keeper.release(hold);
         }
         entry.remove_hold(hold);
-        engine.keeper.forget(keep);
+        engine.keeper.forget(tracking);
     }
 }
 
@@ -200,7 +205,7 @@ struct PendingRelease<'a> {
     engine: &'a Engine,
     entry: &'a Arc<LockEntry>,
     hold: &'a Arc<Hold>,
-    keep: KeepId,
+    tracking: TrackingId,
     done: bool,
     /// Set if a shutdown has taken it over (4).
     taken_over: bool,
@@ -284,7 +289,7 @@ impl Drop for PendingRelease<'_> {
         }
         // Remove it first: a hold in a lock entry that the keeper does not know counts as newly acquired.
         self.entry.remove_hold(self.hold);
-        self.engine.keeper.forget(self.keep);
+        self.engine.keeper.forget(self.tracking);
     }
 }
 

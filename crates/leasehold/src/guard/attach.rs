@@ -160,12 +160,12 @@ impl DetachedHold {
                     hold.valid_until(),
                     engine.environment.now(),
                 );
-                let Some(keep) = engine.keeper.keep(hold.clone(), schedule) else {
+                let Some(tracking) = engine.keeper.track(hold.clone(), schedule) else {
                     let why = NotExtended::Lost(LostReason::ShutDown);
                     let error = ExtendError::of(why, self.name(), self.fencing_token());
                     return Err(AttachError::NotExtended { hold: Box::new(self), error });
                 };
-                Ok(Guard::new(engine.clone(), entry, hold, keep, None, ReleasePolicy::default()))
+                Ok(Guard::new(engine.clone(), entry, hold, tracking, None, ReleasePolicy::default()))
             }
             Err(NotAttached::Already) => Err(AttachError::AlreadyAttached { lock: self.lock.name }),
             Err(NotAttached::NotExtended(why)) => {

@@ -6,7 +6,7 @@ pub(crate) mod existing_leases;
 pub(crate) mod owner;
 pub(crate) mod status;
 
-use crate::engine::{self, AcquireFailure, Engine, Hold, KeepId, LockEntry, NotReleased, ReleasePolicy};
+use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, NotReleased, ReleasePolicy, TrackingId};
 use crate::error::{ExtendError, LostHold, ReleaseError};
 use crate::guard::existing_leases::ExistingLeases;
 use crate::store::Fault;
@@ -47,7 +47,7 @@ pub struct Guard {
     engine: Arc<Engine>,
     entry: Arc<LockEntry>,
     hold: Arc<Hold>,
-    keep: KeepId,
+    tracking: TrackingId,
     lease: Option<Lease>,
     /// The leases that an extend takes into account beside its own.
     existing_leases: ExistingLeases,
@@ -61,7 +61,7 @@ impl Guard {
         engine: Arc<Engine>,
         entry: Arc<LockEntry>,
         hold: Arc<Hold>,
-        keep: KeepId,
+        tracking: TrackingId,
         lease: Option<Lease>,
         release_policy: ReleasePolicy,
     ) -> Self {
@@ -69,7 +69,7 @@ impl Guard {
             engine,
             entry,
             hold,
-            keep,
+            tracking,
             lease,
             existing_leases: ExistingLeases::default(),
             release_policy,
@@ -193,7 +193,7 @@ impl Guard {
         // From here on the engine releases the hold, even if this future is dropped.
         self.released = true;
         let released =
-            engine::release(&self.engine, &self.entry, &self.hold, self.keep, self.release_policy).await;
+            engine::release(&self.engine, &self.entry, &self.hold, self.tracking, self.release_policy).await;
         released.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
             NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
@@ -246,7 +246,7 @@ impl Guard {
         let engine = &self.engine;
         let claim = self.hold.claim.clone();
         let sent_at = engine.environment.now();
-        let allowed = engine.keeper.allowed_lease(self.keep, sent_at, request);
+        let allowed = engine.keeper.allowed_lease(self.tracking, sent_at, request);
         let (lease, keep_record) = allowed.map_err(|remaining| ExtendError::Capped { remaining })?;
         let lease_ms = whole_millis(lease);
         let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None });
@@ -260,7 +260,7 @@ impl Guard {
         };
         match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
-                engine.keeper.handle_extended(self.keep, sent_at, lease);
+                engine.keeper.handle_extended(self.tracking, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
             }
             Ok(Reply::Extend(Extended::NotHeld)) => Err(self.report_gone().await.into()),
@@ -274,7 +274,7 @@ impl Guard {
         let engine = &self.engine;
         let in_time = self.hold.check(&*engine.environment).is_ok();
         self.hold.invalidate();
-        engine.keeper.found_lost(self.keep);
+        engine.keeper.found_lost(self.tracking);
         let announced =
             engine::report_loss(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
         // If a shutdown cuts this off, the loss is reported without its specific reason.
@@ -286,7 +286,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
-            engine::abandon(&self.engine, &self.entry, &self.hold, self.keep, self.release_policy);
+            engine::abandon(&self.engine, &self.entry, &self.hold, self.tracking, self.release_policy);
         }
     }
 }

@@ -8,8 +8,8 @@
 //! with [`settings`].
 
 use crate::engine::{
-    self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, KeepId, LockEntry, NotDetached,
-    ReleasePolicy, Session,
+    self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, LockEntry, NotDetached, ReleasePolicy,
+    Session, TrackingId,
 };
 use crate::error::{AcquireError, ExtendError};
 use crate::guard::Guard;
@@ -293,13 +293,13 @@ impl LockHandle {
                 Ok(acquired) => acquired,
                 Err(failure) => return Ok(Err(failure)),
             };
-            let Some(keep) = acquired.keep else {
-                return match self.keep(options, acquired, duration, &entry)? {
+            let Some(tracking) = acquired.tracking else {
+                return match self.track(options, acquired, duration, &entry)? {
                     Ok(acquired) => Ok(self.confirmed(acquired, limit).await),
                     Err(failure) => Ok(Err(failure)),
                 };
             };
-            if let Some(guard) = self.take_over(acquired, keep, duration, &entry)? {
+            if let Some(guard) = self.take_over(acquired, tracking, duration, &entry)? {
                 return Ok(Ok(AcquiredGuard { guard, count: 1 }));
             }
             // It was lost during the hand-off.
@@ -319,8 +319,8 @@ impl LockHandle {
         let Some(acquired) = engine::take_idle(&self.engine, &self.entry, liveness, duration.lease()) else {
             return Ok(None);
         };
-        let Some(keep) = acquired.keep else { return Ok(None) };
-        self.take_over(acquired, keep, duration, &self.entry)
+        let Some(tracking) = acquired.tracking else { return Ok(None) };
+        self.take_over(acquired, tracking, duration, &self.entry)
     }
 
     /// How long a hold requested now is to last.
@@ -403,7 +403,7 @@ struct Renewal {
 /// From an acquired hold to its guard.
 impl LockHandle {
     /// Passes an acquired hold to the keeper, with no await before that.
-    pub(crate) fn keep(
+    pub(crate) fn track(
         &self,
         options: &AcquireOptions,
         acquired: AcquiredHold<'_>,
@@ -419,13 +419,13 @@ impl LockHandle {
         let schedule = RenewalSchedule::with_limits(plan, limits, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
         hold.limit_validity(schedule.valid_until());
-        let Some(keep) = self.engine.keeper.keep(hold.clone(), schedule) else {
+        let Some(tracking) = self.engine.keeper.track(hold.clone(), schedule) else {
             // A shutdown has begun, and no keeper tracks the hold. The lock entry may be gone already.
             self.engine.keeper.release(&hold);
             return Ok(Err(AcquireFailure::Closed));
         };
         drop(acquired);
-        let guard = self.guard(hold, keep, entry).with_existing_leases(existing);
+        let guard = self.guard(hold, tracking, entry).with_existing_leases(existing);
         // Until it is confirmed, the hold is not handed to another task of this process, even if the tasks
         // that await the confirmation are dropped.
         let guard = if self.engine.store.capabilities().confirmation {
@@ -455,24 +455,24 @@ impl LockHandle {
     fn take_over(
         &self,
         acquired: AcquiredHold<'_>,
-        keep: KeepId,
+        tracking: TrackingId,
         duration: HoldDuration,
         entry: &Arc<LockEntry>,
     ) -> Result<Option<Guard>, LeaseError> {
         let (hold, now) = (acquired.hold.clone(), self.engine.environment.now());
         let Renewal { plan, limits, lease, valid } = self.renewal(duration, ExistingLeases::default(), now);
         hold.set_lease(lease);
-        if !self.engine.keeper.hand_off(keep, &hold, (plan, limits), now) {
+        if !self.engine.keeper.hand_off(tracking, &hold, (plan, limits), now) {
             entry.remove_hold(&hold);
             return Ok(None);
         }
         drop(acquired);
-        let guard = self.guard(hold, keep, entry);
+        let guard = self.guard(hold, tracking, entry);
         valid.map(|()| Some(guard))
     }
 
-    fn guard(&self, hold: Arc<Hold>, keep: KeepId, entry: &Arc<LockEntry>) -> Guard {
-        Guard::new(self.engine.clone(), entry.clone(), hold, keep, self.lease, self.release_policy)
+    fn guard(&self, hold: Arc<Hold>, tracking: TrackingId, entry: &Arc<LockEntry>) -> Guard {
+        Guard::new(self.engine.clone(), entry.clone(), hold, tracking, self.lease, self.release_policy)
     }
 
     /// How to renew a hold acquired now.

@@ -308,7 +308,7 @@ impl MultiMutex {
             .iter()
             .zip(holds)
             .map(|(index, hold)| {
-                (*index, self.handles[*index].keep(&options, hold, duration, &self.handles[*index].entry))
+                (*index, self.handles[*index].track(&options, hold, duration, &self.handles[*index].entry))
             })
             .collect();
         let mut held = Vec::with_capacity(acquired.len());

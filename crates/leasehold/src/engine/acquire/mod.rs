@@ -8,7 +8,7 @@ pub(super) mod confirm;
 pub(super) mod deadline;
 pub(super) mod several;
 
-use super::hold::{Hold, KeepId, ReserveRequest};
+use super::hold::{Hold, ReserveRequest, TrackingId};
 use super::local::lock_entry::{LeftBehind, LockEntry, PendingRequest, RequestPath, WaiterAction};
 use super::release::release_idle;
 use super::shutdown_gate::GatePermit;
@@ -56,7 +56,7 @@ pub(crate) struct AcquiredHold<'a> {
     pub(crate) hold: Arc<Hold>,
     pub(crate) grant: Grant,
     /// Set if it was handed off within the process: the keeper already tracks it.
-    pub(crate) keep: Option<KeepId>,
+    pub(crate) tracking: Option<TrackingId>,
     /// Delays a shutdown while this exists.
     pub(super) permit: GatePermit<'a>,
 }
@@ -66,16 +66,16 @@ impl<'a> AcquiredHold<'a> {
     fn handed_off(
         engine: &Engine,
         hold: Arc<Hold>,
-        keep: KeepId,
+        tracking: TrackingId,
         reserve: Option<ReserveRequest>,
         permit: GatePermit<'a>,
     ) -> Self {
         if let Some(reserve) = reserve {
-            engine.keeper.reserve(keep, reserve);
+            engine.keeper.reserve(tracking, reserve);
         }
         let (claim, fence, valid_until) = (hold.claim.clone(), hold.fence, hold.valid_until());
         let grant = Grant { claim, fence, valid_until, others_wait: false, owner_holds: None };
-        Self { hold, grant, keep: Some(keep), permit }
+        Self { hold, grant, tracking: Some(tracking), permit }
     }
 }
 
@@ -93,8 +93,8 @@ pub(crate) fn take_idle<'a>(
     let session = engine.sessions.current(entry.partition);
     let permit = engine.gate.permit();
     let now = engine.environment.now();
-    let (hold, keep, reserve) = entry.take_idle(&session, liveness, lease, now)?;
-    Some(AcquiredHold::handed_off(engine, hold, keep, reserve, permit))
+    let (hold, tracking, reserve) = entry.take_idle(&session, liveness, lease, now)?;
+    Some(AcquiredHold::handed_off(engine, hold, tracking, reserve, permit))
 }
 
 /// Acquires the lock of an entry.
@@ -142,11 +142,11 @@ impl<'a> AcquireLoop<'a> {
                 WaiterAction::Granted(hold, grant, claims) => {
                     self.waiter.acquired = true;
                     self.waiter.undo(claims);
-                    return Ok(AcquiredHold { hold, grant, keep: None, permit });
+                    return Ok(AcquiredHold { hold, grant, tracking: None, permit });
                 }
-                WaiterAction::HandedOff(hold, keep, reserve) => {
+                WaiterAction::HandedOff(hold, tracking, reserve) => {
                     self.waiter.acquired = true;
-                    return Ok(AcquiredHold::handed_off(engine, hold, keep, reserve, permit));
+                    return Ok(AcquiredHold::handed_off(engine, hold, tracking, reserve, permit));
                 }
                 action => action,
             };
@@ -167,15 +167,15 @@ impl<'a> AcquireLoop<'a> {
                 // A polling task also polls while this process holds the lock.
                 if self.pause(now).await? { Ok(()) } else { self.sleep(until, now).await }
             }
-            WaiterAction::AwaitReserve(keep, reserve) => {
+            WaiterAction::AwaitReserve(tracking, reserve) => {
                 if let Some(reserve) = reserve {
-                    engine.keeper.reserve(keep, reserve);
+                    engine.keeper.reserve(tracking, reserve);
                 }
                 // A single attempt waits for this reply, too: it shows whether the lock is held.
                 self.sleep(None, now).await
             }
-            WaiterAction::ReleaseIdle(hold, keep) => {
-                release_idle(engine, entry, &hold, keep).await;
+            WaiterAction::ReleaseIdle(hold, tracking) => {
+                release_idle(engine, entry, &hold, tracking).await;
                 Ok(())
             }
             WaiterAction::Undo(claims) => {

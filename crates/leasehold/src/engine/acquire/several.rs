@@ -8,7 +8,7 @@
 use super::deadline::AcquireDeadline;
 use super::{AcquireFailure, AcquireParams, AcquiredHold, QueuedWaiter};
 use crate::engine::local::lock_entry::{LockEntry, PendingRequest, WaiterAction};
-use crate::engine::{Engine, Hold, KeepId, Session};
+use crate::engine::{Engine, Hold, Session, TrackingId};
 use crate::store::{Executed, Fault, Outcome};
 use leasehold_core::{Acquire, Acquired, Lock, Moment, MultiAcquired, Op, Reply};
 use std::pin::pin;
@@ -131,12 +131,14 @@ impl<'a> MultiWaiter<'a> {
                 self.waiters[at].undo(claims);
                 self.release(at, &hold);
             }
-            WaiterAction::HandedOff(hold, keep, _) => {
+            WaiterAction::HandedOff(hold, tracking, _) => {
                 self.waiters[at].acquired = true;
-                self.release_idle(at, &hold, keep);
+                self.release_idle(at, &hold, tracking);
             }
-            WaiterAction::ReleaseIdle(hold, keep) => self.release_idle(at, &hold, keep),
-            WaiterAction::AwaitReserve(keep, Some(reserve)) => self.engine.keeper.reserve(keep, reserve),
+            WaiterAction::ReleaseIdle(hold, tracking) => self.release_idle(at, &hold, tracking),
+            WaiterAction::AwaitReserve(tracking, Some(reserve)) => {
+                self.engine.keeper.reserve(tracking, reserve);
+            }
             _ => {}
         }
     }
@@ -256,7 +258,7 @@ impl<'a> MultiWaiter<'a> {
                 WaiterAction::Granted(hold, grant, claims) => {
                     self.waiters[at].acquired = true;
                     self.waiters[at].undo(claims);
-                    all.push(AcquiredHold { hold, grant, keep: None, permit });
+                    all.push(AcquiredHold { hold, grant, tracking: None, permit });
                     continue;
                 }
                 WaiterAction::Closed => AcquireFailure::Closed,
@@ -272,9 +274,9 @@ impl<'a> MultiWaiter<'a> {
     }
 
     /// Releases an idle hold of this process.
-    fn release_idle(&self, at: usize, hold: &Arc<Hold>, keep: KeepId) {
+    fn release_idle(&self, at: usize, hold: &Arc<Hold>, tracking: TrackingId) {
         self.waiters[at].entry.remove_hold(hold);
-        self.engine.keeper.release_idle(keep);
+        self.engine.keeper.release_idle(tracking);
     }
 
     /// Releases a hold that is of no use alone. Once a shutdown has begun, the shutdown releases it.

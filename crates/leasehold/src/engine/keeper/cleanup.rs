@@ -2,7 +2,7 @@
 //!
 //! What a shutdown releases is recorded here as well, so that it can report what was left undone.
 
-use super::{KeepId, Shared, State};
+use super::{Shared, State, TrackingId};
 use crate::engine::{Hold, call};
 use crate::store::{Outcome, Store};
 use leasehold_core::{Claim, Lock, Moment, Op, Release, ReleaseAction};
@@ -48,12 +48,12 @@ impl State {
     }
 
     /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
-    pub(super) fn give_up(&mut self, id: KeepId) -> Option<(Arc<Hold>, Cleanup)> {
+    pub(super) fn give_up(&mut self, id: TrackingId) -> Option<(Arc<Hold>, Cleanup)> {
         let hold = self.stop_extending(id)?;
-        let kept = self.kept.get_mut(&id)?;
+        let tracked = self.tracked.get_mut(&id)?;
         let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
-        kept.background_release = Some(stop.clone());
-        let earlier = kept.in_flight.replace(in_flight.clone());
+        tracked.background_release = Some(stop.clone());
+        let earlier = tracked.in_flight.replace(in_flight.clone());
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(GuardLink { stop, earlier, in_flight: in_flight.drop_guard() });
         let id = self.add_outstanding(lock.clone(), until);

@@ -1,6 +1,6 @@
 //! Extending holds in batches, and handling the results.
 
-use super::{KeepId, Shared, State};
+use super::{Shared, State, TrackingId};
 use crate::engine::Hold;
 use crate::engine::keeper::renewal_batcher::BATCH;
 use crate::engine::loss::report_loss;
@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// An extend in a batch.
 pub(super) struct Sent {
-    pub(super) id: KeepId,
+    pub(super) id: TrackingId,
     pub(super) hold: Arc<Hold>,
     pub(super) lease: Duration,
     pub(super) keep_record: bool,
@@ -30,7 +30,7 @@ pub(super) struct Batch {
 
 /// A hold that the store reports as gone.
 pub(super) struct Gone {
-    id: KeepId,
+    id: TrackingId,
     hold: Arc<Hold>,
     /// Whether that was before its lease ended.
     in_time: bool,
@@ -88,11 +88,11 @@ impl State {
         now: Moment,
         random: &mut dyn FnMut() -> u64,
     ) -> Option<Gone> {
-        let kept = self.kept.get_mut(&sent.id).filter(|kept| !kept.lost)?;
+        let tracked = self.tracked.get_mut(&sent.id).filter(|tracked| !tracked.lost)?;
         match outcome {
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
-                kept.schedule.handle_extended(sent_at, sent.lease, sent.keep_record);
-                kept.update_hold();
+                tracked.schedule.handle_extended(sent_at, sent.lease, sent.keep_record);
+                tracked.update_hold();
             }
             Outcome::Done(Reply::Extend(Extended::NotHeld)) => {
                 return self.handle_gone(sent.id, now);
@@ -101,7 +101,7 @@ impl State {
                 if let Outcome::Failed(_, fault) = outcome {
                     tracing::debug!(lock = %sent.hold.lock, %fault, "not extended yet");
                 }
-                kept.schedule.handle_fault(now, random);
+                tracked.schedule.handle_fault(now, random);
             }
         }
         self.reschedule(sent.id);
@@ -111,12 +111,12 @@ impl State {
 
 impl State {
     /// The store reports a hold as gone; the hold may have been handed off since the request was sent (9).
-    pub(super) fn handle_gone(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
-        let kept = self.kept.get_mut(&id)?;
-        let (hold, in_time) = (kept.hold.clone(), now < kept.hold.valid_until());
+    pub(super) fn handle_gone(&mut self, id: TrackingId, now: Moment) -> Option<Gone> {
+        let tracked = self.tracked.get_mut(&id)?;
+        let (hold, in_time) = (tracked.hold.clone(), now < tracked.hold.valid_until());
         hold.invalidate();
         // The rest of the batch does not wait for the reason.
-        let in_flight = kept.in_flight.insert(CancellationToken::new()).clone().drop_guard();
+        let in_flight = tracked.in_flight.insert(CancellationToken::new()).clone().drop_guard();
         self.stop_extending(id);
         self.extend_soon(hold.store_fence, now);
         Some(Gone { id, hold, in_time, in_flight })

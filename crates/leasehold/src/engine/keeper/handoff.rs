@@ -5,7 +5,7 @@
 //! mutex is never taken while the keeper's is held; the other order is allowed.
 
 use super::extend::Gone;
-use super::{KeepId, Keeper, KeeperHandle, KeptHold, LostReason, Shared, State};
+use super::{Keeper, KeeperHandle, LostReason, Shared, State, TrackedHold, TrackingId};
 use crate::engine::hold::{AfterReserve, Hold, IdleCheck, ReserveRequest};
 use crate::store::Outcome;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan};
@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A [`ReserveRequest`] that is in flight.
 pub(super) struct ReserveInFlight {
-    id: KeepId,
+    id: TrackingId,
     hold: Arc<Hold>,
     request: ReserveRequest,
     /// Kept while the request is in flight.
@@ -27,14 +27,14 @@ pub(super) struct ReserveInFlight {
 
 impl ReserveInFlight {
     /// Records that the request is about to be sent.
-    pub(super) fn new(id: KeepId, kept: &mut KeptHold, may_last: Duration, now: Moment) -> Self {
-        let request = kept.reserve.take().unwrap_or_default();
+    pub(super) fn new(id: TrackingId, tracked: &mut TrackedHold, may_last: Duration, now: Moment) -> Self {
+        let request = tracked.reserve.take().unwrap_or_default();
         if let Some(lease) = request.lease {
-            kept.hold.may_last(now + may_last + lease);
+            tracked.hold.may_last(now + may_last + lease);
         }
         let token = CancellationToken::new();
-        kept.in_flight = Some(token.clone());
-        Self { id, hold: kept.hold.clone(), request, in_flight: token.drop_guard() }
+        tracked.in_flight = Some(token.clone());
+        Self { id, hold: tracked.hold.clone(), request, in_flight: token.drop_guard() }
     }
 }
 
@@ -81,34 +81,39 @@ pub(super) async fn send_reserve(shared: Arc<Shared>, pending: ReserveInFlight) 
 
 impl State {
     /// A reserve request was answered, or failed.
-    fn handle_reserve_done(&mut self, id: KeepId, sent_at: Moment, lease: Option<Duration>) -> Option<Gone> {
-        let kept = self.kept.get_mut(&id).filter(|kept| !kept.lost)?;
-        kept.schedule.handle_request_done(sent_at, lease);
-        kept.update_hold();
+    fn handle_reserve_done(
+        &mut self,
+        id: TrackingId,
+        sent_at: Moment,
+        lease: Option<Duration>,
+    ) -> Option<Gone> {
+        let tracked = self.tracked.get_mut(&id).filter(|tracked| !tracked.lost)?;
+        tracked.schedule.handle_request_done(sent_at, lease);
+        tracked.update_hold();
         self.reschedule(id);
         None
     }
 
-    fn handle_gone_unless_lost(&mut self, id: KeepId, now: Moment) -> Option<Gone> {
-        let is_lost = self.kept.get(&id)?.lost;
+    fn handle_gone_unless_lost(&mut self, id: TrackingId, now: Moment) -> Option<Gone> {
+        let is_lost = self.tracked.get(&id)?.lost;
         if is_lost { None } else { self.handle_gone(id, now) }
     }
 
     /// The holds whose lock entries must be checked.
-    pub(super) fn take_idle_checks(&mut self, now: Moment) -> Vec<(KeepId, Arc<Hold>)> {
+    pub(super) fn take_idle_checks(&mut self, now: Moment) -> Vec<(TrackingId, Arc<Hold>)> {
         let mut checks = Vec::new();
         while let Some((_, id)) = self.idle_checks.first().copied().filter(|(at, _)| *at <= now) {
             self.idle_checks.pop_first();
-            if let Some(kept) = self.kept.get_mut(&id) {
-                kept.idle_check_at = None;
-                checks.push((id, kept.hold.clone()));
+            if let Some(tracked) = self.tracked.get_mut(&id) {
+                tracked.idle_check_at = None;
+                checks.push((id, tracked.hold.clone()));
             }
         }
         checks
     }
 
     /// Removes an idle hold that no task takes (9). The caller must release it.
-    pub(super) fn remove_idle(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+    pub(super) fn remove_idle(&mut self, id: TrackingId) -> Option<Arc<Hold>> {
         let hold = self.stop_extending(id)?;
         self.forget(id);
         Some(hold)
@@ -120,7 +125,7 @@ impl Keeper {
     /// shutdown has taken it over.
     pub(crate) fn hand_off(
         &self,
-        id: KeepId,
+        id: TrackingId,
         hold: &Arc<Hold>,
         (plan, limits): (RenewalPlan, HoldLimits),
         now: Moment,
@@ -129,19 +134,19 @@ impl Keeper {
         if state.shut_down {
             return false;
         }
-        let Some(kept) = state.kept.get_mut(&id) else { return false };
-        if kept.lost || kept.hold.is_invalid() || hold.session.alive_until() == Moment::ZERO {
+        let Some(tracked) = state.tracked.get_mut(&id) else { return false };
+        if tracked.lost || tracked.hold.is_invalid() || hold.session.alive_until() == Moment::ZERO {
             drop(state);
             // No guard will release it, and the store may still keep it.
             self.shared.release_idle(id);
             return false;
         }
-        kept.schedule.hand_off(plan, limits, now);
-        hold.may_last(kept.hold.may_last_until());
-        kept.hold = hold.clone();
-        kept.update_hold();
-        hold.limit_validity(kept.schedule.valid_until());
-        let (due, slot) = (kept.schedule.due(), kept.slot);
+        tracked.schedule.hand_off(plan, limits, now);
+        hold.may_last(tracked.hold.may_last_until());
+        tracked.hold = hold.clone();
+        tracked.update_hold();
+        hold.limit_validity(tracked.schedule.valid_until());
+        let (due, slot) = (tracked.schedule.due(), tracked.slot);
         // An entry that is due too early is rescheduled then.
         if slot.is_some_and(|slot| slot.is_due_by(due)) {
             return true;
@@ -156,12 +161,12 @@ impl Keeper {
     }
 
     /// Requests tokens from the store at once, for the next waiter.
-    pub(in crate::engine) fn reserve(&self, id: KeepId, request: ReserveRequest) {
+    pub(in crate::engine) fn reserve(&self, id: TrackingId, request: ReserveRequest) {
         self.shared.reserve(id, request);
     }
 
     /// Schedules a check of the lock entry of an idle hold.
-    pub(in crate::engine) fn check_idle_at(&self, id: KeepId, until: Moment) {
+    pub(in crate::engine) fn check_idle_at(&self, id: TrackingId, until: Moment) {
         let mut state = self.shared.state();
         if state.check_idle_at(id, until) {
             drop(state);
@@ -170,16 +175,16 @@ impl Keeper {
     }
 
     /// Releases an idle hold that no task takes.
-    pub(in crate::engine) fn release_idle(&self, id: KeepId) {
+    pub(in crate::engine) fn release_idle(&self, id: TrackingId) {
         self.shared.release_idle(id);
     }
 }
 
 impl State {
     /// Returns whether that is earlier than the keeper would wake.
-    fn check_idle_at(&mut self, id: KeepId, until: Moment) -> bool {
-        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return false };
-        if let Some(before) = kept.idle_check_at.replace(until) {
+    fn check_idle_at(&mut self, id: TrackingId, until: Moment) -> bool {
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| !tracked.lost) else { return false };
+        if let Some(before) = tracked.idle_check_at.replace(until) {
             self.idle_checks.remove(&(before, id));
         }
         self.idle_checks.insert((until, id));
@@ -189,7 +194,7 @@ impl State {
 
 impl Shared {
     /// Releases an idle hold that no task takes.
-    pub(super) fn release_idle(&self, id: KeepId) {
+    pub(super) fn release_idle(&self, id: TrackingId) {
         let Some(hold) = self.state().remove_idle(id) else { return };
         let until = hold.may_last_until().max(self.environment.now() + self.timings.call);
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
@@ -198,20 +203,20 @@ impl Shared {
     }
 
     /// Requests tokens from the store at once.
-    fn reserve(&self, id: KeepId, request: ReserveRequest) {
+    fn reserve(&self, id: TrackingId, request: ReserveRequest) {
         let mut state = self.state();
-        let Some(kept) = state.kept.get_mut(&id).filter(|kept| !kept.lost) else { return };
-        let known = kept.reserve.get_or_insert_default();
+        let Some(tracked) = state.tracked.get_mut(&id).filter(|tracked| !tracked.lost) else { return };
+        let known = tracked.reserve.get_or_insert_default();
         (known.lease, known.notify_wanted) =
             (known.lease.max(request.lease), known.notify_wanted || request.notify_wanted);
-        kept.schedule.queue_request();
+        tracked.schedule.queue_request();
         state.reschedule(id);
         drop(state);
         self.wake.notify_one();
     }
 
     /// Checks the lock entry of a hold that was idle.
-    pub(super) fn check_idle(&self, id: KeepId, hold: &Hold, now: Moment) {
+    pub(super) fn check_idle(&self, id: TrackingId, hold: &Hold, now: Moment) {
         let Some(entry) = hold.entry() else { return self.release_idle(id) };
         match entry.check_idle(now) {
             IdleCheck::InUse => {}
@@ -232,11 +237,11 @@ impl KeeperHandle {
     pub(in crate::engine) fn wanted(&self, fence: FencingToken) {
         let Some(shared) = self.0.upgrade() else { return };
         let now = shared.environment.now();
-        let range = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let range = (fence, TrackingId(0))..=(fence, TrackingId(u64::MAX));
         let known: Vec<_> = {
             let state = shared.state();
             let ids = state.by_fence.range(range).map(|(_, id)| *id);
-            ids.filter_map(|id| Some((id, state.kept.get(&id)?.hold.clone()))).collect()
+            ids.filter_map(|id| Some((id, state.tracked.get(&id)?.hold.clone()))).collect()
         };
         for (id, hold) in known {
             if hold.entry().is_some_and(|entry| entry.handle_wanted(&hold, now)) {
@@ -246,7 +251,7 @@ impl KeeperHandle {
     }
 
     /// A lock entry was dropped: releases its idle hold.
-    pub(in crate::engine) fn release_idle(&self, id: KeepId) {
+    pub(in crate::engine) fn release_idle(&self, id: TrackingId) {
         if let Some(shared) = self.0.upgrade() {
             shared.release_idle(id);
         }

@@ -30,7 +30,7 @@ mod handoff;
 
 pub(super) use cleanup::Outstanding;
 
-use super::hold::{Hold, KeepId, ReserveRequest};
+use super::hold::{Hold, ReserveRequest, TrackingId};
 use super::session::{Session, SessionFactory, Sessions};
 use super::{LostReason, NEVER, Timings, flush_store};
 use crate::store::Store;
@@ -59,7 +59,7 @@ use tokio_util::sync::CancellationToken;
 /// The longest sleep while anything is held: timers stop during a suspend, deadlines of holds do not.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 
-/// Keeps the holds of a client.
+/// Tracks the holds of a client, and renews them.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
 }
@@ -87,12 +87,12 @@ struct State {
     /// Partitions where a session must begin, and those where one is beginning or ending.
     sessions_wanted: BTreeSet<Partition>,
     sessions_changing: BTreeSet<Partition>,
-    kept: HashMap<KeepId, KeptHold>,
+    tracked: HashMap<TrackingId, TrackedHold>,
     /// The same by fencing token, which messages name.
-    by_fence: BTreeSet<(FencingToken, KeepId)>,
+    by_fence: BTreeSet<(FencingToken, TrackingId)>,
     batcher: RenewalBatcher,
     /// When the lock entries of idle holds must be checked.
-    idle_checks: BTreeSet<(Moment, KeepId)>,
+    idle_checks: BTreeSet<(Moment, TrackingId)>,
     cleanups: Vec<Cleanup>,
     /// Cleanups that are not done yet, by number.
     outstanding: BTreeMap<u64, Outstanding>,
@@ -115,7 +115,7 @@ struct State {
 }
 
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
-struct KeptHold {
+struct TrackedHold {
     hold: Arc<Hold>,
     schedule: RenewalSchedule,
     /// Its position in the batcher; `None` once it is lost.
@@ -168,15 +168,15 @@ struct Work {
     calm: Vec<Batch>,
     /// Holds that end soon. They leave little time for a reply and must not limit the others.
     urgent: Vec<Batch>,
-    lost: Vec<(KeepId, Arc<Hold>, LostReason)>,
+    lost: Vec<(TrackingId, Arc<Hold>, LostReason)>,
     /// Holds that have reached their caps, and their releases.
     capped: Vec<(Arc<Hold>, Cleanup)>,
     /// Idle holds that no task took in time.
-    unclaimed: Vec<KeepId>,
+    unclaimed: Vec<TrackingId>,
     /// Requests for holds that are handed off.
     reserves: Vec<ReserveInFlight>,
     /// Holds whose idle time may be over.
-    idle_checks: Vec<(KeepId, Arc<Hold>)>,
+    idle_checks: Vec<(TrackingId, Arc<Hold>)>,
     /// Heartbeats that are due.
     heartbeats: Vec<HeartbeatInFlight>,
     /// Partitions where a session must begin.
@@ -209,7 +209,7 @@ impl Keeper {
             heartbeats,
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
-            kept: HashMap::new(),
+            tracked: HashMap::new(),
             by_fence: BTreeSet::new(),
             batcher: RenewalBatcher::new(),
             idle_checks: BTreeSet::new(),
@@ -241,14 +241,14 @@ impl Keeper {
         Ok(Self { shared })
     }
 
-    /// Takes a hold over, unless a shutdown has begun (6).
-    pub(crate) fn keep(&self, hold: Arc<Hold>, schedule: RenewalSchedule) -> Option<KeepId> {
+    /// Tracks a hold from now on, unless a shutdown has begun (6).
+    pub(crate) fn track(&self, hold: Arc<Hold>, schedule: RenewalSchedule) -> Option<TrackingId> {
         let mut state = self.shared.state();
         if state.shut_down {
             return None;
         }
-        let id = KeepId(state.fresh_id());
-        let kept = KeptHold {
+        let id = TrackingId(state.fresh_id());
+        let tracked = TrackedHold {
             hold,
             schedule,
             slot: None,
@@ -261,10 +261,10 @@ impl Keeper {
             in_flight: None,
             background_release: None,
         };
-        kept.update_hold();
-        let hold = kept.hold.clone();
+        tracked.update_hold();
+        let hold = tracked.hold.clone();
         state.by_fence.insert((hold.store_fence, id));
-        state.kept.insert(id, kept);
+        state.tracked.insert(id, tracked);
         if hold.session.alive_until() == Moment::ZERO {
             // The task was suspended between acquiring the lock and registering it; the session will never be
             // checked again.
@@ -283,24 +283,27 @@ impl Keeper {
     }
 
     /// Retires a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
-    pub(super) fn retire(&self, id: KeepId) -> Retired {
+    pub(super) fn retire(&self, id: TrackingId) -> Retired {
         let mut state = self.shared.state();
         state.stop_extending(id);
-        let Some(kept) = state.kept.get_mut(&id) else { return Retired::default() };
-        kept.releasing = true;
-        Retired { in_flight: kept.in_flight.clone(), background_release: kept.background_release.clone() }
+        let Some(tracked) = state.tracked.get_mut(&id) else { return Retired::default() };
+        tracked.releasing = true;
+        Retired {
+            in_flight: tracked.in_flight.clone(),
+            background_release: tracked.background_release.clone(),
+        }
     }
 
     /// A retired hold has been released, or its release is a cleanup.
-    pub(super) fn forget(&self, id: KeepId) {
+    pub(super) fn forget(&self, id: TrackingId) {
         self.shared.state().forget(id);
     }
 
     /// A hold was found to be lost: it is not extended any more.
-    pub(crate) fn found_lost(&self, id: KeepId) {
+    pub(crate) fn found_lost(&self, id: TrackingId) {
         let mut state = self.shared.state();
         state.stop_extending(id);
-        let fence = state.kept.get(&id).map(|kept| kept.hold.store_fence);
+        let fence = state.tracked.get(&id).map(|tracked| tracked.hold.store_fence);
         let found = fence.is_some_and(|fence| state.extend_soon(fence, self.shared.environment.now()));
         drop(state);
         if found {
@@ -312,26 +315,26 @@ impl Keeper {
     /// The error is the time left until the cap that forbids it.
     pub(crate) fn allowed_lease(
         &self,
-        id: KeepId,
+        id: TrackingId,
         now: Moment,
         request: ExtendRequest,
     ) -> Result<(Duration, bool), Duration> {
         let mut state = self.shared.state();
-        let Some(kept) = state.kept.get_mut(&id) else {
+        let Some(tracked) = state.tracked.get_mut(&id) else {
             let (ExtendRequest::Exactly(lease) | ExtendRequest::UpTo(lease)) = request;
             return Ok((lease, false));
         };
-        let lease = kept.schedule.allowed_lease(now, request)?;
-        kept.extended_by_user = true;
-        Ok((lease, kept.schedule.should_keep_record(now, lease)))
+        let lease = tracked.schedule.allowed_lease(now, request)?;
+        tracked.extended_by_user = true;
+        Ok((lease, tracked.schedule.should_keep_record(now, lease)))
     }
 
     /// The user has extended a hold.
-    pub(crate) fn handle_extended(&self, id: KeepId, sent_at: Moment, lease: Duration) {
+    pub(crate) fn handle_extended(&self, id: TrackingId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();
-        let Some(kept) = state.kept.get_mut(&id) else { return };
-        kept.schedule.handle_extended_by_user(sent_at, lease);
-        kept.update_hold();
+        let Some(tracked) = state.tracked.get_mut(&id) else { return };
+        tracked.schedule.handle_extended_by_user(sent_at, lease);
+        tracked.update_hold();
         state.report(id);
         state.reschedule(id);
         drop(state);
@@ -384,17 +387,17 @@ impl Keeper {
         let mut state = self.shared.state();
         state.shut_down = true;
         (state.batcher, state.idle_checks) = (RenewalBatcher::new(), BTreeSet::new());
-        let take = |kept: &mut KeptHold| {
-            kept.lost = true;
-            (kept.slot, kept.idle_check_at) = (None, None);
+        let take = |tracked: &mut TrackedHold| {
+            tracked.lost = true;
+            (tracked.slot, tracked.idle_check_at) = (None, None);
             TakenHold {
-                hold: kept.hold.clone(),
-                releasing: kept.releasing,
-                sent_by_user: kept.releasing || kept.extended_by_user,
-                in_background: kept.background_release.is_some(),
+                hold: tracked.hold.clone(),
+                releasing: tracked.releasing,
+                sent_by_user: tracked.releasing || tracked.extended_by_user,
+                in_background: tracked.background_release.is_some(),
             }
         };
-        state.kept.values_mut().map(take).collect()
+        state.tracked.values_mut().map(take).collect()
     }
 
     /// Records that a shutdown is releasing a hold.
@@ -465,7 +468,7 @@ impl fmt::Debug for Keeper {
     }
 }
 
-impl KeptHold {
+impl TrackedHold {
     /// Updates the hold's validity from its renewal schedule.
     fn update_hold(&self) {
         self.hold.set_kept_until(self.schedule.kept_until());
@@ -482,43 +485,43 @@ impl State {
         self.last_id
     }
 
-    fn forget(&mut self, id: KeepId) {
-        if let Some(kept) = self.kept.remove(&id) {
-            self.by_fence.remove(&(kept.hold.store_fence, id));
-            if let Some(slot) = kept.slot {
+    fn forget(&mut self, id: TrackingId) {
+        if let Some(tracked) = self.tracked.remove(&id) {
+            self.by_fence.remove(&(tracked.hold.store_fence, id));
+            if let Some(slot) = tracked.slot {
                 self.batcher.remove(id, slot);
             }
-            if let Some(at) = kept.idle_check_at {
+            if let Some(at) = tracked.idle_check_at {
                 self.idle_checks.remove(&(at, id));
             }
         }
     }
 
     /// Schedules the next action for a hold.
-    fn reschedule(&mut self, id: KeepId) -> Moment {
-        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost) else { return NEVER };
-        if let Some(slot) = kept.slot.take() {
+    fn reschedule(&mut self, id: TrackingId) -> Moment {
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| !tracked.lost) else { return NEVER };
+        if let Some(slot) = tracked.slot.take() {
             self.batcher.remove(id, slot);
         }
-        let due = kept.schedule.due();
+        let due = tracked.schedule.due();
         // A hold that must be extended at once does not wait for others.
-        let until = if kept.schedule.is_verification_pending() || kept.schedule.has_queued_request() {
+        let until = if tracked.schedule.is_verification_pending() || tracked.schedule.has_queued_request() {
             due
         } else {
-            kept.schedule.valid_until()
+            tracked.schedule.valid_until()
         };
-        kept.slot = Some(self.batcher.insert(id, due, until));
+        tracked.slot = Some(self.batcher.insert(id, due, until));
         due
     }
 
     /// Extends all holds with this token as soon as possible: one of them is gone, or is reported to be. Returns
     /// whether there are any.
     fn extend_soon(&mut self, fence: FencingToken, now: Moment) -> bool {
-        let range = (fence, KeepId(0))..=(fence, KeepId(u64::MAX));
+        let range = (fence, TrackingId(0))..=(fence, TrackingId(u64::MAX));
         let ids: Vec<_> = self.by_fence.range(range).map(|(_, id)| *id).collect();
         for id in &ids {
-            if let Some(kept) = self.kept.get_mut(id).filter(|kept| !kept.lost) {
-                kept.schedule.verify_soon(now);
+            if let Some(tracked) = self.tracked.get_mut(id).filter(|tracked| !tracked.lost) {
+                tracked.schedule.verify_soon(now);
                 self.reschedule(*id);
             }
         }
@@ -526,14 +529,14 @@ impl State {
     }
 
     /// Stops extending a hold, until it is retired (2).
-    fn stop_extending(&mut self, id: KeepId) -> Option<Arc<Hold>> {
+    fn stop_extending(&mut self, id: TrackingId) -> Option<Arc<Hold>> {
         self.unreport(id);
-        let kept = self.kept.get_mut(&id)?;
-        kept.lost = true;
-        if let Some(slot) = kept.slot.take() {
+        let tracked = self.tracked.get_mut(&id)?;
+        tracked.lost = true;
+        if let Some(slot) = tracked.slot.take() {
             self.batcher.remove(id, slot);
         }
-        Some(kept.hold.clone())
+        Some(tracked.hold.clone())
     }
 
     /// Collects all work that is due, and the extends that go along with it.
@@ -543,15 +546,15 @@ impl State {
         work.cleanups.append(&mut self.cleanups);
         self.collect_sessions(now, sessions, &mut work);
         for DueHold { id, ahead } in self.batcher.take(now) {
-            let Some(kept) = self.kept.get_mut(&id) else { continue };
-            kept.slot = None;
-            if kept.hold.is_invalid() {
+            let Some(tracked) = self.tracked.get_mut(&id) else { continue };
+            tracked.slot = None;
+            if tracked.hold.is_invalid() {
                 // It was found lost, or is being released, elsewhere; that code reports it.
                 self.stop_extending(id);
                 continue;
             }
-            match kept.schedule.poll(now, ahead) {
-                RenewalAction::Expired | RenewalAction::Release if kept.hold.is_idle() => {
+            match tracked.schedule.poll(now, ahead) {
+                RenewalAction::Expired | RenewalAction::Release if tracked.hold.is_idle() => {
                     work.unclaimed.push(id);
                     continue;
                 }
@@ -564,14 +567,14 @@ impl State {
                     continue;
                 }
                 RenewalAction::SendRequest => {
-                    work.reserves.push(ReserveInFlight::new(id, kept, call, now));
+                    work.reserves.push(ReserveInFlight::new(id, tracked, call, now));
                 }
                 RenewalAction::Extend { lease, keep_record } => {
-                    kept.hold.may_last(now + call + lease);
-                    let ends_soon = kept.schedule.valid_until().since(now) < call * 2;
+                    tracked.hold.may_last(now + call + lease);
+                    let ends_soon = tracked.schedule.valid_until().since(now) < call * 2;
                     let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
-                    let sent = Sent { id, hold: kept.hold.clone(), lease, keep_record };
-                    kept.in_flight = Some(Batch::add(batches, sent));
+                    let sent = Sent { id, hold: tracked.hold.clone(), lease, keep_record };
+                    tracked.in_flight = Some(Batch::add(batches, sent));
                     self.report(id);
                 }
                 RenewalAction::Sleep(_) => {}

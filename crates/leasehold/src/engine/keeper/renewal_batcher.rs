@@ -10,7 +10,7 @@
 //!    between batches leave room for the server's other clients, and one lost reply does not hit every hold.
 //! 3. No hold is later than its class allows, however many there are.
 
-use crate::engine::KeepId;
+use crate::engine::TrackingId;
 use leasehold_core::Moment;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -52,7 +52,7 @@ const CLASSES: [Class; 4] = [
 #[derive(Debug)]
 pub(in crate::engine) struct RenewalBatcher {
     /// The holds of each class, by due time.
-    by_class: [BTreeSet<(Moment, KeepId)>; CLASSES.len()],
+    by_class: [BTreeSet<(Moment, TrackingId)>; CLASSES.len()],
     /// Holds that may be late do not start a batch before this (2).
     next_batch_at: Moment,
 }
@@ -74,7 +74,7 @@ impl BatchSlot {
 /// A hold to be extended now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) struct DueHold {
-    pub(in crate::engine) id: KeepId,
+    pub(in crate::engine) id: TrackingId,
     /// How much earlier than due it may go.
     pub(in crate::engine) ahead: Duration,
 }
@@ -85,7 +85,7 @@ impl RenewalBatcher {
     }
 
     /// Adds a hold that is due at `due` and, if not extended, lasts until `until`.
-    pub(in crate::engine) fn insert(&mut self, id: KeepId, due: Moment, until: Moment) -> BatchSlot {
+    pub(in crate::engine) fn insert(&mut self, id: TrackingId, due: Moment, until: Moment) -> BatchSlot {
         let left = until.since(due);
         let class = CLASSES.iter().rposition(|class| class.left <= left).unwrap_or(0);
         self.by_class[class].insert((due, id));
@@ -93,7 +93,7 @@ impl RenewalBatcher {
     }
 
     /// Removes a hold.
-    pub(in crate::engine) fn remove(&mut self, id: KeepId, slot: BatchSlot) {
+    pub(in crate::engine) fn remove(&mut self, id: TrackingId, slot: BatchSlot) {
         self.by_class[slot.class].remove(&(slot.due, id));
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn batcher(dues: impl IntoIterator<Item = u64>, left: Duration) -> RenewalBatcher {
         let mut batcher = RenewalBatcher::new();
         for (id, due) in dues.into_iter().enumerate() {
-            batcher.insert(KeepId(id as u64), ms(due), ms(due) + left);
+            batcher.insert(TrackingId(id as u64), ms(due), ms(due) + left);
         }
         batcher
     }
@@ -206,7 +206,7 @@ mod tests {
     fn urgent_holds_do_not_wait_for_others() {
         let mut batcher = batcher(std::iter::repeat_n(1000, 3 * BATCH), LONG);
         assert_eq!(taken(&mut batcher, ms(1000)), BATCH);
-        let (hasty, first) = (KeepId(u64::MAX), KeepId(u64::MAX - 1));
+        let (hasty, first) = (TrackingId(u64::MAX), TrackingId(u64::MAX - 1));
         batcher.insert(hasty, ms(1001), ms(1007));
         batcher.insert(first, ms(1001), ms(3001));
         assert_eq!(batcher.next(), Some(ms(1001)), "before the next batch of the others");
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn holds_that_go_early_do_not_make_a_batch_larger() {
         let mut batcher = batcher(std::iter::repeat_n(1000, BATCH).chain([1001]), 2000 * MS);
-        batcher.insert(KeepId(u64::MAX), ms(1010), ms(3010));
+        batcher.insert(TrackingId(u64::MAX), ms(1010), ms(3010));
         assert_eq!(taken(&mut batcher, ms(1000)), BATCH + 1, "the holds that are due");
         assert_eq!(batcher.next(), Some(ms(1010)));
     }
@@ -228,10 +228,10 @@ mod tests {
     #[test]
     fn a_removed_hold_is_not_due() {
         let mut batcher = RenewalBatcher::new();
-        let slot = batcher.insert(KeepId(1), ms(1000), ms(1000) + LONG);
-        batcher.insert(KeepId(2), ms(1000), ms(1000) + LONG);
-        batcher.remove(KeepId(1), slot);
+        let slot = batcher.insert(TrackingId(1), ms(1000), ms(1000) + LONG);
+        batcher.insert(TrackingId(2), ms(1000), ms(1000) + LONG);
+        batcher.remove(TrackingId(1), slot);
         let due = batcher.take(ms(1000));
-        assert_eq!(due, [DueHold { id: KeepId(2), ahead: CLASSES[3].early }]);
+        assert_eq!(due, [DueHold { id: TrackingId(2), ahead: CLASSES[3].early }]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What a heartbeat reports is up to [`SessionHeartbeat`], and when it is due to the core.
 
-use super::{KeepId, KeptHold, Shared, State, Work};
+use super::{Shared, State, TrackedHold, TrackingId, Work};
 use crate::engine::keeper::heartbeat::{HeartbeatInFlight, SessionAction, SessionHeartbeat};
 use crate::engine::session::{Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
@@ -19,21 +19,25 @@ const BEGIN_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration
 
 impl State {
     /// Reports a hold with heartbeats: it was extended, so it is held for a while.
-    pub(super) fn report(&mut self, id: KeepId) {
-        let Some(kept) = self.kept.get_mut(&id).filter(|kept| !kept.lost && !kept.reported) else { return };
-        kept.reported = self
+    pub(super) fn report(&mut self, id: TrackingId) {
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| !tracked.lost && !tracked.reported)
+        else {
+            return;
+        };
+        tracked.reported = self
             .heartbeats
-            .with(kept.hold.session.partition, |heartbeat| heartbeat.report_held(&kept.hold.lock))
+            .with(tracked.hold.session.partition, |heartbeat| heartbeat.report_held(&tracked.hold.lock))
             .is_some();
     }
 
     /// Stops reporting a hold with heartbeats.
-    pub(super) fn unreport(&mut self, id: KeepId) {
-        if let Some(kept) = self.kept.get_mut(&id)
-            && std::mem::take(&mut kept.reported)
+    pub(super) fn unreport(&mut self, id: TrackingId) {
+        if let Some(tracked) = self.tracked.get_mut(&id)
+            && std::mem::take(&mut tracked.reported)
         {
-            self.heartbeats
-                .with(kept.hold.session.partition, |heartbeat| heartbeat.report_released(&kept.hold.lock));
+            self.heartbeats.with(tracked.hold.session.partition, |heartbeat| {
+                heartbeat.report_released(&tracked.hold.lock)
+            });
         }
     }
 
@@ -87,14 +91,18 @@ impl State {
         self.sessions_changing.insert(partition);
         work.lapsed.push(partition);
         let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
-        let here = |kept: &KeptHold| kept.hold.session.partition == partition;
+        let here = |tracked: &TrackedHold| tracked.hold.session.partition == partition;
         // What the next session reports is its own.
-        self.kept.values_mut().filter(|kept| here(kept)).for_each(|kept| kept.reported = false);
-        let of_it = |kept: &KeptHold| {
-            let its = &kept.hold.session;
-            !kept.lost && its.liveness.ends_with_session() && its.id == session.id && here(kept)
+        self.tracked
+            .values_mut()
+            .filter(|tracked| here(tracked))
+            .for_each(|tracked| tracked.reported = false);
+        let of_it = |tracked: &TrackedHold| {
+            let its = &tracked.hold.session;
+            !tracked.lost && its.liveness.ends_with_session() && its.id == session.id && here(tracked)
         };
-        let ids: Vec<_> = self.kept.iter().filter(|(_, kept)| of_it(kept)).map(|(id, _)| *id).collect();
+        let ids: Vec<_> =
+            self.tracked.iter().filter(|(_, tracked)| of_it(tracked)).map(|(id, _)| *id).collect();
         for id in ids {
             work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, reason.clone())));
         }

@@ -61,7 +61,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         let mut schedule = RenewalSchedule::new(plan, end, environment.now());
         // The next scheduled extend is a minute ahead, or there is none.
         schedule.handle_extended(environment.now(), 180 * SECOND, false);
-        let id = keeper.keep(hold.clone(), schedule).expect("no shutdown has begun");
+        let id = keeper.track(hold.clone(), schedule).expect("no shutdown has begun");
         keeper.handle().force_released(hold.fence);
         tokio::time::sleep(SECOND / 20).await;
         hold.check(&*environment).expect("the store was asked and still keeps it");
@@ -105,7 +105,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let hold = held(&store, old.clone(), end).await;
     old.end();
     let schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: 3 * SECOND }, end, environment.now());
-    let _id = keeper.keep(hold.clone(), schedule).expect("no shutdown has begun");
+    let _id = keeper.track(hold.clone(), schedule).expect("no shutdown has begun");
     assert_eq!(hold.check(&*environment), Err(LostReason::SessionLapsed));
     let reported = tokio::time::timeout(4 * SECOND, hold.signal().cancelled()).await;
     keeper.close();

@@ -31,7 +31,7 @@ pub(in crate::engine) mod handoff;
 
 use super::reentrant_bypass::ReentrantBypass;
 use super::wait_queue::WaitQueue;
-use crate::engine::hold::{Hold, KeepId, ReserveRequest};
+use crate::engine::hold::{Hold, ReserveRequest, TrackingId};
 use crate::engine::session::Session;
 use handoff::Handoff;
 use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
@@ -56,7 +56,7 @@ pub(crate) struct LockEntry {
     slot: u32,
     state: Mutex<State>,
     /// Called with the idle hold, if there is one, when the entry is dropped.
-    on_drop: Box<dyn Fn(Option<KeepId>) + Send + Sync>,
+    on_drop: Box<dyn Fn(Option<TrackingId>) + Send + Sync>,
 }
 
 pub(in crate::engine) struct State {
@@ -108,7 +108,7 @@ pub(in crate::engine) enum WaiterAction {
     Granted(Arc<Hold>, Grant, Vec<Claim>),
     /// The task received the hold by local hand-off and has left the queue. It owns the hold only once the keeper has
     /// registered the hand-off.
-    HandedOff(Arc<Hold>, KeepId, Option<ReserveRequest>),
+    HandedOff(Arc<Hold>, TrackingId, Option<ReserveRequest>),
     /// Send this request to the store.
     Send(PendingRequest, Acquire),
     /// Wait for a signal, or until this moment.
@@ -117,9 +117,9 @@ pub(in crate::engine) enum WaiterAction {
     /// signal.
     Blocked(Option<Moment>),
     /// An idle hold is here, and the store is, or must be, consulted before it is handed off: wait for the reply.
-    AwaitReserve(KeepId, Option<ReserveRequest>),
+    AwaitReserve(TrackingId, Option<ReserveRequest>),
     /// An idle hold is here that does not suit this task: release it.
-    ReleaseIdle(Arc<Hold>, KeepId),
+    ReleaseIdle(Arc<Hold>, TrackingId),
     /// The attempt in flight belongs to another task or session: release these claims, then poll again.
     Undo(Vec<Claim>),
     /// The lease is shorter than the round trip.
@@ -133,7 +133,7 @@ pub(in crate::engine) struct LeftBehind {
     /// To be released at the store.
     pub(in crate::engine) claims: Vec<Claim>,
     /// The idle hold that was meant for it and that no other task waits for.
-    pub(in crate::engine) idle: Option<KeepId>,
+    pub(in crate::engine) idle: Option<TrackingId>,
 }
 
 /// What an entry contained when it was closed.
@@ -150,7 +150,7 @@ impl LockEntry {
         partition: Partition,
         session: SessionId,
         slot: u32,
-        on_drop: impl Fn(Option<KeepId>) + Send + Sync + 'static,
+        on_drop: impl Fn(Option<TrackingId>) + Send + Sync + 'static,
     ) -> Self {
         let state = State {
             contender: Contender::new(session, slot),

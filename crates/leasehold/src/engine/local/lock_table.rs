@@ -4,7 +4,7 @@
 //! a hold to the keeper.
 
 use super::lock_entry::{ClosedEntry, LockEntry};
-use crate::engine::hold::KeepId;
+use crate::engine::hold::TrackingId;
 use crate::engine::keeper::KeeperHandle;
 use crate::store::NotificationSink;
 use leasehold_core::machine::contender::AcquireTerms;
@@ -87,11 +87,11 @@ impl LockTable {
             u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (all, left) = (Arc::downgrade(self), lock.clone());
-        let entry = Arc::new(LockEntry::new(lock.clone(), partition, session, slot, move |kept| {
+        let entry = Arc::new(LockEntry::new(lock.clone(), partition, session, slot, move |idle| {
             if let Some(all) = all.upgrade() {
                 all.remove(&left, slot);
-                if let (Some(kept), Some(keeper)) = (kept, all.keeper.get()) {
-                    keeper.release_idle(kept);
+                if let (Some(idle), Some(keeper)) = (idle, all.keeper.get()) {
+                    keeper.release_idle(idle);
                 }
             }
         }));
@@ -153,7 +153,7 @@ impl LockTable {
     }
 
     /// Takes all holds that are kept in the process for later acquisitions.
-    pub(in crate::engine) fn remove_idle(&self) -> Vec<KeepId> {
+    pub(in crate::engine) fn remove_idle(&self) -> Vec<TrackingId> {
         let entries: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
         entries.iter().filter_map(|entry| entry.remove_idle()).collect()
     }

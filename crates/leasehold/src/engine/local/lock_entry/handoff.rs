@@ -12,7 +12,7 @@
 //! 4. While the store is consulted, the front only waits for the reply. It always comes, or the hold is lost.
 
 use super::{CurrentHold, LockEntry, State, WaiterAction};
-use crate::engine::hold::{AfterReserve, Hold, HoldEvents, IdleCheck, KeepId, ReserveRequest};
+use crate::engine::hold::{AfterReserve, Hold, HoldEvents, IdleCheck, ReserveRequest, TrackingId};
 use crate::engine::session::Session;
 use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
 use leasehold_core::machine::contender::{AcquireTerms, Grant};
@@ -39,7 +39,7 @@ pub(super) struct Handoff {
     pub(super) hold: HoldId,
     cohort: Cohort,
     /// Set while the hold is idle (1).
-    idle: Option<KeepId>,
+    idle: Option<TrackingId>,
     /// Set while the store is consulted (4).
     reserving: bool,
     /// Set from the store's reply until the hold is handed off.
@@ -52,7 +52,7 @@ pub(super) struct Handoff {
 }
 
 /// The follow-up actions for a hold that has become idle.
-pub(in crate::engine) struct KeptLocally {
+pub(in crate::engine) struct IdleActions {
     /// The request to send to the store.
     pub(in crate::engine) reserve: Option<ReserveRequest>,
     /// When the keeper must check the entry.
@@ -95,13 +95,13 @@ fn satisfies(hold: &Hold, terms: &AcquireTerms) -> bool {
 impl LockEntry {
     /// Keeps a released hold for the next waiter or for later acquisitions. `None` if it must be released at the
     /// store.
-    pub(in crate::engine) fn keep_locally(
+    pub(in crate::engine) fn make_idle(
         &self,
         hold: &Arc<Hold>,
-        keep: KeepId,
+        tracking: TrackingId,
         policy: ReleasePolicy,
         now: Moment,
-    ) -> Option<KeptLocally> {
+    ) -> Option<IdleActions> {
         let mut state = self.state();
         let state = &mut *state;
         let current = state.holds.get(&hold.claim.hold)?;
@@ -126,14 +126,14 @@ impl LockEntry {
             HandoffDecision::HandOff => None,
         };
         hold.set_idle();
-        (handoff.idle, handoff.idle_since) = (Some(keep), now);
+        (handoff.idle, handoff.idle_since) = (Some(tracking), now);
         // Also with tasks in the queue, as they may leave it. The previous holder may have asked for a longer time.
         let until = policy.max_idle.map(|max_idle| now + max_idle);
         let check_at = until.filter(|until| handoff.check_at.is_none_or(|check_at| *until < check_at));
         handoff.check_at = check_at.or(handoff.check_at);
         state.releases = releases;
         state.queue.signal_front();
-        Some(KeptLocally { reserve, check_at })
+        Some(IdleActions { reserve, check_at })
     }
 
     /// Takes the idle hold for a new acquisition, if the queue is empty and the hold satisfies it.
@@ -143,10 +143,10 @@ impl LockEntry {
         liveness: Liveness,
         lease: Duration,
         now: Moment,
-    ) -> Option<(Arc<Hold>, KeepId, Option<ReserveRequest>)> {
+    ) -> Option<(Arc<Hold>, TrackingId, Option<ReserveRequest>)> {
         let mut state = self.state();
         let handoff = state.handoff.as_ref().filter(|_| state.queue.front().is_none() && !state.closed)?;
-        let (keep, hold) = (handoff.idle?, &state.holds.get(&handoff.hold)?.hold);
+        let (tracking, hold) = (handoff.idle?, &state.holds.get(&handoff.hold)?.hold);
         let ends = hold.kept_until().min(hold.valid_until());
         let new_waiter = state.queue.last_id() + 1;
         let suits = hold.session.id == session.id && hold.session.liveness == liveness;
@@ -158,11 +158,11 @@ impl LockEntry {
         }
         let hold = hold.clone();
         let (hold, reserve) = state.hand_off(&hold, now)?;
-        Some((hold, keep, reserve))
+        Some((hold, tracking, reserve))
     }
 
     /// Removes the idle hold: no acquisition will take it.
-    pub(in crate::engine) fn remove_idle(&self) -> Option<KeepId> {
+    pub(in crate::engine) fn remove_idle(&self) -> Option<TrackingId> {
         self.state().remove_idle()
     }
 }
@@ -231,7 +231,7 @@ impl State {
     /// The next action of the front while a hold is idle.
     pub(super) fn poll_handoff(&mut self, id: u64, session: &Session, now: Moment) -> Option<WaiterAction> {
         let handoff = self.handoff.as_mut().filter(|_| self.queue.is_front(id))?;
-        let (keep, hold) = (handoff.idle?, self.holds.get(&handoff.hold)?.hold.clone());
+        let (tracking, hold) = (handoff.idle?, self.holds.get(&handoff.hold)?.hold.clone());
         let terms = self.queue.front()?;
         let is_short = now + min_remaining(terms.lease) > hold.kept_until();
         let decision = match handoff.cohort.decide(now, id) {
@@ -243,20 +243,20 @@ impl State {
             // The reply does not allow a hand-off.
             HandoffDecision::Reserve if handoff.reserve_answered && !handoff.reserving => {
                 handoff.idle = None;
-                Some(WaiterAction::ReleaseIdle(hold, keep))
+                Some(WaiterAction::ReleaseIdle(hold, tracking))
             }
             HandoffDecision::Release => {
                 handoff.idle = None;
-                Some(WaiterAction::ReleaseIdle(hold, keep))
+                Some(WaiterAction::ReleaseIdle(hold, tracking))
             }
             HandoffDecision::Reserve => {
                 let lease = is_short.then_some(terms.lease);
-                Some(WaiterAction::AwaitReserve(keep, handoff.reserve(lease)))
+                Some(WaiterAction::AwaitReserve(tracking, handoff.reserve(lease)))
             }
             HandoffDecision::HandOff => {
                 self.queue.remove(id);
                 let (hold, reserve) = self.hand_off(&hold, now)?;
-                Some(WaiterAction::HandedOff(hold, keep, reserve))
+                Some(WaiterAction::HandedOff(hold, tracking, reserve))
             }
         }
     }
@@ -290,8 +290,8 @@ impl State {
     /// The request to send for a hold that is kept for later acquisitions, if any.
     fn reserve_for_idle(&mut self) -> Option<ReserveRequest> {
         let handoff = self.handoff.as_mut().filter(|_| self.queue.front().is_none())?;
-        let is_kept = handoff.idle.is_some() && handoff.max_idle.is_some();
-        if is_kept && handoff.cohort.decide_idle() == HandoffDecision::Reserve {
+        let is_sticky = handoff.idle.is_some() && handoff.max_idle.is_some();
+        if is_sticky && handoff.cohort.decide_idle() == HandoffDecision::Reserve {
             handoff.reserve(None)
         } else {
             None
@@ -299,19 +299,19 @@ impl State {
     }
 
     /// The last task has left the queue: removes the idle hold that was meant for it (2).
-    pub(super) fn take_unclaimed(&mut self) -> Option<KeepId> {
+    pub(super) fn take_unclaimed(&mut self) -> Option<TrackingId> {
         let handoff = self.handoff.as_ref().filter(|_| self.queue.front().is_none())?;
         // The keeper takes care of a hold that is kept for later acquisitions, if the store notifies this process of
         // other waiters, or has been asked to.
         let is_notified = handoff.reserving || handoff.cohort.decide_idle() == HandoffDecision::HandOff;
-        let is_kept = handoff.max_idle.is_some() && handoff.check_at.is_some() && is_notified;
-        if is_kept { None } else { self.remove_idle() }
+        let is_sticky = handoff.max_idle.is_some() && handoff.check_at.is_some() && is_notified;
+        if is_sticky { None } else { self.remove_idle() }
     }
 
-    fn remove_idle(&mut self) -> Option<KeepId> {
+    fn remove_idle(&mut self) -> Option<TrackingId> {
         let handoff = self.handoff.as_ref()?;
-        let (keep, hold) = (handoff.idle?, handoff.hold);
+        let (tracking, hold) = (handoff.idle?, handoff.hold);
         self.remove_hold(hold);
-        Some(keep)
+        Some(tracking)
     }
 }

@@ -391,7 +391,7 @@ impl LockHandle {
 }
 
 /// How the keeper renews a hold.
-struct Renewal {
+struct RenewalTerms {
     plan: RenewalPlan,
     limits: HoldLimits,
     /// How long it lasts without a renewal.
@@ -414,7 +414,7 @@ impl LockHandle {
         let now = self.engine.environment.now();
         let existing = self.existing(options, &acquired, now);
         let count = grant.owner_holds.map_or(1, |holds| holds.count);
-        let Renewal { plan, limits, lease, valid } = self.renewal(duration, existing, now);
+        let RenewalTerms { plan, limits, lease, valid } = self.renewal_terms(duration, existing, now);
         hold.set_lease(lease);
         let schedule = RenewalSchedule::with_limits(plan, limits, grant.valid_until, now);
         // The queue entry may have been made by a task that wanted the lock for longer.
@@ -460,7 +460,8 @@ impl LockHandle {
         entry: &Arc<LockEntry>,
     ) -> Result<Option<Guard>, LeaseError> {
         let (hold, now) = (acquired.hold.clone(), self.engine.environment.now());
-        let Renewal { plan, limits, lease, valid } = self.renewal(duration, ExistingLeases::default(), now);
+        let RenewalTerms { plan, limits, lease, valid } =
+            self.renewal_terms(duration, ExistingLeases::default(), now);
         hold.set_lease(lease);
         if !self.engine.keeper.hand_off(tracking, &hold, (plan, limits), now) {
             entry.remove_hold(&hold);
@@ -476,7 +477,7 @@ impl LockHandle {
     }
 
     /// How to renew a hold acquired now.
-    fn renewal(&self, duration: HoldDuration, existing: ExistingLeases, now: Moment) -> Renewal {
+    fn renewal_terms(&self, duration: HoldDuration, existing: ExistingLeases, now: Moment) -> RenewalTerms {
         let HoldDuration { lease, max_hold } = duration;
         // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
         let left = self.lease.map(|lease| lease.remaining(self.engine.environment.system_time())).transpose();
@@ -497,7 +498,7 @@ impl LockHandle {
         };
         let end = max_hold.map(|max_hold| now + max_hold);
         let limits = HoldLimits { end, max_renewals: self.max_renewals };
-        Renewal { plan, limits, lease, valid: left.map(drop) }
+        RenewalTerms { plan, limits, lease, valid: left.map(drop) }
     }
 
     /// Existing leases of this owner that the new hold must account for.

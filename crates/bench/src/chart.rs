@@ -341,9 +341,9 @@ mod tests {
 
     fn chart(kind: Kind, log: bool) -> Chart {
         Chart {
-            title: "Hand-overs & waits".to_owned(),
+            title: "Hand-offs & waits".to_owned(),
             note: "2 cores, redis 7.0.15; medians of 5 rounds".to_owned(),
-            y: Axis { label: "hand-overs a second".to_owned(), log },
+            y: Axis { label: "hand-offs a second".to_owned(), log },
             kind,
             limits: vec![Limit { at: 30.0, label: "a tenth of <tokio>".to_owned() }],
         }
@@ -387,7 +387,7 @@ mod tests {
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         for text in
-            texts.iter().chain(&["Hand-overs &amp; waits", "medians of 5 rounds", "a tenth of &lt;tokio&gt;"])
+            texts.iter().chain(&["Hand-offs &amp; waits", "medians of 5 rounds", "a tenth of &lt;tokio&gt;"])
         {
             assert!(svg.contains(text), "{text} is not in {svg}");
         }
@@ -399,7 +399,7 @@ mod tests {
         for log in [false, true] {
             check(
                 &bars(log),
-                &["ours", "the book, another machine", "WATCH", "5+5", "480", "hand-overs a second"],
+                &["ours", "the book, another machine", "WATCH", "5+5", "480", "hand-offs a second"],
             );
         }
     }
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn lines_are_drawn_with_their_names_on_both_axes() {
         for log in [false, true] {
-            check(&lines(log), &["Leasehold", "rslock", "waiting tasks", "10 000", "hand-overs a second"]);
+            check(&lines(log), &["Leasehold", "rslock", "waiting tasks", "10 000", "hand-offs a second"]);
         }
     }
 

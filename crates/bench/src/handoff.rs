@@ -20,7 +20,7 @@ const PAUSE_US: u64 = 1500;
 pub(crate) struct Options {
     #[command(flatten)]
     output: Output,
-    /// How many rounds of hand-overs and bare messages alternate.
+    /// How many rounds of hand-offs and bare messages alternate.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How many trials a round has, of each kind.
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct HandoffReport {
     scenario: &'static str,
-    /// The time of a hand-over relative to a bare message, by their medians and by their 99th percentiles.
+    /// The time of a hand-off relative to a bare message, by their medians and by their 99th percentiles.
     p50_ratio: f64,
     p99_ratio: f64,
     /// Commands and scripts that clients send.
@@ -150,7 +150,7 @@ fn report(rounds: &[RoundTimes], requests: u64, machine: Machine) -> HandoffRepo
         scenario: "handoff",
         p50_ratio: p50.median,
         p99_ratio: p99.median,
-        // The first section of a round is not handed over.
+        // The first section of a round is not handed off.
         requests_per_handover: per(requests, (lock.len() + rounds.len()) as u64),
         p50_ratio_spread: p50.ends(),
         p99_ratio_spread: p99.ends(),
@@ -170,7 +170,7 @@ impl HandoffReport {
     fn sentence(&self) -> String {
         format!(
             "handoff: p50 {:.2} x and p99 {:.2} x a bare message ({:.0} and {:.0} us; bare {:.0} and {:.0} us); {:.3} \
-             requests a hand-over; {} hand-overs between 2 processes",
+             requests a hand-off; {} hand-offs between 2 processes",
             self.p50_ratio,
             self.p99_ratio,
             self.handover_p50_us,

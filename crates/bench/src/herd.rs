@@ -1,6 +1,6 @@
-//! The cost of a hand-over with few and many waiters: tasks in 8 processes acquire and release one lock in a loop.
+//! The cost of a hand-off with few and many waiters: tasks in 8 processes acquire and release one lock in a loop.
 //!
-//! Every section is a hand-over: it has another holder than the one before. Numbers of tasks are compared with each other in
+//! Every section is a hand-off: it has another holder than the one before. Numbers of tasks are compared with each other in
 //! alternating rounds, each with a server and processes of its own.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const PROCESSES: u32 = 8;
 /// The number of tasks that the others are compared with.
 const FEW: u32 = 8;
-/// The highest acceptable number of requests for a hand-over.
+/// The highest acceptable number of requests for a hand-off.
 const REQUESTS_AT_MOST: f64 = 2.1;
 
 /// What is measured.
@@ -42,18 +42,18 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct HerdReport {
     scenario: &'static str,
-    /// The time of a hand-over, relative to that with 8 tasks.
+    /// The time of a hand-off, relative to that with 8 tasks.
     time_ratio: f64,
     requests_per_handover: f64,
     longest_to_mean_wait: f64,
     time_ratio_spread: [f64; 2],
     requests_per_handover_spread: [f64; 2],
     longest_to_mean_wait_spread: [f64; 2],
-    /// The elapsed time divided by the hand-overs.
+    /// The elapsed time divided by the hand-offs.
     handover_us: f64,
     handover_us_spread: [f64; 2],
     handovers_per_s: f64,
-    /// Hand-overs from one process to another: their share of all, and their times.
+    /// Hand-offs from one process to another: their share of all, and their times.
     between_processes_share: f64,
     between_processes_p50_us: f64,
     between_processes_p99_us: f64,
@@ -164,8 +164,8 @@ fn report(tasks: u32, rounds: &[Sample], few: &[Sample], machine: Machine) -> He
 impl HerdReport {
     fn sentence(&self) -> String {
         format!(
-            "herd: {} tasks in {} processes: {:.0} us a hand-over, {:.2} x that of {FEW}; {:.3} requests each; the longest wait \
-             {:.1} ms, {:.2} x the mean; {:.0} % of the hand-overs go to another process, in {:.0} us (p50) and {:.0} us (p99)",
+            "herd: {} tasks in {} processes: {:.0} us a hand-off, {:.2} x that of {FEW}; {:.3} requests each; the longest wait \
+             {:.1} ms, {:.2} x the mean; {:.0} % of the hand-offs go to another process, in {:.0} us (p50) and {:.0} us (p99)",
             self.tasks,
             self.processes,
             self.handover_us,
@@ -186,8 +186,8 @@ fn time_chart(reports: &[HerdReport], samples: &[Vec<Sample>]) -> Chart {
         line("to another process (median)", reports, samples, |sample| sample.between_p50_us),
     ];
     chart(
-        "Time of a hand-over, by the number of tasks",
-        "microseconds a hand-over",
+        "Time of a hand-off, by the number of tasks",
+        "microseconds a hand-off",
         reports,
         series,
         Vec::new(),
@@ -195,9 +195,9 @@ fn time_chart(reports: &[HerdReport], samples: &[Vec<Sample>]) -> Chart {
 }
 
 fn requests_chart(reports: &[HerdReport], samples: &[Vec<Sample>]) -> Chart {
-    let series = vec![line("requests a hand-over", reports, samples, |sample| sample.requests)];
+    let series = vec![line("requests a hand-off", reports, samples, |sample| sample.requests)];
     let limits = vec![Limit { at: REQUESTS_AT_MOST, label: "at most".to_owned() }];
-    chart("Requests of a hand-over, by the number of tasks", "requests a hand-over", reports, series, limits)
+    chart("Requests of a hand-off, by the number of tasks", "requests a hand-off", reports, series, limits)
 }
 
 fn chart(

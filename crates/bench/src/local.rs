@@ -1,4 +1,4 @@
-//! The cost of a hand-over within a process: 64 tasks and one lock, beside tokio's mutex in the same process and rounds.
+//! The cost of a hand-off within a process: 64 tasks and one lock, beside tokio's mutex in the same process and rounds.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 
-/// The lowest ratio to tokio's hand-overs that is acceptable.
+/// The lowest ratio to tokio's hand-offs that is acceptable.
 const RATIO_LIMIT: f64 = 0.1;
 
 /// What is measured.
@@ -31,9 +31,9 @@ pub(crate) struct Options {
 #[derive(Debug, Serialize)]
 struct LocalReport {
     scenario: &'static str,
-    /// Hand-overs per second, relative to those of tokio's mutex.
+    /// Hand-offs per second, relative to those of tokio's mutex.
     ratio: f64,
-    /// The same for hand-overs in a second of processor time.
+    /// The same for hand-offs in a second of processor time.
     cpu_ratio: f64,
     requests_per_handover: f64,
     ratio_spread: [f64; 2],
@@ -42,7 +42,7 @@ struct LocalReport {
     handovers_per_s: f64,
     handovers_per_s_spread: [f64; 2],
     tokio_handovers_per_s: f64,
-    /// Processor time of the process for a hand-over.
+    /// Processor time of the process for a hand-off.
     client_us: f64,
     tokio_client_us: f64,
     tasks: u32,
@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn measure(server: &RedisServer, worker: &mut Worker, side: &str, ms: u64) -> Result<Sample> {
     let metered = Metered::request(server, worker, &format!("{side} {ms}"))?;
     let [handovers, took_ns] = metered.numbers()?;
-    ensure!(handovers > 0, "nothing was handed over by {side}");
+    ensure!(handovers > 0, "nothing was handed off by {side}");
     Ok(Sample {
         per_s: per_s(handovers, took_ns),
         requests: per(metered.server.requests, handovers),
@@ -117,9 +117,9 @@ fn report(options: &Options, rounds: &[[Sample; 2]], machine: Machine) -> LocalR
 impl LocalReport {
     fn sentence(&self) -> String {
         format!(
-            "local: {:.3} x the hand-overs of tokio's mutex ({:.0} and {:.0} a second), {:.3} x by processor time \
+            "local: {:.3} x the hand-offs of tokio's mutex ({:.0} and {:.0} a second), {:.3} x by processor time \
              ({:.2} and {:.2} us each); \
-             {:.4} requests a hand-over; {} tasks",
+             {:.4} requests a hand-off; {} tasks",
             self.ratio,
             self.handovers_per_s,
             self.tokio_handovers_per_s,
@@ -137,7 +137,7 @@ impl LocalReport {
         Chart {
             title: format!("One lock and {} tasks of one process", self.tasks),
             note: self.machine.to_string(),
-            y: Axis { label: "hand-overs a second".to_owned(), log: true },
+            y: Axis { label: "hand-offs a second".to_owned(), log: true },
             kind: Kind::Bars {
                 groups: vec![String::new()],
                 series: vec![series("Leasehold, on Redis", ours), series("tokio::sync::Mutex", tokio)],

@@ -39,11 +39,11 @@ enum Scenario {
     Uncontended(uncontended::Options),
     /// Measures from the release in one process to the next holder in another, beside a bare message.
     Handoff(handoff::Options),
-    /// Measures the cost of a hand-over with few and many waiters.
+    /// Measures the cost of a hand-off with few and many waiters.
     Herd(herd::Options),
     /// Runs sellers and buyers with WATCH, one lock, and a lock for each item.
     Marketplace(marketplace::Plan),
-    /// Measures the cost of a hand-over within a process, beside tokio's mutex.
+    /// Measures the cost of a hand-off within a process, beside tokio's mutex.
     Local(local::Options),
     /// Acquires and releases a lock that the process keeps.
     Sticky(sticky::Options),
@@ -71,7 +71,7 @@ enum Scenario {
     },
     /// Measures what waiting on an SQLite file costs, and how soon the next process wakes.
     Sqlite(sqlite::Options),
-    /// Measures other libraries beside Leasehold: hand-overs, and many tasks that contend for one lock.
+    /// Measures other libraries beside Leasehold: hand-offs, and many tasks that contend for one lock.
     Peers(peers::Options),
     /// Runs as one process of a scenario.
     #[command(hide = true)]

@@ -20,7 +20,7 @@ use peer::{Peer, RoundPlan};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The shortest hold before a hand-over: long enough that the next process waits.
+/// The shortest hold before a hand-off: long enough that the next process waits.
 const LEAST_HOLD_MS: u64 = 5;
 
 /// What is measured, and of which libraries.
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// How often two processes hand over the lock in a round.
     #[arg(long, default_value_t = 40)]
     trials: usize,
-    /// How many milliseconds the lock is held at most before a hand-over. A library that polls pauses between tries: the
+    /// How many milliseconds the lock is held at most before a hand-off. A library that polls pauses between tries: the
     /// shorter the hold, the more of that pause is left at the release.
     #[arg(long, default_value_t = 40)]
     hold_ms: u64,

@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     std::thread::sleep(Duration::from_secs(seconds));
     let until_ns = now_ns();
     let mut sections = contenders.stop()?;
-    // The processes stop one after another, so later hand-overs are not recorded completely.
+    // The processes stop one after another, so later hand-offs are not recorded completely.
     sections.retain(|section| section.acquired_ns < until_ns);
     let wakes = handovers_ns(&mut sections);
     let report = SqliteReport {
@@ -104,7 +104,7 @@ impl SqliteReport {
     fn sentence(&self) -> String {
         format!(
             "sqlite: {} processes wait with {:.2} % of a core together; woken after {:.2} ms (p50), {:.2} ms (p99), \
-             {:.1} ms at most, in {} hand-overs",
+             {:.1} ms at most, in {} hand-offs",
             self.processes,
             self.waiting_cpu_share * 100.0,
             self.wake_p50_ms,
@@ -119,7 +119,7 @@ impl SqliteReport {
         let groups = ["median", "99th percentile", "longest"].map(str::to_owned).to_vec();
         let name = "from release to the next holder".to_owned();
         Chart {
-            title: format!("A lock in an SQLite file, handed over among {} processes", self.processes),
+            title: format!("A lock in an SQLite file, handed off among {} processes", self.processes),
             note: self.machine.to_string(),
             y: Axis { label: "milliseconds".to_owned(), log: false },
             kind: Kind::Bars { groups, series: vec![Series { name, values: values.to_vec() }] },

@@ -3,7 +3,7 @@
 //! This crate owns the vocabulary of Leasehold (names, hold ids, leases, fencing tokens, the keys of a lock),
 //! the operations that a store executes ([`Op`], [`Reply`], [`Notification`], and [`SessionOp`] for sessions), their
 //! meaning ([`model`]), and the state machines that decide what a client sends and when ([`contender`](machine::contender) acquires
-//! a lock, [`renewal`](machine::renewal) keeps it, [`cohort`](machine::cohort) hands it on inside a process, [`heartbeat`](machine::heartbeat) keeps a session alive).
+//! a lock, [`renewal`](machine::renewal) keeps it, [`cohort`](machine::cohort) hands it off inside a process, [`heartbeat`](machine::heartbeat) keeps a session alive).
 //!
 //! It deliberately has no sockets, no clock, no threads and no source of randomness. `now` and random bits
 //! come in as arguments, so that the same code runs in production, in the embedded stores and in a simulated

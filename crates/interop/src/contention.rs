@@ -80,7 +80,7 @@ impl Contention<'_> {
         let mixed = holders[..last_of_leasehold].iter().filter(|holder| **holder != LEASEHOLD).count();
         let (libraries, leasehold) = counts.split_at(self.libraries.len());
         Ok(format!(
-            "{steps} of {steps} steps in {:.1} s, {handovers} hand-overs between libraries, {mixed} steps of other libraries \
+            "{steps} of {steps} steps in {:.1} s, {handovers} hand-offs between libraries, {mixed} steps of other libraries \
              before Leasehold's last; longest wait: library {} ms, Leasehold {} ms",
             took.as_secs_f64(),
             longest_wait(libraries).as_millis(),

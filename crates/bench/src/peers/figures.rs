@@ -86,9 +86,9 @@ impl<'a> Figures<'a> {
 
     pub(crate) fn sentence(&self) -> String {
         format!(
-            "{} {}: p50 of a hand-over {:.1} x Leasehold's ({:.0} us, p99 {:.0} us; {} measured), {:.2} requests each\n  \
-             {} tasks in one process: {:.0} hand-overs a second, Leasehold {:.1} x as many; {:.0} sections, {:.0} tasks \
-             served\n  as many in 8 processes: {:.0} hand-overs a second, Leasehold {:.1} x as many; {:.0} sections, {:.0} \
+            "{} {}: p50 of a hand-off {:.1} x Leasehold's ({:.0} us, p99 {:.0} us; {} measured), {:.2} requests each\n  \
+             {} tasks in one process: {:.0} hand-offs a second, Leasehold {:.1} x as many; {:.0} sections, {:.0} tasks \
+             served\n  as many in 8 processes: {:.0} hand-offs a second, Leasehold {:.1} x as many; {:.0} sections, {:.0} \
              tasks served{}",
             self.peer,
             self.version,
@@ -134,7 +134,7 @@ fn ratio(one: &Peer, other: &Peer, figure: impl Fn(&Round) -> Option<f64>) -> Sp
     Spread::of(&both.filter_map(|(one, other)| Some(figure(one)? / figure(other)?)).collect::<Vec<_>>())
 }
 
-/// The times of hand-overs between processes.
+/// The times of hand-offs between processes.
 pub(crate) fn handover_chart(all: &[Peer], machine: &Machine) -> Chart {
     let title = "A lock from one process to another that waits for it";
     bars(
@@ -149,12 +149,12 @@ pub(crate) fn handover_chart(all: &[Peer], machine: &Machine) -> Chart {
     )
 }
 
-/// The rates of hand-overs between tasks.
+/// The rates of hand-offs between tasks.
 pub(crate) fn herd_chart(all: &[Peer], machine: &Machine) -> Chart {
     let title = format!("{TASKS} tasks that contend for one lock");
     bars(
         &title,
-        "hand-overs a second",
+        "hand-offs a second",
         machine,
         all,
         vec![

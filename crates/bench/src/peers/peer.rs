@@ -54,7 +54,7 @@ pub(crate) struct RoundPlan {
 /// The measurements of a round.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Round {
-    /// How often two processes handed over the lock.
+    /// How often two processes handed off the lock.
     pub(crate) trials: usize,
     /// From the call of release to the return of acquire in the other process, if that one waited.
     pub(crate) handovers_ns: Vec<u64>,

@@ -1,7 +1,7 @@
 //! Tasks of one process, with a lock that no other process requests: for `local` and `sticky`.
 //!
 //! A holder yields once while it holds the lock. Otherwise the tasks of a single-threaded runtime would never contend, and
-//! nothing would be handed over.
+//! nothing would be handed off.
 
 use super::protocol::{LOCK, Requests, reply};
 use crate::critical_section::now_ns;
@@ -20,7 +20,7 @@ pub(crate) const BATCH: u64 = 100;
 /// How long the process keeps a sticky lock.
 const KEEP_FOR: Duration = Duration::from_millis(500);
 
-/// Counts hand-overs between tasks.
+/// Counts hand-offs between tasks.
 #[derive(Default)]
 struct HandoverCounter {
     /// The last holder; 0 before the first.
@@ -30,7 +30,7 @@ struct HandoverCounter {
 }
 
 impl HandoverCounter {
-    /// Records an acquisition: a hand-over, if the last holder was another task.
+    /// Records an acquisition: a hand-off, if the last holder was another task.
     fn acquired(&self, task: u32) {
         if self.last.swap(task, Ordering::Relaxed) != task {
             self.handovers.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +44,7 @@ impl HandoverCounter {
 
 /// Answers requests until `stop`. Each has a time in milliseconds.
 ///
-/// `ours` and `tokio` let all tasks contend for Leasehold's lock or for tokio's, and reply with the number of hand-overs
+/// `ours` and `tokio` let all tasks contend for Leasehold's lock or for tokio's, and reply with the number of hand-offs
 /// and the elapsed nanoseconds. `sticky`, `plain` and `tokio-pair` let one task acquire and release a sticky lock, a plain
 /// one, or tokio's; they reply with the number of batches of pairs, the elapsed nanoseconds, and the median and the 99th
 /// percentile of a batch.

@@ -36,7 +36,7 @@ pub enum HandoffDecision {
     Release,
 }
 
-/// One hold as seen by the tasks of a process that hand it on.
+/// One hold as seen by the tasks of a process that hand it off.
 ///
 /// ```
 /// use leasehold_core::machine::cohort::{Cohort, HandoffDecision};
@@ -125,7 +125,7 @@ impl Cohort {
         self.block.remaining() + self.next_block.remaining()
     }
 
-    /// Hands the hold on: returns the token of the next holder.
+    /// Hands the hold off: returns the token of the next holder.
     pub fn hand_off(&mut self) -> Option<FencingToken> {
         if self.block.remaining() == 0 {
             self.block = std::mem::replace(&mut self.next_block, TokenBlock::EMPTY);

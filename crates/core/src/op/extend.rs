@@ -13,7 +13,7 @@ pub struct Extend {
     pub lease_ms: u64,
     /// Set from time to time, so that the record beside a long hold does not expire before it.
     pub keep_record: bool,
-    /// Set to reserve fencing tokens for the tasks to which a Mutex is handed on.
+    /// Set to reserve fencing tokens for the tasks to which a Mutex is handed off.
     pub reserve: Option<Reserve>,
 }
 

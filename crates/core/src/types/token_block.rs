@@ -8,7 +8,7 @@
 
 use crate::FencingToken;
 
-/// Fencing tokens that the store has reserved for a hold, for the tasks to which its process hands it on.
+/// Fencing tokens that the store has reserved for a hold, for the tasks to which its process hands it off.
 ///
 /// ```
 /// use leasehold_core::model::{LockState, all_alive};

@@ -13,7 +13,7 @@ use crate::fixture::{Fixture, LOCK, SOON};
 use crate::key::Messages;
 use crate::library::Library;
 
-/// How often a hand-over is measured.
+/// How often a hand-off is measured.
 const ROUNDS: usize = 10;
 /// How long most of them may take. Leasehold polls a lock of another library each 50 to 250 ms, and Redisson at the end of
 /// the lease: neither is that fast nine times in ten.
@@ -117,12 +117,12 @@ async fn expect_lost(guard: ReentrantGuard) -> Result<()> {
     }
 }
 
-/// Fails unless most hand-overs were faster than polling; describes how long they took.
+/// Fails unless most hand-offs were faster than polling; describes how long they took.
 fn expect_woken(mut took: Vec<Duration>) -> Result<String> {
     took.sort_unstable();
     let ms: Vec<_> = took.iter().map(Duration::as_millis).collect();
     let most = took.get(took.len() * 8 / 10).ok_or_else(|| anyhow!("nothing was measured"))?;
-    ensure!(*most <= WOKEN_WITHIN, "the lock was handed over after {ms:?} ms: that is polling");
+    ensure!(*most <= WOKEN_WITHIN, "the lock was handed off after {ms:?} ms: that is polling");
     Ok(format!(
         "{} to {} ms, {} of {} times within {}",
         ms[0],

@@ -42,7 +42,7 @@ enum ReleaseObserver {
     None,
 }
 
-/// Releases a hold or hands it on. Returns how many holds its owner still has.
+/// Releases a hold or hands it off. Returns how many holds its owner still has.
 pub(crate) async fn release(
     engine: &Engine,
     entry: &Arc<LockEntry>,

@@ -149,7 +149,7 @@ async fn a_hold_kept_for_a_waiter_that_leaves_is_released_on_request() {
         assert!(second.as_mut().poll(cx).is_pending() && third.as_mut().poll(cx).is_pending());
         guard.release().await.expect("released");
         sleep(20 * MS).await;
-        let Poll::Ready(second) = second.as_mut().poll(cx) else { panic!("it was handed on") };
+        let Poll::Ready(second) = second.as_mut().poll(cx) else { panic!("it was handed off") };
         second.expect("acquired").release().await.expect("released");
         sleep(20 * MS).await;
     }

@@ -68,7 +68,7 @@ async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     let mutex = |name: &str| client.mutex(name).expect("a good name");
     let guard = mutex("a").acquire().await.expect("acquired");
     guard.extend_to(60_000 * MS).await.expect("extended");
-    // With a value of its own, since otherwise it would be handed on to the waiter below.
+    // With a value of its own, since otherwise it would be handed off to the waiter below.
     let released = mutex("b").value("own").expect("a good value").acquire().await.expect("acquired");
     let extended = mutex("c").acquire().await.expect("acquired");
     silent.store(1, Ordering::SeqCst);
@@ -107,7 +107,7 @@ async fn a_shutdown_takes_over_a_release_and_its_acquire_request() {
     });
     let delayed = store.delayed.clone();
     let client = store.client(30_000 * MS).await;
-    // With a value of its own, since otherwise it would be handed on without a release.
+    // With a value of its own, since otherwise it would be handed off without a release.
     let mutex = client.mutex("m").expect("a good name").value("own").expect("a good value");
     let guard = mutex.acquire().await.expect("acquired");
     let waits = tokio::spawn({

@@ -69,7 +69,7 @@ pub(crate) fn lock() -> Lock {
     Lock::mutex(NAME.parse().expect("a plain name"))
 }
 
-/// Releases a guard, after which nothing may be sent about its hold, unless the process hands it on.
+/// Releases a guard, after which nothing may be sent about its hold, unless the process hands it off.
 pub(crate) async fn release(server: &Server, guard: Guard) -> Result<(), ReleaseError> {
     let hold = server.claim_of(&guard).hold;
     let released = guard.release().await;

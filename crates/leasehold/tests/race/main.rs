@@ -264,7 +264,7 @@ fn a_release_and_a_shutdown_at_once_release_the_lock() {
             assert!(matches!(released, Ok(()) | Err(ReleaseError::Lost(_))), "{released:?}");
             Ok(())
         });
-        // If it was handed on, the next holder gives it up, whenever this one learns that it was released.
+        // If it was handed off, the next holder gives it up, whenever this one learns that it was released.
         let releases = future::spawn(async move { guard.release().await });
         shut_down(&fixture.server, &client, &[hold]).await;
         let released = releases.await.expect("the task is not aborted");

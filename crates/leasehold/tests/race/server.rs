@@ -100,7 +100,7 @@ impl Server {
         self.state().ended.insert(hold);
     }
 
-    /// The same, if it was given up rather than handed on inside its process.
+    /// The same, if it was given up rather than handed off inside its process.
     pub(crate) fn ended_if_given_up(&self, hold: HoldId) {
         let mut state = self.state();
         if state.given_up.contains(&hold) {
@@ -108,7 +108,7 @@ impl Server {
         }
     }
 
-    /// The claim of a guard's hold. Tasks to which their process hands the hold on have later tokens of the same hold.
+    /// The claim of a guard's hold. Tasks to which their process hands the hold off have later tokens of the same hold.
     pub(crate) fn claim_of(&self, guard: &Guard) -> Claim {
         let (state, key) = (self.state(), (guard.name().clone(), guard.fencing_token()));
         let (granted, claim) = state.granted.range(..=&key).next_back().expect("its hold was granted");

@@ -116,7 +116,7 @@ const MUTANTS: [Mutant; 31] = [
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "a lock that is handed on is not freed before",
+        name: "a lock that is handed off is not freed before",
         edits: &[(
             "if lock.freed then\nredis.call('DEL', lock.key)",
             "if lock.freed then\nif not lock.granted then redis.call('DEL', lock.key) end",

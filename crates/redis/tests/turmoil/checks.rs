@@ -185,7 +185,7 @@ impl Record {
             state.note_delay(at, &guard);
             let handed_on = guard.locks().iter().any(|token| state.known_as.contains_key(token));
             if handed_on {
-                *state.seen.entry("handed on").or_insert(0) += 1;
+                *state.seen.entry("handed off").or_insert(0) += 1;
             }
             (number, state.not_grown(&entry, at))
         };

@@ -31,7 +31,7 @@ const FOUND_WITHIN: u64 = 20;
 /// What the seeds together must come across: a simulation without effect would prove nothing.
 const COMMON: [&str; 27] = [
     "held",
-    "handed on",
+    "handed off",
     "kept",
     "held a set",
     "asked together",

@@ -206,7 +206,7 @@ async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
     let lost =
         timeout(2 * S, guard.lost()).await.expect("a notification reports it, long before the lease ends");
     assert_eq!(lost.reason, LostReason::ForceReleased);
-    let next = waiting.await.unwrap().expect("it was handed on");
+    let next = waiting.await.unwrap().expect("it was handed off");
     assert!(next.fencing_token() > guard.fencing_token());
 
     let audit = mutex.inspect_full().await.unwrap().audit;

@@ -1,4 +1,4 @@
-//! A hold handed on inside a process, and a sticky hold that is kept for later tasks.
+//! A hold handed off inside a process, and a sticky hold that is kept for later tasks.
 
 use crate::cases::store::TestStore;
 use crate::until::until_at_rest;
@@ -96,7 +96,7 @@ async fn later_tasks_do_not_overtake_another_process(store: &TestStore) {
         let guard = mutex(&b).acquire().await.expect("acquired");
         let passed = log.lock().await.len() - before;
         section(guard, 9, &log).await;
-        // The current turn, another one from the reply that reports the waiter, and the hand-offs while that reply
+        // The current window, another one from the reply that reports the waiter, and the hand-offs while that reply
         // is on its way.
         assert!(passed <= 200, "{passed} went before");
         waits += 1;

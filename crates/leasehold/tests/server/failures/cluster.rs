@@ -300,7 +300,7 @@ async fn row_21_a_grant_at_the_new_node_of_a_slot_is_received() {
     assert!(took < 1500 * MS, "{took:?}");
 }
 
-/// Row 25: a hand-over is published at one node, not at all of them.
+/// Row 25: a hand-off is published at one node, not at all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_25_a_grant_is_published_at_one_node() {
     let cluster = primaries();
@@ -377,7 +377,7 @@ async fn row_34_a_killed_primary_of_a_cluster_is_followed() {
 }
 
 /// Row 45: the printed list of ACL rules suffices in a cluster, too: no node refuses the user anything while locks
-/// are awaited and handed over, leaders observed, sessions listed, replicas waited for, and a slot moved.
+/// are awaited and handed off, leaders observed, sessions listed, replicas waited for, and a slot moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_45_a_cluster_refuses_nothing_to_a_user_with_the_list() {
     let cluster = with_replicas();

@@ -188,14 +188,14 @@ async fn foreign_clients_do_not_starve_if_the_lock_is_shared() {
 }
 
 /// A release with waiters in the same process is one request, which serves the next of them, too; no other client
-/// sends anything for a hand-over.
+/// sends anything for a hand-off.
 #[tokio::test]
 async fn a_hand_over_is_one_request() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, b) = (mutex(&client(&proxy.url()).await), mutex(&client(&proxy.url()).await));
     for mutex in [&a, &b] {
-        // One hand-over first, so that the keepers connect that reserve tokens for it.
+        // One hand-off first, so that the keepers connect that reserve tokens for it.
         let guard = mutex.acquire().await.expect("acquired");
         let (next, released) = tokio::join!(mutex.acquire(), guard.release());
         released.expect("released");

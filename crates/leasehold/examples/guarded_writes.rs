@@ -60,7 +60,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
         println!("Redis:\n{REDIS}\n");
     }
     guard.release().await?;
-    println!("the late write was refused");
+    println!("the late write was rejected");
     Ok(())
 }
 

@@ -66,7 +66,11 @@ pub(crate) async fn main() -> Result<()> {
     tokens.sort_unstable();
     let mut journal = journal.lock().map_err(|_| "an instance panicked")?;
     let late = journal.append(tokens[0], 99);
-    println!("numbers {:?}; the late one was {}", journal.numbers, if late { "accepted" } else { "refused" });
+    println!(
+        "numbers {:?}; the late one was {}",
+        journal.numbers,
+        if late { "accepted" } else { "rejected" }
+    );
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Looking at an item and buying it are two steps, and anything could happen in between. A lock per item
 //! makes them one step, and lets the sales of other items continue meanwhile. There are three reasons for a
-//! refusal, and the buyer learns which: the price has changed, the money does not suffice, or the item is
+//! rejection, and the buyer learns which: the price has changed, the money does not suffice, or the item is
 //! already sold.
 //!
 //!     cargo run --example marketplace
@@ -60,7 +60,7 @@ pub(crate) async fn main() -> Result<()> {
         println!("{buyer}: {answers:?}, and {} left", market.purses()[buyer]);
     }
 
-    // The three reasons for a refusal, one by one.
+    // The three reasons for a rejection, one by one.
     let locks = Client::connect(&store).await?;
     market.purses().insert("zoe", 5);
     market.offer(100, 10);
@@ -76,9 +76,9 @@ pub(crate) async fn main() -> Result<()> {
     market.open(101, stopped.fencing_token()).await?;
     stopped.lost().await;
     println!("meanwhile: {:?}", buy(&market, &locks, "zoe", 101, 1).await?);
-    match market.hand_over(101, "ann", stopped.fencing_token()).await {
+    match market.deliver(101, "ann", stopped.fencing_token()).await {
         Ok(()) => println!("sold twice!"),
-        Err(refused) => println!("the sale that came too late: {refused}"),
+        Err(rejected) => println!("the sale that came too late: {rejected}"),
     }
 
     println!("{bought} bought, and {} sold", market.sold(0..ITEMS));
@@ -119,7 +119,7 @@ async fn buy_alone(
         return Ok(Answer::TooLittleMoney { missing });
     }
     // Rejected if this holder stalled for so long that another client holds the lock by now.
-    if let Err(stale) = market.hand_over(item, buyer, fence).await {
+    if let Err(stale) = market.deliver(item, buyer, fence).await {
         market.pay_back(buyer, seen);
         return Err(stale);
     }
@@ -145,7 +145,7 @@ impl Listing {
     /// Rejects a token that is smaller than the greatest seen: the example `guarded_writes` does so in SQL.
     fn admit(&mut self, fence: FencingToken) -> Result<&mut Self> {
         if self.fence > Some(fence) {
-            return Err("refused, since another client holds the item's lock by now".into());
+            return Err("rejected, since another client holds the item's lock by now".into());
         }
         self.fence = Some(fence);
         Ok(self)
@@ -182,7 +182,7 @@ impl Market {
 
     /// Records a sale. The item was seen unsold when it was opened; the step that writes verifies that no
     /// later holder has opened it since, and so may be selling it too.
-    async fn hand_over(&self, item: u32, buyer: &'static str, fence: FencingToken) -> Result<()> {
+    async fn deliver(&self, item: u32, buyer: &'static str, fence: FencingToken) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         self.items().entry(item).or_default().admit(fence)?.sold_to = Some(buyer);
         Ok(())

@@ -3,7 +3,7 @@
 //!
 //! There are two processes. The shop holds an order's lock and calls the till, which acquires the same lock.
 //! That succeeds, since the till runs in the scope of the shop's owner. A call by another client meanwhile is
-//! refused.
+//! rejected.
 //!
 //! It needs the feature `tower`. The till is this program, started a second time:
 //!

@@ -66,10 +66,10 @@ macro_rules! examples {
 
 examples! {
     blocking says "counted to 100";
-    guarded_writes says "the stale write changed 0", "the late write was refused";
-    leader says "no leader yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was refused";
+    guarded_writes says "the stale write changed 0", "the late write was rejected";
+    leader says "no leader yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was rejected";
     lottery says "1 drew";
-    marketplace says "came too late: refused", "6 bought, and 6 sold";
+    marketplace says "came too late: rejected", "6 bought, and 6 sold";
     n_at_once says "all 10 are done", "at most 3 at a time: true";
     once_per_hour says "sent 1 times", "the cooldown lasts 55 minutes more";
     owner_over_http says "the shop received: 200 OK, paid; hold 2 of its owner",

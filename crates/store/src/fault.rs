@@ -310,7 +310,7 @@ impl fmt::Display for Fault {
             }
             FaultKind::Unsafe(findings) => {
                 let all: Vec<_> = findings.iter().map(Finding::to_string).collect();
-                write!(f, "it is refused by the strict setting: {}", all.join("; "))
+                write!(f, "it is rejected by the strict setting: {}", all.join("; "))
             }
             FaultKind::Refused(refused) => fmt::Display::fmt(refused, f),
             FaultKind::Tls(what) => fmt::Display::fmt(what, f),

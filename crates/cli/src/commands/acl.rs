@@ -100,7 +100,7 @@ fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
 async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failure> {
     let mut failure = None;
     for server in servers {
-        match ask(server).await {
+        match server_version(server).await {
             Ok(version) => return Ok(Some(version)),
             Err(error) => failure = failure.or(Some(error)),
         }
@@ -108,7 +108,7 @@ async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failu
     failure.map_or(Ok(None), Err)
 }
 
-async fn ask(config: &RedisConfig) -> Result<ServerVersion, Failure> {
+async fn server_version(config: &RedisConfig) -> Result<ServerVersion, Failure> {
     ServerVersion::ask(config).await.map_err(|fault| {
         let exit = fault_exit(&fault);
         Failure::new(exit, anyhow::Error::new(fault).context("failed to read the version of the server"))

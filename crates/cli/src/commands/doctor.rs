@@ -186,7 +186,7 @@ fn memory(server: &Diagnosis) -> Option<String> {
 const AFTER_HELP: &str = "\
 Findings:
   A warning means that locks can be lost although all seems well. The library logs it when it
-  connects; this program shows that with -v. With `?strict=1` in the URL the server is refused. A
+  connects; this program shows that with -v. With `?strict=1` in the URL the server is rejected. A
   notice may be intended, and does not change the exit status.
     eviction        an eviction policy that can remove locks; a notice while there is no
                     `maxmemory`

@@ -43,7 +43,7 @@ impl LockRequest {
     ) -> Result<Self, Failure> {
         let (owner, shared) = (owner.source()?, shared.mode()?);
         let [name] = &names[..] else {
-            refuse_several(names.len(), owner.as_ref(), shared, once_per)?;
+            reject_several(names.len(), owner.as_ref(), shared, once_per)?;
             return Ok(Self::Multi(names));
         };
         let name = name.clone();
@@ -109,7 +109,7 @@ impl LockRequest {
 }
 
 /// Fails if an option that is for one lock is given with several names.
-fn refuse_several(
+fn reject_several(
     names: usize,
     owner: Option<&OwnerSource>,
     shared: Option<SharedMode>,

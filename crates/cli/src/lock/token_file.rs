@@ -65,13 +65,13 @@ impl TokenFile {
         found.lock_now()?;
         let metadata = found.check_access()?;
         if metadata.nlink() == 0 {
-            return Err(refused(path, "it was just removed by another leasehold: try again"));
+            return Err(rejected(path, "it was just removed by another leasehold: try again"));
         }
         if metadata.nlink() > 1 {
-            return Err(refused(path, "it has other names (hard links), by which other users may read it"));
+            return Err(rejected(path, "it has other names (hard links), by which other users may read it"));
         }
         if metadata.len() > 0 {
-            return Err(refused(
+            return Err(rejected(
                 path,
                 "it is not empty: if it contains the token of a hold, end the hold by `leasehold release \
                  --token-file`, which removes the file; or name another file",
@@ -105,13 +105,13 @@ impl TokenFile {
     fn read(&self) -> Result<DetachedHold, Failure> {
         let path = &self.path;
         if self.check_access()?.nlink() == 0 {
-            return Err(refused(path, "it was just removed: the lock has been released"));
+            return Err(rejected(path, "it was just removed: the lock has been released"));
         }
         let mut text = String::new();
         let read = (&self.file).take(MAX_BYTES).read_to_string(&mut text);
         read.map_err(|error| unusable(path, "it cannot be read", error))?;
         if text.trim().is_empty() {
-            return Err(refused(path, "it is empty: no lock was acquired with it"));
+            return Err(rejected(path, "it is empty: no lock was acquired with it"));
         }
         text.trim()
             .parse()
@@ -122,7 +122,7 @@ impl TokenFile {
     pub(crate) fn write(&mut self, hold: &DetachedHold) -> Result<(), Failure> {
         let written = self.write_text(hold);
         if written.is_err() {
-            // A partial token is useless, and a file that is not empty would be refused.
+            // A partial token is useless, and a file that is not empty would be rejected.
             let _ = self.file.set_len(0);
         }
         written?;
@@ -185,17 +185,17 @@ impl TokenFile {
         Ok(())
     }
 
-    /// Refuses a file that other users may have read or written.
+    /// Rejects a file that other users may have read or written.
     fn check_access(&self) -> Result<Metadata, Failure> {
         let path = &self.path;
         let metadata =
             self.file.metadata().map_err(|error| unusable(path, "it cannot be inspected", error))?;
         if !metadata.is_file() {
-            return Err(refused(path, "it is not a regular file"));
+            return Err(rejected(path, "it is not a regular file"));
         }
         let user = rustix::process::geteuid();
         if metadata.uid() != user.as_raw() && !user.is_root() {
-            return Err(refused(path, "it belongs to another user, who may have written to it"));
+            return Err(rejected(path, "it belongs to another user, who may have written to it"));
         }
         if metadata.mode() & 0o077 != 0 {
             let advice = format!(
@@ -203,7 +203,7 @@ impl TokenFile {
                  600` on it, and acquire the lock anew if another user may have read it",
                 metadata.mode() & 0o777
             );
-            return Err(refused(path, &advice));
+            return Err(rejected(path, &advice));
         }
         Ok(metadata)
     }
@@ -224,12 +224,12 @@ fn open(path: &Path) -> Result<File, Failure> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
-        Err(rustix::io::Errno::LOOP) => Err(refused(
+        Err(rustix::io::Errno::LOOP) => Err(rejected(
             path,
             "it is a symbolic link, which another user may have made: name the file itself",
         )),
         Err(rustix::io::Errno::NOENT) => {
-            Err(refused(path, "there is no such file: the lock was never acquired with it, or was released"))
+            Err(rejected(path, "there is no such file: the lock was never acquired with it, or was released"))
         }
         Err(error) => Err(unusable(path, "it cannot be opened", error.into())),
     }
@@ -248,7 +248,7 @@ fn cannot_be_used(path: &Path) -> String {
     format!("the token file `{}` cannot be used", path.display())
 }
 
-fn refused(path: &Path, why: &str) -> Failure {
+fn rejected(path: &Path, why: &str) -> Failure {
     Failure::usage(anyhow!("{}: {why}", cannot_be_used(path)))
 }
 
@@ -257,5 +257,5 @@ fn unusable(path: &Path, why: &str, error: io::Error) -> Failure {
 }
 
 fn busy(path: &Path) -> Failure {
-    refused(path, "another leasehold is using it")
+    rejected(path, "another leasehold is using it")
 }

@@ -34,7 +34,7 @@ The store of the locks [env: LEASEHOLD_STORE] [default: a SQLite file of this us
   redlock://a,b,c                  a quorum: a majority of these servers
   sqlite:PATH                      a file, for the processes of this machine
 
-With `?strict=1` appended, a server that could lose locks is refused: see `leasehold doctor`.
+With `?strict=1` appended, a server that could lose locks is rejected: see `leasehold doctor`.
 
 Without --store and LEASEHOLD_STORE, the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for \
 root without a home it is /var/lib/leasehold/locks.db. Do not put a password here: every user of the machine can read \

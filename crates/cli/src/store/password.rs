@@ -1,6 +1,6 @@
 //! The password for the store, from the environment, a file or standard input.
 //!
-//! 1. A password is refused as an argument: the process list shows it to every user of the machine.
+//! 1. A password is rejected as an argument: the process list shows it to every user of the machine.
 //! 2. No code prints a [`Secret`].
 
 use crate::environment::{PASSWORD, variable};

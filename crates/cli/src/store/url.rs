@@ -1,6 +1,6 @@
 //! The URL of the store, from the arguments or the environment.
 //!
-//! A URL with a password is accepted from the environment, and refused as an argument (password.rs, 1). Only the
+//! A URL with a password is accepted from the environment, and rejected as an argument (password.rs, 1). Only the
 //! library's [`StoreUrl`] decides what a URL contains; a URL that it does not parse may contain a secret anywhere.
 
 use crate::environment::{STORE, variable};

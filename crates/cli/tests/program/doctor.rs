@@ -147,7 +147,7 @@ fn a_strict_store_is_refused_with_69() {
     let outcome = fixture.run(&["run", "job", "--store", &url, "--", "echo", "ran"]);
     outcome.check(69, "set `maxmemory-policy noeviction`");
     assert_eq!(outcome.stdout, "");
-    fixture.run(&["show", "job", "--store", &url]).check(69, "refused by the strict setting");
+    fixture.run(&["show", "job", "--store", &url]).check(69, "rejected by the strict setting");
     fixture
         .run(&["show", "job", "--store", &format!("{}?strict=yes", server.url())])
         .check(2, "`strict` is 1 or 0");

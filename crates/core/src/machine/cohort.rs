@@ -72,7 +72,7 @@ pub struct Cohort {
     /// Set once the store notifies this process when another session requests the lock.
     subscribed: bool,
     /// Set once the store reserved nothing: no further request is made.
-    refused: bool,
+    reserve_failed: bool,
 }
 
 impl Cohort {
@@ -81,7 +81,7 @@ impl Cohort {
     /// later.
     pub const fn new(window_start: Moment, others_wait: bool, last_waiter: u64) -> Self {
         let (block, next_block) = (TokenBlock::EMPTY, TokenBlock::EMPTY);
-        let (wanted_at, subscribed, refused) = (None, false, false);
+        let (wanted_at, subscribed, reserve_failed) = (None, false, false);
         Self {
             block,
             next_block,
@@ -92,7 +92,7 @@ impl Cohort {
             handoffs: 0,
             wanted_at,
             subscribed,
-            refused,
+            reserve_failed,
         }
     }
 
@@ -105,7 +105,7 @@ impl Cohort {
             return HandoffDecision::Release;
         }
         match none_left || over {
-            true if self.refused => HandoffDecision::Release,
+            true if self.reserve_failed => HandoffDecision::Release,
             true => HandoffDecision::Reserve,
             false => HandoffDecision::HandOff,
         }
@@ -114,7 +114,7 @@ impl Cohort {
     /// The same where no task waits, and the hold is kept for a later task until another session requests the
     /// lock, which requires a notification from the store.
     pub fn decide_idle(&self) -> HandoffDecision {
-        match self.others_wait || self.refused {
+        match self.others_wait || self.reserve_failed {
             true => HandoffDecision::Release,
             false if self.remaining() == 0 || !self.subscribed => HandoffDecision::Reserve,
             false => HandoffDecision::HandOff,
@@ -141,7 +141,7 @@ impl Cohort {
         let long_ago = !self.subscribed
             && self.handoffs >= MAX_HANDOFFS
             && now >= self.window_start + MIN_CHECK_INTERVAL;
-        (self.remaining() <= self.low_watermark || long_ago) && !self.others_wait && !self.refused
+        (self.remaining() <= self.low_watermark || long_ago) && !self.others_wait && !self.reserve_failed
     }
 
     /// The store has reserved a block. The request was sent at `sent_at`; `subscribed` says whether it subscribed
@@ -169,8 +169,8 @@ impl Cohort {
     }
 
     /// The store has reserved nothing, or did not confirm that it did.
-    pub fn handle_refused(&mut self) {
-        self.refused = true;
+    pub fn handle_reserve_failed(&mut self) {
+        self.reserve_failed = true;
     }
 
     /// A message reports that another session requests the lock. It may be forged: then the hold goes back to
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn without_tokens_it_goes_back_to_the_store() {
         let mut cohort = Cohort::new(ms(0), false, 1);
-        cohort.handle_refused();
+        cohort.handle_reserve_failed();
         assert_eq!(
             (cohort.decide(ms(0), 1), cohort.decide_idle()),
             (HandoffDecision::Release, HandoffDecision::Release)

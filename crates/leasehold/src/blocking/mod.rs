@@ -32,7 +32,7 @@
 //!
 //! # Async contexts
 //!
-//! Inside a future polled by a tokio runtime, every call that could block is refused with [`AsyncContext`]:
+//! Inside a future polled by a tokio runtime, every call that could block fails with [`AsyncContext`]:
 //! it would keep the runtime's other tasks from running. Use [`leasehold::Client`](crate::Client) there.
 //! Threads of `spawn_blocking` and closures of `block_in_place` may block, and so may `main` and threads of
 //! your own. Other runtimes, and futures in `tokio::task::unconstrained`, are not detected: a call made there
@@ -77,7 +77,7 @@ use crate::{
 };
 use facade::IntoBlocking;
 use leasehold_core::Lease;
-use runtime_thread::{RuntimeThread, refuse_async};
+use runtime_thread::{RuntimeThread, check_not_async};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,7 +226,7 @@ impl Client {
     }
 
     pub(crate) fn connect_with(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {
-        refuse_async()?;
+        check_not_async()?;
         let thread =
             RuntimeThread::start().map_err(|error| Error::Failed(ConnectError::Thread(Arc::new(error))))?;
         let thread = Arc::new(thread);
@@ -379,7 +379,7 @@ impl Client {
 
     /// Turns a detached hold into an ordinary guard of this client: see [`DetachedHold::attach`].
     pub fn attach(&self, hold: DetachedHold) -> Result<Guard, AttachError> {
-        if refuse_async().is_err() {
+        if check_not_async().is_err() {
             return Err(AttachError::AsyncContext { hold: Box::new(hold) });
         }
         let attached = self.thread.wait_unchecked(hold.attach(&self.inner));

@@ -4,7 +4,7 @@
 //!    runtime is never dropped by a caller, which might be in an async context.
 //! 2. A caller polls its own future on its own thread, and parks in between. So futures may borrow from it,
 //!    and concurrent callers do not wait for one another.
-//! 3. No call panics in an async context: it is refused before anything is done.
+//! 3. No call panics in an async context: it fails before anything is done.
 
 use std::future::Future;
 use std::io;
@@ -24,8 +24,8 @@ const MAX_BUDGET: usize = 256;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// use leasehold::blocking;
 ///
-/// let refused = blocking::Client::connect("memory:");
-/// assert!(matches!(refused, Err(blocking::Error::AsyncContext(_))));
+/// let result = blocking::Client::connect("memory:");
+/// assert!(matches!(result, Err(blocking::Error::AsyncContext(_))));
 ///
 /// // Use a thread on which blocking is allowed.
 /// let connected = tokio::task::spawn_blocking(|| blocking::Client::connect("memory:")).await;
@@ -90,7 +90,7 @@ impl RuntimeThread {
 
     /// Blocks the calling thread until a future completes.
     pub(super) fn wait<F: Future>(&self, future: F) -> Result<F::Output, AsyncContext> {
-        refuse_async()?;
+        check_not_async()?;
         Ok(self.wait_unchecked(future))
     }
 
@@ -103,7 +103,7 @@ impl RuntimeThread {
 
 /// Fails in an async context (3): while a tokio runtime polls a future on this thread. Threads on which tokio
 /// allows blocking, by `spawn_blocking` or `block_in_place`, are not such a context.
-pub(super) fn refuse_async() -> Result<(), AsyncContext> {
+pub(super) fn check_not_async() -> Result<(), AsyncContext> {
     if Handle::try_current().is_err() {
         return Ok(());
     }
@@ -163,44 +163,44 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn refused() -> bool {
-        refuse_async().is_err()
+    fn is_async() -> bool {
+        check_not_async().is_err()
     }
 
     #[test]
     fn a_plain_thread_may_block_also_within_reach_of_a_runtime() {
-        assert!(!refused());
+        assert!(!is_async());
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         let _entered = runtime.enter();
-        assert!(!refused());
+        assert!(!is_async());
     }
 
     #[tokio::test]
     async fn whatever_is_polled_by_a_runtime_may_not() {
-        assert!(refused());
+        assert!(is_async());
         let task = tokio::spawn(async {
             // The first check uses up the budget; the second must still detect the context.
-            let first = refused() && refused();
+            let first = is_async() && is_async();
             tokio::task::yield_now().await;
-            first && refused()
+            first && is_async()
         });
         assert!(task.await.expect("no panic"));
         let local = tokio::task::LocalSet::new();
         assert!(
             local
-                .run_until(async { tokio::task::spawn_local(async { refused() }).await.expect("no panic") })
+                .run_until(async { tokio::task::spawn_local(async { is_async() }).await.expect("no panic") })
                 .await
         );
-        assert!(futures_util::future::join(async { refused() }, async { refused() }).await == (true, true));
+        assert!(futures_util::future::join(async { is_async() }, async { is_async() }).await == (true, true));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn where_tokio_lets_one_block_one_may() {
-        assert!(tokio::spawn(async { refused() }).await.expect("no panic"));
-        assert!(!tokio::task::spawn_blocking(refused).await.expect("no panic"));
-        let in_place = tokio::spawn(async { (tokio::task::block_in_place(refused), refused()) });
+        assert!(tokio::spawn(async { is_async() }).await.expect("no panic"));
+        assert!(!tokio::task::spawn_blocking(is_async).await.expect("no panic"));
+        let in_place = tokio::spawn(async { (tokio::task::block_in_place(is_async), is_async()) });
         assert_eq!(in_place.await.expect("no panic"), (false, true));
-        let thread = std::thread::spawn(refused);
+        let thread = std::thread::spawn(is_async);
         assert!(!thread.join().expect("no panic"));
     }
 

@@ -2,7 +2,7 @@
 
 use super::Error;
 use super::facade::{IntoBlocking, run};
-use super::runtime_thread::{RuntimeThread, refuse_async};
+use super::runtime_thread::{RuntimeThread, check_not_async};
 use crate::Attempt;
 use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
@@ -271,8 +271,8 @@ where
     B: IntoBlocking,
     F: Future<Output = Result<B, crate::ConversionError<A>>>,
 {
-    if let Err(refused) = refuse_async() {
-        return Err(ConversionError { guard: inner.into_blocking(thread), error: refused.into() });
+    if let Err(error) = check_not_async() {
+        return Err(ConversionError { guard: inner.into_blocking(thread), error: error.into() });
     }
     match thread.wait_unchecked(convert(inner)) {
         Ok(held) => Ok(held.into_blocking(thread)),

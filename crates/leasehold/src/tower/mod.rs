@@ -57,7 +57,7 @@
 //!
 //! - axum: `Router::layer(ReceiveOwnerLayer::new())`;
 //! - tonic: `Server::builder().layer(ReceiveOwnerLayer::new())`, and for a client
-//!   `ServiceBuilder::new().layer(SendOwnerLayer::new()).service(channel)`. A refusal is an HTTP 400, which a
+//!   `ServiceBuilder::new().layer(SendOwnerLayer::new()).service(channel)`. A rejection is an HTTP 400, which a
 //!   gRPC client reports as `INTERNAL`;
 //! - hyper-util, and the middleware of tower-http.
 //!

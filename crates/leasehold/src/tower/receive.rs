@@ -108,9 +108,9 @@ where
                 ResponseState::Scoped { future: owner.scoped(future) }
             }
             Ok(None) => ResponseState::Unscoped { future: self.inner.call(request) },
-            Err(refused) => {
-                tracing::debug!(%refused, "request refused with status 400");
-                ResponseState::Refused
+            Err(rejection) => {
+                tracing::debug!(%rejection, "request rejected with status 400");
+                ResponseState::Rejected
             }
         };
         ResponseFuture { state }
@@ -139,7 +139,7 @@ pin_project! {
             #[pin]
             future: F,
         },
-        Refused,
+        Rejected,
     }
 }
 
@@ -154,7 +154,7 @@ where
         match self.project().state.project() {
             ResponseStateProjection::Scoped { future } => future.poll(cx),
             ResponseStateProjection::Unscoped { future } => future.poll(cx),
-            ResponseStateProjection::Refused => Poll::Ready(Ok(refusal())),
+            ResponseStateProjection::Rejected => Poll::Ready(Ok(bad_request())),
         }
     }
 }
@@ -165,9 +165,9 @@ impl<F> fmt::Debug for ResponseFuture<F> {
     }
 }
 
-/// Why a request is refused. The header's content is never shown.
+/// Why a request is rejected. The header's content is never shown.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum Rejection {
     #[error("the header `{}` occurs more than once", Owner::HEADER)]
     Repeated,
     #[error(transparent)]
@@ -175,16 +175,16 @@ enum Refused {
 }
 
 /// The owner of a request, if it has one.
-fn received(headers: &HeaderMap) -> Result<Option<Owner>, Refused> {
+fn received(headers: &HeaderMap) -> Result<Option<Owner>, Rejection> {
     let mut values = headers.get_all(&HEADER).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),
         (Some(value), None) => Ok(Some(Owner::from_header(value)?)),
-        (Some(_), Some(_)) => Err(Refused::Repeated),
+        (Some(_), Some(_)) => Err(Rejection::Repeated),
     }
 }
 
-fn refusal<R: Default>() -> Response<R> {
+fn bad_request<R: Default>() -> Response<R> {
     let mut response = Response::new(R::default());
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response

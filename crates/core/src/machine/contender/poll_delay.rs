@@ -14,7 +14,7 @@ const POLL_INTERVAL_STEP: Duration = Duration::from_millis(250);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(10);
 /// When the first waiter polls while no client can grant the lock: the holder is a client of another library.
 const FOREIGN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(250));
-/// When to ask how long a session remains alive that has just become the predecessor.
+/// When to poll for how long a session remains alive that has just become the predecessor.
 const PREDECESSOR_POLL: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(300));
 /// How often in a row the next poll follows immediately because the predecessor is not the session that the request
 /// named.

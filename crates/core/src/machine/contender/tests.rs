@@ -123,15 +123,15 @@ fn an_outdated_or_unknown_notification_only_makes_it_poll() {
 
 #[test]
 fn a_grant_with_little_time_left_makes_it_poll() {
-    for (now, believed) in [(1_000, true), (1_900, true), (2_000, false), (2_900, false), (3_100, false)] {
+    for (now, accepted) in [(1_000, true), (1_900, true), (2_000, false), (2_900, false), (3_100, false)] {
         let random = &mut counter();
         let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
         let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
         contender.handle_reply(nonce, &taken(40), ms(1), random);
         contender.handle_grant(nonce, fence(), ms(now));
         let step = contender.poll(ms(now), &terms(), random);
-        assert_eq!(matches!(step, ContenderAction::Granted(_)), believed, "{now}: {step:?}");
-        assert_eq!(matches!(step, ContenderAction::Send(..)), !believed, "{now}: {step:?}");
+        assert_eq!(matches!(step, ContenderAction::Granted(_)), accepted, "{now}: {step:?}");
+        assert_eq!(matches!(step, ContenderAction::Send(..)), !accepted, "{now}: {step:?}");
     }
 }
 

@@ -129,8 +129,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the lease of locks without a lease of their own. Default: 30 s. It is renewed after every third
-    /// of it, and bounds how long a lock outlives its process.
+    /// Sets the lease of holds of locks for which no lease is set. Default: 30 s. The client renews these
+    /// holds whenever a third of the lease has passed. If the process dies, its locks are free when this lease
+    /// ends at the latest.
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.timings.watchdog = lease;
         self
@@ -139,12 +140,13 @@ impl ClientBuilder {
     /// Sets how long this client's session lives without a heartbeat. Default: 10 s; at least 1 s. Four
     /// heartbeats are sent in that time.
     ///
-    /// Everything that the client holds or waits for lives with its session. If a process dies, its locks are
-    /// released when its session ends, however long their leases are. The same holds for a process that
-    /// cannot reach the store for that long, or is suspended. So this setting trades how soon a crash is
-    /// detected against how long an outage of the store is tolerated; a Redis fail-over takes some seconds.
-    /// The client counts from before each heartbeat was sent, and considers its locks valid no longer than
-    /// that, with a margin for clock drift.
+    /// All holds and queue entries of the client end with its session. If the process dies, is suspended, or
+    /// cannot reach the store for this long, the client loses all its locks, however long their leases are. A
+    /// shorter time frees the locks of a dead process sooner. A longer time lets the client keep its locks
+    /// during a longer outage of the store; a Redis fail-over takes some seconds.
+    ///
+    /// The client counts this time from before it sent a heartbeat, less a margin for clock drift. So it
+    /// treats its locks as lost before the store does.
     ///
     /// If the store itself knows which processes live (`sqlite:`), a death is detected at once, and no
     /// session lapses.

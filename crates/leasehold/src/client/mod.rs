@@ -72,7 +72,7 @@ impl Client {
     /// - `memory:`: this process only
     ///
     /// Problems with a server's settings or version are logged as warnings; with `?strict=1` such a server is
-    /// refused. [`ClientBuilder::diagnose`] returns all findings.
+    /// rejected. [`ClientBuilder::diagnose`] returns all findings.
     ///
     /// Fails if the URL has none of these forms, if the store cannot be reached or rejects the user, or if it
     /// is too old.
@@ -249,7 +249,7 @@ impl Client {
     /// not listed.
     ///
     /// Fails if the store does not reply within the call timeout, or refuses the request. A
-    /// [quorum](crate::store::QuorumStore) keeps no sessions and refuses.
+    /// [quorum](crate::store::QuorumStore) keeps no sessions and refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn sessions(&self) -> Result<Vec<SessionInfo>, InspectError> {
@@ -280,7 +280,7 @@ impl Client {
         self.engine.flush().await;
     }
 
-    /// Releases everything and leaves all queues, within a time limit: for a program that is asked to exit.
+    /// Releases everything and leaves all queues, within a time limit: for a program that is about to exit.
     ///
     /// No lock is acquired any more: acquires fail with
     /// [`AcquireError::Closed`](crate::AcquireError::Closed), including those that wait. All guards of this

@@ -4,7 +4,7 @@
 //!    closed before the hold is extended, so that the store that executes the extend knows of no session on which the
 //!    hold would depend.
 //! 2. Until it is extended to the requested lease, it is released wherever its future ends.
-//! 3. A client never attaches a hold that it was asked to release, and attaches each at most once: two guards of one
+//! 3. A client never attaches a hold whose release the user has requested, and attaches each at most once: two guards of one
 //!    hold would release each other's. It remembers a hold for this as long as a store may keep it.
 
 use super::loss::query_loss_reason;

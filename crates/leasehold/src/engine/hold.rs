@@ -291,7 +291,7 @@ impl Hold {
                 tracing::warn!(lock = %self.lock, fence = %self.fence, %reason, "lock lost");
             }
         }
-        // A task that asks for the signal creates it first and checks for the loss then. With a weaker ordering on
+        // A task that awaits the signal creates it first and checks for the loss then. With a weaker ordering on
         // either side each could miss the other's write, and the signal would never fire.
         fence(Ordering::SeqCst);
         for signal in [&self.signal, &self.shared].into_iter().filter_map(OnceLock::get) {
@@ -341,7 +341,7 @@ pub(super) struct ReserveRequest {
 pub(super) enum AfterReserve {
     /// Nothing: the holder or the queue continues.
     Nothing,
-    /// Asks the store once more.
+    /// Send this request to the store.
     Request(ReserveRequest),
     /// Returns the hold to the store.
     Release,

@@ -159,8 +159,8 @@ impl Guard {
     /// store does not reply within the call timeout. Unless the lock is lost, the hold lasts at least as long
     /// as before.
     ///
-    /// Cancel safety: if the future is dropped, the hold may have been extended; the guard then still counts
-    /// with the earlier end.
+    /// Cancel safety: if the future is dropped, the store may have extended the hold. The guard does not know
+    /// that, and is valid as long as before.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         let lease = match self.lease {
             Some(lease) => self.existing_leases.with(lease.remaining(self.engine.environment.system_time())?),

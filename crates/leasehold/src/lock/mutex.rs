@@ -79,8 +79,8 @@ impl Mutex {
         pub fn max_hold(self, cap: Duration) -> Self;
 
         /// Caps how often a hold is renewed. The first extension, from the initial 3 s to the full lease,
-        /// does not count. With 0 the hold lasts one watchdog lease; with `n` it lasts as much longer as `n`
-        /// renewals make it.
+        /// does not count. With 0 the hold lasts for one watchdog lease. Each renewal moves its end to one
+        /// watchdog lease from then, and happens after a third of that lease.
         ///
         /// Calls of [`extend`](Guard::extend) count too, if they lengthen the hold. After the last renewal,
         /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// A grant belongs to no session and is not renewed: it ends with its lease, which is the period, or longer
 /// with [`max_duration`](Self::max_duration). Choose the period slightly shorter than the interval between
 /// tries, for example 55 minutes for a job that starts every hour: otherwise the next try may come a moment
-/// too early and be refused.
+/// too early and find the period not over.
 ///
 /// It acquires the [`Mutex`](crate::Mutex) of that name. Any other use of that mutex conflicts with it, and
 /// sees that it is [in cooldown](Status::in_cooldown).

@@ -153,7 +153,7 @@ async fn a_callers_lock_is_re_entered_across_the_network() {
     let back = serve(Router::new().route("/", get(enter)).with_state(locks().await)).await;
     let pass_on = async move |State((locks, http)): State<(Client, Http)>| {
         let guard = account(&locks).acquire().await.expect("its caller holds it, or no client does");
-        let answer = ask(&http, back).await;
+        let answer = reply_of(&http, back).await;
         guard.release().await.expect("it is held");
         answer
     };
@@ -161,17 +161,21 @@ async fn a_callers_lock_is_re_entered_across_the_network() {
 
     let (locks, http) = (locks().await, http());
     let account = account(&locks);
-    let asked = account.run(async |_guard| {
+    let answers = account.run(async |_guard| {
         let stranger = tokio::spawn({
             let http = http.clone();
-            async move { ask(&http, back).await }
+            async move { reply_of(&http, back).await }
         });
-        (ask(&http, back).await, ask(&http, front).await, stranger.await.expect("it does not panic"))
+        (
+            reply_of(&http, back).await,
+            reply_of(&http, front).await,
+            stranger.await.expect("it does not panic"),
+        )
     });
     let expected = ["entered as number 2", "entered as number 3", "taken"].map(str::to_owned).into();
-    assert_eq!(asked.await.expect("it is held throughout"), expected);
+    assert_eq!(answers.await.expect("it is held throughout"), expected);
     assert_eq!(account.inspect().await.expect("an answer").count, 0);
-    assert_eq!(ask(&http, back).await, "entered as number 1");
+    assert_eq!(reply_of(&http, back).await, "entered as number 1");
 }
 
 #[tokio::test]
@@ -188,8 +192,8 @@ async fn owners_of_requests_at_the_same_time_do_not_mix() {
     let address = serve(Router::new().route("/", get(echo)).with_state(all_here)).await;
     let http = http();
     let names: Vec<_> = (0..REQUESTS).map(|n| format!("Überweisung {n}, 100%")).collect();
-    let asked = names.iter().map(|name| owner(name).scope(ask(&http, address)));
-    assert_eq!(join_all(asked).await, names);
+    let answers = names.iter().map(|name| owner(name).scope(reply_of(&http, address)));
+    assert_eq!(join_all(answers).await, names);
 }
 
 // Shared helpers.
@@ -209,7 +213,7 @@ async fn serve(service: Router) -> SocketAddr {
     address
 }
 
-async fn ask(http: &Http, address: SocketAddr) -> String {
+async fn reply_of(http: &Http, address: SocketAddr) -> String {
     let request = Request::get(format!("http://{address}/")).body(Body::empty()).expect("a request");
     body(http.clone().oneshot(request).await.map(|answer| answer.map(Body::new))).await
 }

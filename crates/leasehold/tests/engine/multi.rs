@@ -46,9 +46,9 @@ async fn the_loss_of_another_lock_hides_no_reason() {
 /// Acquires both in two rounds: the first round acquires one lock, and the reply about the other is lost. It takes
 /// more than 400 ms to recover the result.
 async fn acquired_slowly(lease: Duration) -> MultiGuard {
-    let asked = Counter::default();
+    let requests = Counter::default();
     let store = FaultyStore::with_sessions(move |lock, op| match op {
-        Op::Acquire(_) if lock.name.as_str() == "b" && asked.next() == 1 => Behavior::LoseRequest,
+        Op::Acquire(_) if lock.name.as_str() == "b" && requests.next() == 1 => Behavior::LoseRequest,
         _ => Behavior::Execute,
     });
     let (client, other) = (store.client_with_timeout(400 * MS).await, store.healthy_client().await);
@@ -121,9 +121,9 @@ async fn a_time_limit_holds_though_acquired_locks_cannot_be_extended() {
 #[tokio::test]
 async fn a_lost_reply_is_unknown_though_the_session_lapses_afterwards() {
     let heartbeats_fail = Arc::new(AtomicBool::new(false));
-    let (silent, asked) = (heartbeats_fail.clone(), Counter::default());
+    let (silent, requests) = (heartbeats_fail.clone(), Counter::default());
     let mut store = FaultyStore::with_sessions(move |_, op| match op {
-        Op::Acquire(_) if asked.next() < 2 => {
+        Op::Acquire(_) if requests.next() < 2 => {
             silent.store(true, Ordering::SeqCst);
             Behavior::ExecuteAndDisconnect
         }
@@ -230,7 +230,7 @@ async fn without_an_atomic_acquire_it_is_all_or_none_as_well() {
 struct Interrupted {
     inner: MemoryStore,
     once: Arc<AtomicU32>,
-    /// Notified when the keeper asks why a hold is gone, when no guard counts as held any more.
+    /// Notified when the keeper requests why a hold is gone, when no guard counts as held any more.
     noticed: Arc<tokio::sync::Notify>,
 }
 
@@ -259,15 +259,15 @@ impl Store for Interrupted {
 
     fn acquire_all<'a>(
         &'a self,
-        asks: &'a [(Lock, Acquire)],
+        acquires: &'a [(Lock, Acquire)],
         within: Duration,
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
-            if asks.len() == 1 && self.once.fetch_add(1, Ordering::SeqCst) == 0 {
+            if acquires.len() == 1 && self.once.fetch_add(1, Ordering::SeqCst) == 0 {
                 self.force_release("b", within).await;
                 self.noticed.notified().await;
             }
-            self.inner.acquire_all(asks, within).await
+            self.inner.acquire_all(acquires, within).await
         })
     }
 

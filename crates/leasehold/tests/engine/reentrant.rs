@@ -34,7 +34,7 @@ struct FaultyStore {
     /// Set while a client of another library holds the lock.
     stranger: Arc<AtomicBool>,
     /// How many acquire requests were sent.
-    asked: Arc<AtomicU32>,
+    requests: Arc<AtomicU32>,
     bell: Publisher,
     /// How many subscriptions are open.
     listen: Arc<AtomicU32>,
@@ -48,14 +48,14 @@ impl FaultyStore {
         builder.outage_limit(1_000 * MS).connect().await.expect("it connects")
     }
 
-    async fn acquire(&self, lock: &Lock, op: &Op, ask: &Acquire, within: Duration) -> Outcome {
+    async fn acquire(&self, lock: &Lock, op: &Op, request: &Acquire, within: Duration) -> Outcome {
         let lost = || {
             Outcome::Failed(
                 Executed::Unknown,
                 Fault::new(FaultKind::TimedOut, Phase::Reply, "a faulty store"),
             )
         };
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.requests.fetch_add(1, Ordering::SeqCst);
         if self.silent.load(Ordering::SeqCst) {
             tokio::time::sleep(within).await;
             return lost();
@@ -72,7 +72,7 @@ impl FaultyStore {
                 mode: LockMode::Exclusive,
                 in_cooldown: false,
             };
-            let position = ask.queue.as_ref().map(|_| 0);
+            let position = request.queue.as_ref().map(|_| 0);
             let taken = Acquired::Taken {
                 holder: Some(holder),
                 position,
@@ -94,7 +94,7 @@ impl FaultyStore {
 impl Store for FaultyStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         match op {
-            Op::Acquire(ask) => Box::pin(self.acquire(lock, op, ask, within)),
+            Op::Acquire(request) => Box::pin(self.acquire(lock, op, request, within)),
             _ => self.inner.execute(lock, op, within),
         }
     }
@@ -186,9 +186,9 @@ async fn a_waiter_behind_a_foreign_client_is_woken_by_its_message_and_polls_rare
         .collect();
     until("one waiter subscribes", async || store.listen.load(Ordering::SeqCst) == 1).await;
     tokio::time::sleep(100 * MS).await;
-    let before = store.asked.load(Ordering::SeqCst);
+    let before = store.requests.load(Ordering::SeqCst);
     tokio::time::sleep(2_000 * MS).await;
-    let looks = store.asked.load(Ordering::SeqCst) - before;
+    let looks = store.requests.load(Ordering::SeqCst) - before;
     assert!((1..=4).contains(&looks), "one poll a second, and not {looks} in two");
     assert_eq!(store.listen.load(Ordering::SeqCst), 1);
     store.stranger.store(false, Ordering::SeqCst);

@@ -85,8 +85,8 @@ async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_ti
 
 #[tokio::test]
 async fn nothing_is_sent_about_a_lost_hold_after_its_release() {
-    let asked = Arc::new(AtomicU32::new(0));
-    let count = asked.clone();
+    let requests = Arc::new(AtomicU32::new(0));
+    let count = requests.clone();
     let store = FaultyStore::new(&MemoryStore::new(), move |_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
         Op::Inspect(_) => {
@@ -97,13 +97,13 @@ async fn nothing_is_sent_about_a_lost_hold_after_its_release() {
     });
     let client = store.client(150 * MS).await;
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
-    while asked.load(Ordering::SeqCst) == 0 {
+    while requests.load(Ordering::SeqCst) == 0 {
         sleep(MS).await;
     }
     guard.release().await.expect("the store has it still");
-    let before = asked.load(Ordering::SeqCst);
+    let before = requests.load(Ordering::SeqCst);
     sleep(400 * MS).await;
-    assert_eq!(asked.load(Ordering::SeqCst), before);
+    assert_eq!(requests.load(Ordering::SeqCst), before);
 }
 
 #[tokio::test]

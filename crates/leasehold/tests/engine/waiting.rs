@@ -65,9 +65,9 @@ async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
 #[tokio::test]
 async fn an_outage_counts_from_its_beginning_and_not_from_the_last_request() {
     let memory = MemoryStore::new();
-    let asked = AtomicU32::new(0);
+    let requests = AtomicU32::new(0);
     let store = FaultyStore::new(&memory, move |_, op| match op {
-        Op::Acquire(_) if asked.fetch_add(1, Ordering::SeqCst) == 1 => Behavior::Fail,
+        Op::Acquire(_) if requests.fetch_add(1, Ordering::SeqCst) == 1 => Behavior::Fail,
         _ => Behavior::Execute,
     });
     let client = Client::with_store(store).outage_limit(200 * MS).connect().await.expect("it connects");

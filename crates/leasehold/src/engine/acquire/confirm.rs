@@ -4,7 +4,7 @@
 //!    released. It is not handed off inside the process before it is confirmed: see
 //!    [`ReleasePolicy::TO_STORE`](crate::engine::ReleasePolicy::TO_STORE).
 //! 2. A grant is written by the client that released the lock, on another connection. So the store re-reads the hold
-//!    and adds a write of its own on the connection on which it then asks the replicas.
+//!    and adds a write of its own on the connection on which it then sends WAIT.
 
 use crate::engine::{AcquireFailure, Engine, Hold};
 use leasehold_core::{Executed, Moment};

@@ -75,7 +75,7 @@ pub(super) struct Shared {
     wake: Notify,
     /// Notified when no cleanup is left.
     cleanups_done: Notify,
-    /// Cancelled when the keeper is asked to close.
+    /// Cancelled when the keeper must close.
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
     ended: CancellationToken,

@@ -27,7 +27,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
     let claim = Claim::new(HoldId::from_random(session.id, hold));
     let label = Label::new("").expect("a good label");
     let (liveness, predecessor) = (session.liveness, None);
-    let ask = Acquire {
+    let request = Acquire {
         claim: claim.clone(),
         lease_ms: 60_000,
         label,
@@ -37,7 +37,7 @@ async fn held(store: &MemoryStore, session: Arc<Session>, until: Moment) -> Arc<
         predecessor,
         mode: LockMode::Exclusive,
     };
-    assert!(matches!(store.execute(&lock, &Op::Acquire(ask), SECOND).await, Outcome::Done(_)));
+    assert!(matches!(store.execute(&lock, &Op::Acquire(request), SECOND).await, Outcome::Done(_)));
     Arc::new(Hold::new(lock, claim, FencingToken::new(1), until, session, Weak::<LockEntry>::new()))
 }
 
@@ -64,7 +64,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         let id = keeper.track(hold.clone(), schedule).expect("no shutdown has begun");
         keeper.handle().force_released(hold.fence);
         tokio::time::sleep(SECOND / 20).await;
-        hold.check(&*environment).expect("the store was asked and still keeps it");
+        hold.check(&*environment).expect("the store replied and still keeps it");
 
         let release = Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));

@@ -72,7 +72,7 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]
     let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
     assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
     for portion in modes {
-        let ask = Acquire {
+        let request = Acquire {
             claim: Claim::new(HoldId::from_random(session, rand::random())),
             lease_ms: 60_000,
             label: about.label.clone(),
@@ -82,7 +82,7 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]
             predecessor: None,
             mode: *portion,
         };
-        let granted = store.execute(&lock, &Op::Acquire(ask), S).await;
+        let granted = store.execute(&lock, &Op::Acquire(request), S).await;
         assert!(matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{granted:?}");
     }
     session

@@ -449,10 +449,10 @@ async fn row_39_a_primary_that_is_down_gets_no_reconnect_storm() {
         clients.push(client);
     }
     let others: Vec<_> = (0..3).filter(|other| *other != at).collect();
-    let asked = |cluster: &Cluster| -> u64 {
+    let slot_requests = |cluster: &Cluster| -> u64 {
         others.iter().map(|at| counted(cluster, *at, "commandstats", "cmdstat_cluster|slots:calls=")).sum()
     };
-    let before = asked(&cluster);
+    let before = slot_requests(&cluster);
     cluster.nodes()[at].kill().expect("killed");
     let calls = clients.iter().enumerate().map(|(number, client)| {
         let mutex = client.mutex(format!("{{m}}{number}")).expect("a good name");
@@ -463,7 +463,7 @@ async fn row_39_a_primary_that_is_down_gets_no_reconnect_storm() {
     assert!(failed.iter().all(Result::is_err));
     let seconds = start.elapsed().as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
-    let rate = (asked(&cluster) - before) as f64 / seconds / CLIENTS as f64;
+    let rate = (slot_requests(&cluster) - before) as f64 / seconds / CLIENTS as f64;
     cluster.nodes()[at].restart().expect("it boots");
     let connected = || counted(&cluster, at, "stats", "total_connections_received:");
     until("the cluster has recovered", 20 * S, async || {

@@ -26,7 +26,7 @@ const SLACK: Duration = Duration::from_secs(3);
 struct Section {
     token: FencingToken,
     /// When it was requested, and when it was acquired.
-    asked: Instant,
+    requested: Instant,
     had: Instant,
     /// Until when its holder relied on it: the last check that succeeded.
     until: Instant,
@@ -74,7 +74,7 @@ async fn row_35_load_while_a_slot_moves_and_a_primary_dies() {
         book.sort_by_key(|section| section.had);
         sections += book.len();
         longest =
-            longest.max(book.iter().map(|section| section.had - section.asked).max().unwrap_or_default());
+            longest.max(book.iter().map(|section| section.had - section.requested).max().unwrap_or_default());
         for pair in book.windows(2) {
             if pair[1].had < pair[0].until {
                 twice += 1;
@@ -97,7 +97,7 @@ async fn row_35_load_while_a_slot_moves_and_a_primary_dies() {
 async fn work(client: Client, name: String, book: Arc<Mutex<Vec<Section>>>, over: Arc<AtomicBool>) {
     let mutex = client.mutex(&*name).expect("a good name");
     while !over.load(Ordering::Relaxed) {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let Ok(guard) = mutex.acquire().await else { continue };
         let had = Instant::now();
         let mut until = had;
@@ -108,7 +108,7 @@ async fn work(client: Client, name: String, book: Arc<Mutex<Vec<Section>>>, over
             }
             until = Instant::now();
         }
-        let section = Section { token: guard.fencing_token(), asked, had, until };
+        let section = Section { token: guard.fencing_token(), requested, had, until };
         book.lock().expect("no panic").push(section);
         let _ = guard.release().await;
     }

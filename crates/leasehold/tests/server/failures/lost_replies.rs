@@ -13,7 +13,7 @@ async fn row_1_a_lost_reply_leaves_no_orphaned_lock() {
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
     for _ in 0..5 {
         proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
-        let guard = ours.acquire().await.expect("acquired by asking again");
+        let guard = ours.acquire().await.expect("acquired by a resend");
         assert!(matches!(other.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
         guard.check().expect("held");
         guard.release().await.expect("released");

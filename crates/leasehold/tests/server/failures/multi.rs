@@ -39,12 +39,12 @@ async fn row_1_a_lost_reply_about_several_leaves_no_orphaned_lock() {
         // A client whose connections have broken often pauses before it opens the next.
         let ours = all(&client(&proxy.url()).await);
         proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
-        let guard = within(5 * S, ours.acquire()).await.expect("acquired by asking again");
+        let guard = within(5 * S, ours.acquire()).await.expect("acquired by a resend");
         assert_eq!(held(&server), 3);
         refused(&other).await;
         guard.check().expect("held");
         proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
-        guard.release().await.expect("released by asking again");
+        guard.release().await.expect("released by a resend");
         assert_eq!(held(&server), 0);
     }
 }

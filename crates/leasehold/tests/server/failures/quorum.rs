@@ -274,7 +274,7 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     let rival = connect(second).await;
     let begun = Instant::now();
     let rivals = rival.mutex("job").expect("a name").acquire().await.expect("the nodes vote again later");
-    assert!(guard.check().is_err(), "two believe in it after {:?}", begun.elapsed());
+    assert!(guard.check().is_err(), "two hold it after {:?}", begun.elapsed());
     assert!(rivals.fencing_token() > guard.fencing_token());
     rivals.release().await.expect("released");
 }
@@ -341,7 +341,7 @@ async fn row_32_a_replica_that_is_promoted_in_a_quorum_does_not_vote_at_once() {
     let promoted = &sentinels.servers()[new];
     let guard = loop {
         let guard = mutex.acquire().await.expect("the new primary votes after its wait");
-        // The old one may have voted as long as it was asked.
+        // The old one may have voted as long as it received requests.
         if promoted.cli(&["EXISTS", "job"]).expect("an answer").integer() == Some(1) {
             break guard;
         }

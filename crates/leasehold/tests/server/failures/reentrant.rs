@@ -43,18 +43,18 @@ async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
         let owner = a.new_owner();
         let ours = lock(&a, &owner);
         lose();
-        let outer = within(5 * S, ours.acquire()).await.expect("acquired by asking again");
+        let outer = within(5 * S, ours.acquire()).await.expect("acquired by a resend");
         assert_eq!((outer.count(), counted(&server, &owner)), (1, 1));
         lose();
-        let inner = within(5 * S, ours.acquire()).await.expect("entered by asking again");
+        let inner = within(5 * S, ours.acquire()).await.expect("entered by a resend");
         assert_eq!((inner.count(), counted(&server, &owner)), (2, 2));
         refused(&other).await;
         lose();
-        assert_eq!(inner.release().await.expect("released by asking again"), ONCE_MORE);
+        assert_eq!(inner.release().await.expect("released by a resend"), ONCE_MORE);
         assert_eq!(counted(&server, &owner), 1);
         outer.check().expect("held");
         lose();
-        assert_eq!(outer.release().await.expect("released by asking again"), NO_LONGER_HELD);
+        assert_eq!(outer.release().await.expect("released by a resend"), NO_LONGER_HELD);
         assert_eq!(server.cli(&["EXISTS", "m"]).expect("an answer").integer(), Some(0));
     }
 }
@@ -324,7 +324,7 @@ async fn row_10_a_suspended_owner_has_lost_all_entries() {
     let next = within(session + 2 * S, other.acquire()).await.expect("acquired");
     holder.send("check").expect("the worker receives the command");
     holder.resume().expect("it goes on");
-    assert_eq!(holder.expect("believes in ", LIMIT).expect("a count of entries"), "0");
+    assert_eq!(holder.expect("valid holds: ", LIMIT).expect("a count of entries"), "0");
     holder.send("release").expect("the worker receives the command");
     assert_eq!(holder.expect("released ", LIMIT).expect("a count of entries"), "0");
     next.extend().await.expect("held");
@@ -354,7 +354,7 @@ fn a_worker_that_enters_twice() {
         while let Some(command) = Worker::receive() {
             if command == "check" {
                 let valid = guards.iter().filter(|guard| guard.check().is_ok()).count();
-                Worker::report(&format!("believes in {valid}"));
+                Worker::report(&format!("valid holds: {valid}"));
             } else {
                 let mut released = 0;
                 for guard in guards.drain(..) {

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// The requests of one process.
 #[derive(Debug, Default)]
-struct Questions {
+struct Requests {
     /// When each hold was first requested, and when it was first reported as queued.
     holds: HashMap<HoldId, (u64, Option<u64>)>,
     nonces: HashMap<Nonce, HoldId>,
@@ -32,17 +32,17 @@ struct Questions {
 #[derive(Debug, Clone)]
 struct Noting {
     inner: Arc<dyn Store>,
-    questions: Arc<Mutex<Questions>>,
+    requests: Arc<Mutex<Requests>>,
 }
 
 /// A mailbox that records which hold was granted.
 struct NotingPost {
     inner: Arc<dyn NotificationSink>,
-    questions: Arc<Mutex<Questions>>,
+    requests: Arc<Mutex<Requests>>,
 }
 
-fn noted<T>(questions: &Mutex<Questions>, note: impl FnOnce(&mut Questions) -> T) -> T {
-    note(&mut questions.lock().unwrap_or_else(PoisonError::into_inner))
+fn noted<T>(requests: &Mutex<Requests>, note: impl FnOnce(&mut Requests) -> T) -> T {
+    note(&mut requests.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Microseconds of the machine's clock, the same in all processes.
@@ -54,9 +54,9 @@ fn now_us() -> u64 {
 impl NotificationSink for NotingPost {
     fn deliver(&self, wake: Notification) {
         if let Notification::Grant { nonce, fence, .. } = wake {
-            noted(&self.questions, |questions| {
-                if let Some(hold) = questions.nonces.get(&nonce).copied() {
-                    questions.tokens.insert(fence.as_u64(), hold);
+            noted(&self.requests, |requests| {
+                if let Some(hold) = requests.nonces.get(&nonce).copied() {
+                    requests.tokens.insert(fence.as_u64(), hold);
                 }
             });
         }
@@ -71,21 +71,21 @@ impl NotificationSink for NotingPost {
 impl Store for Noting {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            let Op::Acquire(ask) = op else { return self.inner.execute(lock, op, within).await };
-            let hold = ask.claim.hold;
-            noted(&self.questions, |questions| {
-                questions.holds.entry(hold).or_insert((now_us(), None));
-                if let Some(queue) = &ask.queue {
-                    questions.nonces.insert(queue.nonce, hold);
+            let Op::Acquire(request) = op else { return self.inner.execute(lock, op, within).await };
+            let hold = request.claim.hold;
+            noted(&self.requests, |requests| {
+                requests.holds.entry(hold).or_insert((now_us(), None));
+                if let Some(queue) = &request.queue {
+                    requests.nonces.insert(queue.nonce, hold);
                 }
             });
             let outcome = self.inner.execute(lock, op, within).await;
-            noted(&self.questions, |questions| match &outcome {
+            noted(&self.requests, |requests| match &outcome {
                 Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) => {
-                    questions.tokens.insert(fence.as_u64(), hold);
+                    requests.tokens.insert(fence.as_u64(), hold);
                 }
                 Outcome::Done(Reply::Acquire(Acquired::Taken { position: Some(_), .. })) => {
-                    if let Some((_, queued)) = questions.holds.get_mut(&hold) {
+                    if let Some((_, queued)) = requests.holds.get_mut(&hold) {
                         queued.get_or_insert_with(now_us);
                     }
                 }
@@ -102,7 +102,7 @@ impl Store for Noting {
         post: Arc<dyn NotificationSink>,
         within: Duration,
     ) -> BoxFuture<'_, Result<(), Fault>> {
-        let post = Arc::new(NotingPost { inner: post, questions: self.questions.clone() });
+        let post = Arc::new(NotingPost { inner: post, requests: self.requests.clone() });
         self.inner.open_mailbox(place, session, post, within)
     }
 
@@ -184,15 +184,15 @@ fn a_worker_that_reads_and_writes() {
     runtime.block_on(async {
         let config: RedisConfig = env("LEASEHOLD_TEST_URL").parse().expect("a URL");
         let inner = Arc::new(RedisStore::connect(config).await.expect("connected"));
-        let questions = Arc::<Mutex<Questions>>::default();
-        let store = Noting { inner, questions: questions.clone() };
+        let requests = Arc::<Mutex<Requests>>::default();
+        let store = Noting { inner, requests: requests.clone() };
         let client = Client::with_store(store).connect().await.expect("connected");
         let until = Instant::now() + time;
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
                 let lock = client.rwlock("rw").expect("a good name");
                 let random = Random::from_seed(seed * 100 + task as u64);
-                tokio::spawn(one_of_them(lock, random, until, questions.clone()))
+                tokio::spawn(one_of_them(lock, random, until, requests.clone()))
             })
             .collect();
         // Nothing is printed before all tasks are done: a full pipe would block this thread, and all its tasks with
@@ -213,7 +213,7 @@ async fn one_of_them(
     lock: RwLock,
     random: Random,
     until: Instant,
-    questions: Arc<Mutex<Questions>>,
+    requests: Arc<Mutex<Requests>>,
 ) -> Vec<RecordedHold> {
     let mut holds = Vec::new();
     while Instant::now() < until {
@@ -237,11 +237,11 @@ async fn one_of_them(
             (token, acquired_us, released_us)
         };
         let token = token.as_u64();
-        let asked = noted(&questions, |questions| {
-            let hold = questions.tokens.remove(&token)?;
-            questions.holds.remove(&hold)
+        let requested = noted(&requests, |requests| {
+            let hold = requests.tokens.remove(&token)?;
+            requests.holds.remove(&hold)
         });
-        let (requested_us, queued_us) = asked.expect("it was requested and granted");
+        let (requested_us, queued_us) = requested.expect("it was requested and granted");
         holds.push(RecordedHold { exclusive, requested_us, queued_us, acquired_us, released_us, token });
         tokio::time::sleep(Duration::from_micros(random.below(2_000))).await;
     }

@@ -102,8 +102,8 @@ async fn row_21_a_waiter_survives_a_restart_of_the_server() {
     next.release().await.expect("released");
 }
 
-/// Row 44: a client that can publish but cannot read the lock's record cannot make a waiter believe that it holds
-/// the lock.
+/// Row 44: a client that can publish but cannot read the lock's record cannot make a waiter accept a grant
+/// that the store did not make.
 #[tokio::test]
 async fn row_44_a_forged_message_gives_nothing() {
     let server = server();
@@ -127,7 +127,7 @@ async fn row_44_a_forged_message_gives_nothing() {
         assert_eq!(receivers, Some(1), "the waiter subscribes there");
     }
     tokio::time::sleep(50 * MS).await;
-    assert!(!waiter.is_finished(), "believed a forged grant");
+    assert!(!waiter.is_finished(), "it accepted a forged grant");
     guard.check().expect("held");
     guard.release().await.expect("released");
     waiter.await.expect("no panic").release().await.expect("released");

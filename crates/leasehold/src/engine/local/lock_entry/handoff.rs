@@ -127,7 +127,7 @@ impl LockEntry {
         };
         hold.set_idle();
         (handoff.idle, handoff.idle_since) = (Some(tracking), now);
-        // Also with tasks in the queue, as they may leave it. The previous holder may have asked for a longer time.
+        // Also with tasks in the queue, as they may leave it. The previous holder may have set a longer time.
         let until = policy.max_idle.map(|max_idle| now + max_idle);
         let check_at = until.filter(|until| handoff.check_at.is_none_or(|check_at| *until < check_at));
         handoff.check_at = check_at.or(handoff.check_at);
@@ -187,7 +187,7 @@ impl HoldEvents for LockEntry {
         (handoff.reserving, handoff.reserve_answered) = (false, true);
         match reserved {
             Some(reserved) => handoff.cohort.handle_reserved(reserved, subscribed, sent_at, last_waiter),
-            None => handoff.cohort.handle_refused(),
+            None => handoff.cohort.handle_reserve_failed(),
         }
         state.queue.signal_front();
         if state.remove_unwanted_idle() {
@@ -302,7 +302,7 @@ impl State {
     pub(super) fn take_unclaimed(&mut self) -> Option<TrackingId> {
         let handoff = self.handoff.as_ref().filter(|_| self.queue.front().is_none())?;
         // The keeper takes care of a hold that is kept for later acquisitions, if the store notifies this process of
-        // other waiters, or has been asked to.
+        // other waiters, or the request for that is in flight.
         let is_notified = handoff.reserving || handoff.cohort.decide_idle() == HandoffDecision::HandOff;
         let is_sticky = handoff.max_idle.is_some() && handoff.check_at.is_some() && is_notified;
         if is_sticky { None } else { self.remove_idle() }

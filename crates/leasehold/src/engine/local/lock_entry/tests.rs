@@ -214,8 +214,8 @@ fn the_last_release_of_an_owner_requests_for_the_queue() {
     let request = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Bypass);
     entry.handle_answer(request, Ok(&held_by("x")), at(1), random);
     assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Blocked(Some(_))));
-    let mut asks = |hold: &Hold| entry.begin_release(hold, None, &session(), at(1), random).1.is_some();
-    assert_eq!([asks(&holds[1]), asks(&holds[0]), asks(&holds[2])], [false, false, true]);
+    let mut requests = |hold: &Hold| entry.begin_release(hold, None, &session(), at(1), random).1.is_some();
+    assert_eq!([requests(&holds[1]), requests(&holds[0]), requests(&holds[2])], [false, false, true]);
     for hold in &holds {
         entry.remove_hold(hold);
     }

@@ -12,7 +12,7 @@ const PLACES: [(&str, &[&str]); 11] = [
     ("C", &["testkit/src/conformance/cases/"]),
     ("R", &["redis/tests/store/"]),
     ("L", &["redis/tests/scripts/"]),
-    ("S", &["sqlite/tests/store/", "sqlite/src/tests.rs"]),
+    ("S", &["sqlite/tests/store/", "sqlite/src/tests"]),
     ("P", &["cli/tests/program/"]),
     ("E", &["leasehold/tests/engine/"]),
     ("Q", &["store/tests/quorum/"]),

@@ -1,0 +1,107 @@
+//! The file: which rows it keeps, which formats it has, and that it needs no runtime.
+
+use super::{HOUR_US, TestHost, WALL_US, WITHIN, acquire, audit, done, granted, label, lock, release};
+use crate::SqliteStore;
+use leasehold_core::{Ended, ForceRelease, ForceReleased, ObservedHolder, Op, Partition, Reply, SessionOp};
+use leasehold_store::{Executed, FaultKind, Outcome, Store};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[tokio::test]
+async fn what_is_known_of_a_taken_lock_outlives_all_else_of_it() {
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    let fence = granted(&store, &lock("a"), 1, 1).await;
+    let free =
+        Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor: label("the watch") });
+    assert_eq!(done(&store, &lock("a"), free).await, Reply::ForceRelease(ForceReleased::Released));
+    let expected = [(Ended::ForceReleased, "test 1".to_owned(), "the watch".to_owned())];
+    for _ in 0..6 {
+        host.advance(24 * HOUR_US);
+        for n in 0..64 {
+            granted(&store, &lock(&format!("b/{n}")), 2, 1).await;
+        }
+        assert_eq!(audit(&store, &lock("a")).await, expected);
+    }
+    drop(store);
+    host.clock.store(7, Ordering::Relaxed);
+    let store = host.open("boot-2", 0).await;
+    assert_eq!(audit(&store, &lock("a")).await, expected, "a reboot does not forget it");
+    let later = granted(&store, &lock("a"), 3, 1).await;
+    assert!(later > fence, "nor does it forget the tokens: {later} after {fence}");
+    done(&store, &lock("a"), release(3, 1)).await;
+    host.advance(8 * 24 * HOUR_US);
+    for n in 0..64 {
+        granted(&store, &lock("c"), 4, n).await;
+        done(&store, &lock("c"), release(4, n)).await;
+    }
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM locks WHERE name = 'a'"), 0);
+}
+
+#[tokio::test]
+async fn old_rows_are_swept_in_steps() {
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    for n in 0..300 {
+        granted(&store, &lock(&format!("old/{n}")), 1, 1).await;
+    }
+    host.advance(2 * HOUR_US);
+    for n in 0..256 {
+        granted(&store, &lock(&format!("new/{n}")), 1, 1).await;
+    }
+    let count = "SELECT count(*) FROM locks WHERE name LIKE ";
+    assert_eq!(host.query::<i64>(&format!("{count} 'old/%'")), 0);
+    assert_eq!(host.query::<i64>(&format!("{count} 'new/%'")), 256);
+}
+
+#[tokio::test]
+async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    granted(&store, &lock("a"), 1, 1).await;
+    let connection = rusqlite::Connection::open(host.path()).expect("a database");
+    connection.execute("UPDATE meta SET format = 99", []).expect("one row");
+    let outcome = store.execute(&lock("a"), &release(1, 1), WITHIN).await;
+    let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
+    assert!(fault.to_string().contains("format 99"), "{fault}");
+    let outcome = store.execute_session(Partition::ONLY, &SessionOp::List, WITHIN).await;
+    assert!(
+        matches!(&outcome, Outcome::Failed(Executed::No, fault) if fault.to_string().contains("format 99")),
+        "{outcome:?}"
+    );
+    drop(store);
+    let fault = SqliteStore::open(host.path()).await.expect_err("another format");
+    assert!(matches!(fault.kind, FaultKind::Unsupported(_)), "{fault}");
+    assert!(fault.to_string().contains("format 99"), "{fault}");
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM locks"), 1, "nothing was lost");
+}
+
+#[test]
+fn it_works_without_a_runtime() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path: &Path = &dir.path().join("locks.db");
+    let outcome = block_on(async {
+        let store = SqliteStore::open(path).await.expect("it opens");
+        store.execute(&lock("a"), &Op::Acquire(acquire(1, 1, false)), WITHIN).await
+    });
+    assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+}
+
+/// A minimal executor: parks the thread until it is woken.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}

@@ -27,27 +27,27 @@ pub(super) mod shutdown_report;
 mod cleanup;
 mod extend;
 mod handoff;
+mod run;
+mod shutdown;
+mod state;
 
 pub(super) use cleanup::Outstanding;
+pub(super) use shutdown::TakenHold;
 
 use super::hold::{Hold, ReserveRequest, TrackingId};
 use super::session::{Session, SessionFactory, Sessions};
-use super::{LostReason, NEVER, Timings, flush_store};
+use super::{LostReason, NEVER, Timings};
 use crate::store::Store;
-use cleanup::{Cleanup, run_cleanup};
-use extend::{Batch, Sent, extend};
-use futures_util::StreamExt;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use handoff::{ReserveInFlight, send_reserve};
+use cleanup::Cleanup;
+use extend::Batch;
+use handoff::ReserveInFlight;
 use heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
-use leasehold_core::machine::renewal::{ExtendRequest, RenewalAction, RenewalSchedule};
+use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
-use renewal_batcher::{BatchSlot, DueHold, RenewalBatcher};
-use sessions::{begin, end_sessions, end_unused, send_heartbeat};
+use renewal_batcher::{BatchSlot, RenewalBatcher};
 use shutdown_report::ShutdownReport;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -55,9 +55,6 @@ use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-
-/// The longest sleep while anything is held: timers stop during a suspend, deadlines of holds do not.
-const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// Tracks the holds of a client, and renews them.
 pub(crate) struct Keeper {
@@ -136,17 +133,6 @@ struct TrackedHold {
     in_flight: Option<CancellationToken>,
     /// Set once it is being released without its guard (5).
     background_release: Option<CancellationToken>,
-}
-
-/// A hold that a shutdown takes over.
-pub(super) struct TakenHold {
-    pub(super) hold: Arc<Hold>,
-    /// Set if its release is in flight.
-    pub(super) releasing: bool,
-    /// Set if the user may have a request about it in flight.
-    pub(super) sent_by_user: bool,
-    /// Set if the keeper is releasing it already (5).
-    pub(super) in_background: bool,
 }
 
 /// A hold that the keeper has retired.
@@ -237,7 +223,7 @@ impl Keeper {
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
-        environment.spawn_keeper(Box::pin(run(shared.clone())))?;
+        environment.spawn_keeper(Box::pin(run::run(shared.clone())))?;
         Ok(Self { shared })
     }
 
@@ -374,81 +360,6 @@ impl Keeper {
             done.await;
         }
     }
-
-    /// Ends the keeper once its cleanups are done.
-    pub(super) fn close(&self) {
-        self.shared.state().closing.get_or_insert(NEVER);
-        self.shared.closed.cancel();
-        self.shared.wake.notify_one();
-    }
-
-    /// Hands all holds over to a shutdown (6): from now on none is extended, and none accepted.
-    pub(super) fn begin_shutdown(&self) -> Vec<TakenHold> {
-        let mut state = self.shared.state();
-        state.shut_down = true;
-        (state.batcher, state.idle_checks) = (RenewalBatcher::new(), BTreeSet::new());
-        let take = |tracked: &mut TrackedHold| {
-            tracked.lost = true;
-            (tracked.slot, tracked.idle_check_at) = (None, None);
-            TakenHold {
-                hold: tracked.hold.clone(),
-                releasing: tracked.releasing,
-                sent_by_user: tracked.releasing || tracked.extended_by_user,
-                in_background: tracked.background_release.is_some(),
-            }
-        };
-        state.tracked.values_mut().map(take).collect()
-    }
-
-    /// Records that a shutdown is releasing a hold.
-    pub(super) fn add_outstanding(&self, hold: &Arc<Hold>) -> u64 {
-        self.shared.state().add_outstanding(hold.lock.clone(), hold.may_last_until())
-    }
-
-    /// Makes the keeper send this and end by `by` at the latest.
-    pub(super) fn finish_shutdown(&self, shutdown_report: ShutdownReport, by: Moment) {
-        let mut state = self.shared.state();
-        state.shutdown_report = Some(shutdown_report);
-        state.closing = Some(by);
-        drop(state);
-        self.shared.closed.cancel();
-        self.shared.wake.notify_one();
-    }
-
-    /// Ends a shutdown at `by`, if that is before its present deadline.
-    pub(super) fn end_by(&self, by: Moment) {
-        let mut state = self.shared.state();
-        state.end_by = state.end_by.min(by);
-        drop(state);
-        self.shared.wake.notify_one();
-    }
-
-    /// Waits until the keeper has ended.
-    pub(super) async fn ended(&self) {
-        self.shared.ended.cancelled().await;
-    }
-
-    /// A token that is cancelled when the keeper has ended. It does not keep the keeper alive.
-    pub(crate) fn end(&self) -> CancellationToken {
-        self.shared.ended.clone()
-    }
-
-    /// Waits until the keeper has ended. Returns the store's reply about a hold whose release was cut off, or why
-    /// that hold is lost.
-    pub(super) async fn release_result(&self, hold: &Hold) -> Result<Released, LostReason> {
-        self.ended().await;
-        if let Some(reason) = hold.loss() {
-            return Err(reason);
-        }
-        self.shared.state().release_results.remove(&hold.claim.hold).ok_or(LostReason::ShutDown)
-    }
-
-    /// Waits until the keeper has ended. Returns when that was, and what a shutdown could not release.
-    pub(super) async fn unreleased(&self) -> (Moment, Vec<Outstanding>) {
-        self.ended().await;
-        let state = self.shared.state();
-        (state.ended.unwrap_or(Moment::ZERO), state.unreleased.clone())
-    }
 }
 
 impl KeeperHandle {
@@ -468,234 +379,10 @@ impl fmt::Debug for Keeper {
     }
 }
 
-impl TrackedHold {
-    /// Updates the hold's validity from its renewal schedule.
-    fn update_hold(&self) {
-        self.hold.set_kept_until(self.schedule.kept_until());
-        self.hold.extend_validity(self.schedule.valid_until());
-        if self.schedule.ends_by_limit() {
-            self.hold.set_capped();
-        }
-    }
-}
-
-impl State {
-    fn fresh_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
-    }
-
-    fn forget(&mut self, id: TrackingId) {
-        if let Some(tracked) = self.tracked.remove(&id) {
-            self.by_fence.remove(&(tracked.hold.store_fence, id));
-            if let Some(slot) = tracked.slot {
-                self.batcher.remove(id, slot);
-            }
-            if let Some(at) = tracked.idle_check_at {
-                self.idle_checks.remove(&(at, id));
-            }
-        }
-    }
-
-    /// Schedules the next action for a hold.
-    fn reschedule(&mut self, id: TrackingId) -> Moment {
-        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| !tracked.lost) else { return NEVER };
-        if let Some(slot) = tracked.slot.take() {
-            self.batcher.remove(id, slot);
-        }
-        let due = tracked.schedule.due();
-        // A hold that must be extended at once does not wait for others.
-        let until = if tracked.schedule.is_verification_pending() || tracked.schedule.has_queued_request() {
-            due
-        } else {
-            tracked.schedule.valid_until()
-        };
-        tracked.slot = Some(self.batcher.insert(id, due, until));
-        due
-    }
-
-    /// Extends all holds with this token as soon as possible: one of them is gone, or is reported to be. Returns
-    /// whether there are any.
-    fn extend_soon(&mut self, fence: FencingToken, now: Moment) -> bool {
-        let range = (fence, TrackingId(0))..=(fence, TrackingId(u64::MAX));
-        let ids: Vec<_> = self.by_fence.range(range).map(|(_, id)| *id).collect();
-        for id in &ids {
-            if let Some(tracked) = self.tracked.get_mut(id).filter(|tracked| !tracked.lost) {
-                tracked.schedule.verify_soon(now);
-                self.reschedule(*id);
-            }
-        }
-        !ids.is_empty()
-    }
-
-    /// Stops extending a hold, until it is retired (2).
-    fn stop_extending(&mut self, id: TrackingId) -> Option<Arc<Hold>> {
-        self.unreport(id);
-        let tracked = self.tracked.get_mut(&id)?;
-        tracked.lost = true;
-        if let Some(slot) = tracked.slot.take() {
-            self.batcher.remove(id, slot);
-        }
-        Some(tracked.hold.clone())
-    }
-
-    /// Collects all work that is due, and the extends that go along with it.
-    fn collect(&mut self, now: Moment, call: Duration, sessions: &Sessions) -> Work {
-        let closing = self.closing.map(|by| by.min(self.end_by));
-        let mut work = Work { closing, shutdown_report: self.shutdown_report.take(), ..Work::default() };
-        work.cleanups.append(&mut self.cleanups);
-        self.collect_sessions(now, sessions, &mut work);
-        for DueHold { id, ahead } in self.batcher.take(now) {
-            let Some(tracked) = self.tracked.get_mut(&id) else { continue };
-            tracked.slot = None;
-            if tracked.hold.is_invalid() {
-                // It was found lost, or is being released, elsewhere; that code reports it.
-                self.stop_extending(id);
-                continue;
-            }
-            match tracked.schedule.poll(now, ahead) {
-                RenewalAction::Expired | RenewalAction::Release if tracked.hold.is_idle() => {
-                    work.unclaimed.push(id);
-                    continue;
-                }
-                RenewalAction::Expired => {
-                    work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, LostReason::Expired)));
-                    continue;
-                }
-                RenewalAction::Release => {
-                    work.capped.extend(self.give_up(id));
-                    continue;
-                }
-                RenewalAction::SendRequest => {
-                    work.reserves.push(ReserveInFlight::new(id, tracked, call, now));
-                }
-                RenewalAction::Extend { lease, keep_record } => {
-                    tracked.hold.may_last(now + call + lease);
-                    let ends_soon = tracked.schedule.valid_until().since(now) < call * 2;
-                    let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
-                    let sent = Sent { id, hold: tracked.hold.clone(), lease, keep_record };
-                    tracked.in_flight = Some(Batch::add(batches, sent));
-                    self.report(id);
-                }
-                RenewalAction::Sleep(_) => {}
-            }
-            self.reschedule(id);
-        }
-        work.idle_checks = self.take_idle_checks(now);
-        let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
-        let idle_check = self.idle_checks.first().map(|(at, _)| *at);
-        work.next = self.batcher.next().into_iter().chain(heartbeat).chain(idle_check).min();
-        self.wakes_at = work.next.unwrap_or(NEVER);
-        work.next = work.next.into_iter().chain(closing.filter(|by| *by != NEVER)).min();
-        work
-    }
-}
-
-/// Runs the keeper until it is closed and its cleanups are done.
-async fn run(shared: Arc<Shared>) {
-    // Dropped after the running futures, so nothing is sent any more by then.
-    let _end = End(shared.clone());
-    let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
-    // Whether a closing keeper without other work has waited for the store's background work.
-    let mut flushed = false;
-    loop {
-        let now = shared.environment.now();
-        let work = shared.state().collect(now, shared.timings.call, &shared.sessions);
-        for (id, hold, reason) in work.lost {
-            hold.lose(reason);
-            if hold.is_idle() {
-                // No guard will release it, and the store may still keep it.
-                shared.release_idle(id);
-            }
-        }
-        for (hold, cleanup) in work.capped {
-            hold.lose(LostReason::Capped);
-            running.push(Box::pin(run_cleanup(shared.clone(), cleanup)));
-        }
-        for id in work.unclaimed {
-            shared.release_idle(id);
-        }
-        for reserve in work.reserves {
-            running.push(Box::pin(send_reserve(shared.clone(), reserve)));
-        }
-        for (id, hold) in work.idle_checks {
-            shared.check_idle(id, &hold, now);
-        }
-        for request in work.heartbeats {
-            running.push(Box::pin(send_heartbeat(shared.clone(), request)));
-        }
-        for partition in work.lapsed {
-            running.push(Box::pin(begin(shared.clone(), partition, true)));
-        }
-        for partition in work.to_begin {
-            running.push(Box::pin(begin(shared.clone(), partition, false)));
-        }
-        for session in work.unused_sessions {
-            running.push(Box::pin(end_unused(shared.clone(), session)));
-        }
-        for batch in work.urgent.into_iter().chain(work.calm) {
-            running.push(Box::pin(extend(shared.clone(), batch)));
-        }
-        flushed &= work.cleanups.is_empty() && work.shutdown_report.is_none();
-        for cleanup in work.cleanups {
-            running.push(Box::pin(run_cleanup(shared.clone(), cleanup)));
-        }
-        if let Some(shutdown_report) = work.shutdown_report {
-            running.push(Box::pin(shutdown_report::send(shared.clone(), shutdown_report)));
-        }
-        if work.closing.is_some_and(|by| running.is_empty() || by <= now) {
-            if flushed || work.closing.is_some_and(|by| by <= now) {
-                return end_sessions(&shared, work.closing).await;
-            }
-            flushed = true;
-            running.push(Box::pin(flush_before_end(shared.clone())));
-        }
-        let sleep = async {
-            match work.next {
-                Some(at) => shared.environment.sleep_until(at.min(now + MAX_SLEEP)).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            Some(()) = running.next(), if !running.is_empty() => {}
-            () = shared.wake.notified() => {}
-            () = sleep => {}
-        }
-    }
-}
-
-async fn flush_before_end(shared: Arc<Shared>) {
-    flush_store(&*shared.store, &*shared.environment, shared.timings).await;
-}
-
-/// Ends the keeper on every path.
-struct End(Arc<Shared>);
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let now = self.0.environment.now();
-        let mut state = self.0.state();
-        state.ended = Some(now);
-        state.cleanups.clear();
-        let outstanding = std::mem::take(&mut state.outstanding);
-        state.unreleased.extend(outstanding.into_values());
-        drop(state);
-        self.0.cleanups_done.notify_waiters();
-        self.0.ended.cancel();
-    }
-}
-
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds this mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Records the reply to a shutdown's release. Only a release that was cut off reads it: one with a reply of its
-    /// own does not need it.
-    pub(super) fn record_result(&self, hold: &Hold, released: Released) {
-        self.state().release_results.insert(hold.claim.hold, released);
     }
 }
 

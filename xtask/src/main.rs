@@ -16,6 +16,7 @@ mod package;
 mod parts;
 mod peers;
 mod prose;
+mod quoted_tests;
 mod rust_source;
 mod shell;
 mod shuttle;

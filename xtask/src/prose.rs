@@ -14,6 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::quoted_tests::Names;
 use crate::rust_source::{self, Class};
 use crate::{install, shell};
 
@@ -50,14 +51,37 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     for finding in &findings {
         println!("{finding}");
     }
+    let quoted = if below.is_empty() { check_quoted_tests()? } else { true };
     let spelling = check_spelling(&below)?;
-    match (findings.len(), spelling) {
+    match (findings.len(), spelling && quoted) {
         (0, true) => Ok(()),
         (count, spelling) => bail!(
             "{count} words to replace, see above and xtask/prose/words.txt{}",
-            if spelling { "" } else { "; and typos" }
+            if spelling { "" } else { "; and typos, or quoted tests that do not exist" }
         ),
     }
+}
+
+/// Whether the code has all tests that documents quote.
+fn check_quoted_tests() -> Result<bool> {
+    let (mut names, mut documents) = (Names::default(), Vec::new());
+    for path in files(shell::root())? {
+        let name = path.strip_prefix(shell::root())?.display().to_string();
+        let text = fs::read_to_string(&path).with_context(|| format!("failed to read {name}"))?;
+        match Language::of(&path) {
+            Some(Language::Rust) => names.add(&rust_source::code_only(&text)),
+            Some(Language::Markdown) => documents.push((name, text)),
+            _ => {}
+        }
+    }
+    let missing = documents.iter().flat_map(|(name, text)| {
+        names
+            .missing(text)
+            .into_iter()
+            .map(move |(line, test)| format!("{name}:{line}: there is no test `{test}`"))
+    });
+    let missing: Vec<_> = missing.inspect(|finding| println!("{finding}")).collect();
+    Ok(missing.is_empty())
 }
 
 /// Whether `typos` finds nothing; installed first if it is not there.

@@ -159,7 +159,7 @@ impl Peer {
     }
 
     fn measure(&mut self, server: &RedisServer, plan: &RoundPlan, round: &mut Round) -> Result<()> {
-        self.hand_over(server, &plan.holds_us, round).context("handing over the lock")?;
+        self.hand_off(server, &plan.holds_us, round).context("handing off the lock")?;
         let one_process = self.contend_in_one_process(plan.contention);
         round.one_process = Some(one_process.context("contending in one process")?);
         let all_processes = self.contend_in_all_processes(plan.contention);
@@ -168,7 +168,7 @@ impl Peer {
     }
 
     /// Two processes hand over a lock: one holds it while the other waits.
-    fn hand_over(&mut self, server: &RedisServer, holds_us: &[u64], round: &mut Round) -> Result<()> {
+    fn hand_off(&mut self, server: &RedisServer, holds_us: &[u64], round: &mut Round) -> Result<()> {
         let lock = format!("peers-pair-{}", self.name);
         let [holder, waiter, ..] = &mut self.drivers[..] else { return Ok(()) };
         let (mut holder, mut waiter) = (holder, waiter);

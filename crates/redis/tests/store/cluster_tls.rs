@@ -59,7 +59,7 @@ fn disagreement(fault: &Fault) -> &TlsFault {
 
 /// Hands the lock over between two clients while `during` runs: the holder keeps it, and the waiter acquires it by a
 /// message.
-async fn hand_over(cluster: &Cluster, [ours, theirs]: [&Mutex; 2], during: impl AsyncFnOnce()) {
+async fn hand_off(cluster: &Cluster, [ours, theirs]: [&Mutex; 2], during: impl AsyncFnOnce()) {
     let guard = ours.acquire().await.unwrap();
     let theirs = theirs.clone();
     let waiter = tokio::spawn(async move { theirs.acquire().await.unwrap() });
@@ -96,8 +96,8 @@ async fn a_cluster_over_tls_grants_extends_and_hands_over_locks() {
     let theirs = Client::builder(cluster.url()).root_certificate(root).client_certificate(own, key);
     let theirs = theirs.connect().await.unwrap();
     let [ours, theirs] = [&ours, &theirs].map(|client| client.mutex("m").unwrap());
-    hand_over(&cluster, [&ours, &theirs], async || {}).await;
-    hand_over(&cluster, [&ours, &theirs], async || {
+    hand_off(&cluster, [&ours, &theirs], async || {}).await;
+    hand_off(&cluster, [&ours, &theirs], async || {
         let acquired = Instant::now();
         let (slot, old) = (cluster.slot("m").unwrap(), cluster.owner_of("m").unwrap());
         cluster.move_slot(slot, (old + 1) % 3).unwrap();
@@ -162,7 +162,7 @@ async fn nodes_of_a_cluster_are_verified_by_the_names_that_they_announce() {
         let (ours, theirs) = (client(&url).await, client(&url).await);
         let [ours, theirs] = [&ours, &theirs].map(|client| client.mutex("m").unwrap());
         for round in 0..2 {
-            hand_over(&cluster, [&ours, &theirs], async || {
+            hand_off(&cluster, [&ours, &theirs], async || {
                 let (slot, old) = (cluster.slot("m").unwrap(), cluster.owner_of("m").unwrap());
                 cluster.move_slot(slot, (old + round) % 3).unwrap();
             })
@@ -195,7 +195,7 @@ async fn nodes_without_an_announced_host_are_at_the_host_of_the_url() {
     let clients = [client(&url).await, client(&url).await, client(&url).await];
     // The third client receives no redirect yet, and still has the old slot map.
     let [ours, theirs, late] = clients.each_ref().map(|client| client.mutex("m").unwrap());
-    hand_over(&cluster, [&ours, &theirs], async || {}).await;
+    hand_off(&cluster, [&ours, &theirs], async || {}).await;
     let (slot, old) = (cluster.slot("m").unwrap(), cluster.owner_of("m").unwrap());
     let new = (old + 1) % 3;
     let rejected = || {
@@ -204,7 +204,7 @@ async fn nodes_without_an_announced_host_are_at_the_host_of_the_url() {
         ["MOVED", "ASK"].map(|word| text.contains(&format!("errorstat_{word}:")))
     };
     assert_eq!(rejected(), [false, false]);
-    hand_over(&cluster, [&ours, &theirs], async || {
+    hand_off(&cluster, [&ours, &theirs], async || {
         cluster.begin_move(slot, old, new).unwrap();
         cluster.move_keys(&cluster.keys(slot, old).unwrap(), old, new).unwrap();
         // From here on requests go to the new node.
@@ -228,7 +228,7 @@ async fn a_cluster_of_one_node_is_at_the_address_of_the_url() {
     let url = certified(&format!("rediss+cluster://localhost:{}", cluster.node(0).port()), &authority);
     let (ours, theirs) = (client(&url).await, client(&url).await);
     let [ours, theirs] = [&ours, &theirs].map(|client| client.mutex("m").unwrap());
-    hand_over(&cluster, [&ours, &theirs], async || {}).await;
+    hand_off(&cluster, [&ours, &theirs], async || {}).await;
 }
 
 /// Where nodes are identified by their names, a node without a name (as each is until its name has spread) is
@@ -246,7 +246,7 @@ async fn nodes_of_a_cluster_whose_names_are_not_known_are_at_their_addresses() {
     let (ours, theirs) = (client(&url).await, client(&url).await);
     let [ours, theirs] = [&ours, &theirs].map(|client| client.mutex("m").unwrap());
     for round in [0, 1, 1] {
-        hand_over(&cluster, [&ours, &theirs], async || {
+        hand_off(&cluster, [&ours, &theirs], async || {
             let (slot, old) = (cluster.slot("m").unwrap(), cluster.owner_of("m").unwrap());
             cluster.move_slot(slot, (old + round) % 3).unwrap();
             let moved = Instant::now();

@@ -183,8 +183,8 @@ impl Record {
             let number = state.entries;
             state.held.insert(number, entry.clone());
             state.note_delay(at, &guard);
-            let handed_on = guard.locks().iter().any(|token| state.known_as.contains_key(token));
-            if handed_on {
+            let handed_off = guard.locks().iter().any(|token| state.known_as.contains_key(token));
+            if handed_off {
                 *state.seen.entry("handed off").or_insert(0) += 1;
             }
             (number, state.not_grown(&entry, at))

@@ -586,7 +586,7 @@ fn fifty_dead_predecessors_take_fifty_polls() {
 /// Where the lock changes hands quickly, a waiter sends one request per turn: its grant arrives before
 /// its next poll.
 #[test]
-fn quick_hand_overs_cost_no_further_requests() {
+fn quick_hand_offs_cost_no_further_requests() {
     let random = &mut counter();
     let mut contender = Contender::new(session(1), 0);
     let mut now = ms(0);

@@ -10,14 +10,14 @@ use tokio::sync::Mutex as Log;
 
 on_every_store! {
     asynchronous:
-    tasks_hand_a_hold_on_in_order_and_tokens_grow,
+    tasks_hand_a_hold_off_in_order_and_tokens_grow,
     later_tasks_do_not_overtake_another_process,
-    waiting_for_a_handed_on_hold_cancelled_at_every_await,
+    waiting_for_a_handed_off_hold_cancelled_at_every_await,
     a_sticky_hold_is_released_when_another_client_waits,
     a_sticky_hold_is_kept_for_the_requested_time,
     a_sticky_hold_is_released_with_its_client,
     a_try_of_the_same_process_gets_the_sticky_hold,
-    a_hold_released_by_force_is_not_handed_on,
+    a_hold_released_by_force_is_not_handed_off,
     each_hold_has_the_lease_it_requested,
 }
 
@@ -43,7 +43,7 @@ fn grow(log: &[(u32, FencingToken)]) {
 }
 
 /// More hand-offs than a token block has tokens, in the order of arrival.
-async fn tasks_hand_a_hold_on_in_order_and_tokens_grow(store: &TestStore) {
+async fn tasks_hand_a_hold_off_in_order_and_tokens_grow(store: &TestStore) {
     let client = store.client("one").await;
     let (mutex, log) = (mutex(&client), Sections::default());
     let first = mutex.acquire().await.expect("acquired");
@@ -106,7 +106,7 @@ async fn later_tasks_do_not_overtake_another_process(store: &TestStore) {
     until_at_rest(&mutex(&b)).await;
 }
 
-async fn waiting_for_a_handed_on_hold_cancelled_at_every_await(store: &TestStore) {
+async fn waiting_for_a_handed_off_hold_cancelled_at_every_await(store: &TestStore) {
     let (client, other) = (store.client("one").await, store.client("another").await);
     for keep_for in [None, Some(LONG)] {
         let mutex = keep_for.map_or(mutex(&client), |keep_for| mutex(&client).sticky(keep_for));
@@ -203,7 +203,7 @@ async fn a_try_of_the_same_process_gets_the_sticky_hold(store: &TestStore) {
 }
 
 /// The next local waiter sends its own request to the store.
-async fn a_hold_released_by_force_is_not_handed_on(store: &TestStore) {
+async fn a_hold_released_by_force_is_not_handed_off(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let kept = mutex(&a).sticky(LONG);
     kept.acquire().await.expect("acquired").release().await.expect("released");

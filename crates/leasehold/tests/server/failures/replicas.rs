@@ -110,7 +110,7 @@ async fn row_30_a_grant_counts_once_a_replica_has_it() {
 
 /// Row 30: a waiter that gives up before its hold is confirmed hands it to no other waiter of its process.
 #[tokio::test]
-async fn row_30_what_is_not_confirmed_is_not_handed_on() {
+async fn row_30_what_is_not_confirmed_is_not_handed_off() {
     let (primary, replica) = pair().await;
     let ours = mutex(&careful(&primary, 20 * S).await);
     let plain = mutex(&client(&primary.url()).await);

@@ -190,7 +190,7 @@ async fn foreign_clients_do_not_starve_if_the_lock_is_shared() {
 /// A release with waiters in the same process is one request, which serves the next of them, too; no other client
 /// sends anything for a hand-off.
 #[tokio::test]
-async fn a_hand_over_is_one_request() {
+async fn a_hand_off_is_one_request() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, b) = (mutex(&client(&proxy.url()).await), mutex(&client(&proxy.url()).await));

@@ -16,7 +16,6 @@ use super::config::address::Address;
 use super::conn::link::{Link, LinkConnection, Lost};
 use super::conn::mailbox::Mailboxes;
 use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
-use super::location::ConnPurpose;
 use super::script::Call;
 use super::script::reply;
 use super::session_keys::SessionKeys;
@@ -200,7 +199,7 @@ impl Replicas {
     fn link(&self, node: Option<&Address>) -> Arc<Link> {
         let config = || match node {
             None => self.config.clone(),
-            Some(node) => self.config.for_cluster_node(node, ConnPurpose::Calls),
+            Some(node) => self.config.for_cluster_node(node),
         };
         let made = || Arc::new(Link::new(config(), Mailboxes::with_handler(|_| {})));
         Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))

@@ -19,7 +19,6 @@ use super::config::RedisConfig;
 use super::config::address::Address;
 use super::conn::link::{Link, LinkConnection, Lost};
 use super::conn::mailbox::Mailboxes;
-use super::location::ConnPurpose;
 use crate::cluster::recovery::Recovery;
 use crate::cluster::renewal::maintain_map;
 use crate::cluster::subscriptions::Subscriptions;
@@ -300,7 +299,7 @@ impl Shared {
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let config = self.config.for_cluster_node(address, ConnPurpose::Calls);
+            let config = self.config.for_cluster_node(address);
             let link = Link::new(config, Mailboxes::with_handler(|_| {}));
             Arc::new(Node { address: address.clone(), link, recovery: Recovery::default() })
         });

@@ -25,7 +25,7 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let asked = async {
         let address = match config.location() {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.clone(),
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.clone(),
             ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
             ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
         };
@@ -38,7 +38,7 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
         if let Value::ServerError(error) = &reply {
             return Err(fault(classify(error).kind));
         }
-        let version = ServerVersion::from_info(&diagnose::info_text(&[reply]).map_err(fault)?);
+        let version = ServerVersion::from_info(&diagnose::info_text(&reply).map_err(fault)?);
         version.ok_or_else(|| fault(FaultKind::Failed("it does not report its version".to_owned())))
     };
     match tokio::time::timeout(config.attempt_timeout(), asked).await {

@@ -56,11 +56,6 @@ impl KindScripts {
             force_release: Script::new(force_release),
         }
     }
-
-    /// The scripts that most clients of such a lock call.
-    fn common(&self) -> [&Script; 3] {
-        [&self.acquire, &self.extend, &self.release]
-    }
 }
 
 struct Scripts {
@@ -92,16 +87,6 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
     rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
-
-/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call, because the server
-/// compiles each text for each client that reconnects.
-pub(crate) fn load_common(pipeline: &mut Pipeline) {
-    let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
-    let of_kinds = [mutex, reentrant].into_iter().flat_map(KindScripts::common);
-    for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
-        pipeline.add_command(load(script));
-    }
-}
 
 fn load(script: &Script) -> Cmd {
     let mut cmd = Cmd::with_capacity(3, script.text.len() + 16);

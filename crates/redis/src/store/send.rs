@@ -126,8 +126,7 @@ impl RedisStore {
     }
 
     /// Sends several operations in one pipeline. A call whose script the server does not know is sent again after the
-    /// others. That is rare: it happens after a restart or a script flush, and at the first use of a script that is
-    /// not preloaded.
+    /// others. That is rare: it happens at the first use of a script after the server has started or flushed its scripts.
     pub(super) async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
         if let Backend::Cluster(cluster) = &*self.backend {
             return self.send_all_in(cluster, ops, deadline).await;

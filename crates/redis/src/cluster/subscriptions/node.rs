@@ -19,7 +19,7 @@ use crate::conn::link::{Link, LinkConnection, STABLE_AFTER, backoff};
 use crate::conn::mailbox::Mailboxes;
 use crate::conn::messages::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use crate::error_map::classify;
-use crate::location::{ConnPurpose, ServerLocation};
+use crate::location::ServerLocation;
 use futures_util::future::join_all;
 use leasehold_store::watched::Watched;
 use leasehold_store::{Fault, Phase};
@@ -68,7 +68,7 @@ async fn maintain_node(shared: Arc<Shared>, table: Arc<Watched<ChannelTable>>, n
             deliver(&shared, &table, &node, push);
         }
     };
-    let config = shared.config.for_cluster_node(&node, ConnPurpose::Messages);
+    let config = shared.config.for_cluster_node(&node);
     let link = Link::new(config, Mailboxes::with_handler(handler));
     let environment = shared.config.shared_environment();
     let mut failures = 0;
@@ -306,7 +306,7 @@ fn is_of(data: &[Value], channel: &str) -> bool {
 /// The address that a link leads to.
 fn link_address(link: &Link) -> Option<Address> {
     match link.config().location() {
-        ServerLocation::ClusterNode(address, _) => Some(address.clone()),
+        ServerLocation::ClusterNode(address) => Some(address.clone()),
         _ => None,
     }
 }

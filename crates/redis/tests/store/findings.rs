@@ -185,8 +185,7 @@ mod fake_server {
                 let reply = match (words[0].as_str(), text) {
                     ("HELLO", _) => "%1\r\n+proto\r\n:3\r\n".to_owned(),
                     ("INFO", "") => "-NOPERM this user has no permissions\r\n".to_owned(),
-                    ("INFO", text) if words[1] == "server" => format!("${}\r\n{text}\r\n", text.len()),
-                    ("INFO", _) => "$0\r\n\r\n".to_owned(),
+                    ("INFO", text) => format!("${}\r\n{text}\r\n", text.len()),
                     _ => "+OK\r\n".to_owned(),
                 };
                 read = rest;

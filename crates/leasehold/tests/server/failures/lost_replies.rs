@@ -1,6 +1,6 @@
 //! Lost replies, resends, cancellation: rows 1 to 6.
 
-use super::fixture::{MS, client, mutex, quick, server, until_free};
+use super::fixture::{MS, client, load_scripts, mutex, quick, server, sessionless, until_free};
 use leasehold::{AcquireError, Attempt};
 use leasehold_testkit::{AfterDrop, Proxy, any_command, command};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ async fn row_1_a_lost_reply_leaves_no_orphaned_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    load_scripts(&other).await;
     for _ in 0..5 {
         proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
         let guard = ours.acquire().await.expect("acquired by asking again");
@@ -30,6 +31,7 @@ async fn row_1_a_reply_that_never_comes_is_undone() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), 200 * MS, Duration::from_secs(30)).await);
     let other = mutex(&client(&server.url()).await);
+    load_scripts(&other).await;
     proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let start = Instant::now();
     let missed = ours.try_acquire().await;
@@ -71,6 +73,7 @@ async fn row_3_nothing_is_resent_behind_our_back() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&client(&proxy.url()).await);
+    load_scripts(&mutex(&sessionless(&server.url()).await)).await;
     proxy.delay_replies(900 * MS);
     proxy.reset_counts();
     let guard = ours.acquire().await.expect("acquired");
@@ -140,6 +143,7 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), 300 * MS, Duration::from_secs(30)).await);
     let other = mutex(&client(&server.url()).await);
+    load_scripts(&other).await;
     proxy.pause_requests(1, command("EVALSHA"));
     let missed = ours.acquire_timeout(150 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");

@@ -18,6 +18,12 @@ fn held(server: &RedisServer) -> i64 {
     server.cli(&exists).expect("an answer").integer().expect("a number")
 }
 
+/// Acquires and releases the locks: the first call of each script loads it into the server.
+async fn load_scripts(server: &RedisServer) {
+    let guard = all(&sessionless(&server.url()).await).acquire().await.expect("acquired");
+    guard.release().await.expect("released");
+}
+
 async fn refused(locks: &MultiMutex) {
     let tried = locks.try_acquire().await.expect("an answer");
     assert!(matches!(tried, MultiAttempt::Taken { .. }), "{tried:?}");
@@ -35,6 +41,7 @@ async fn row_1_a_lost_reply_about_several_leaves_no_orphaned_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = all(&client(&server.url()).await);
+    load_scripts(&server).await;
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
         let ours = all(&client(&proxy.url()).await);
@@ -55,6 +62,7 @@ async fn row_1_several_without_an_answer_are_undone() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = all(&quick(&proxy.url(), 200 * MS, 30 * S).await);
+    load_scripts(&server).await;
     proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
@@ -98,6 +106,7 @@ async fn row_3_no_acquire_of_several_is_resent_behind_our_back() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     // A lease that needs no extension.
     let ours = all(&sessionless(&proxy.url()).await).lease(2_900 * MS);
+    load_scripts(&server).await;
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
     let guard = ours.acquire().await.expect("acquired");

@@ -23,6 +23,15 @@ async fn until_counted(server: &RedisServer, owner: &Owner, times: i64, time: Du
     until(&format!("{times} entries"), time, async || counted(server, owner) == times).await;
 }
 
+/// Acquires the lock twice, and releases it: the first call of each script loads it into the server.
+async fn load_scripts(server: &RedisServer) {
+    let client = sessionless(&server.url()).await;
+    let lock = lock(&client, &client.new_owner());
+    let (outer, inner) = (lock.acquire().await.expect("acquired"), lock.acquire().await.expect("entered"));
+    assert_eq!(inner.release().await.expect("released"), ONCE_MORE);
+    assert_eq!(outer.release().await.expect("released"), FREE);
+}
+
 async fn refused(lock: &ReentrantMutex) {
     let tried = lock.try_acquire().await.expect("an answer");
     assert!(matches!(tried, Attempt::Taken(_)), "{tried:?}");
@@ -36,6 +45,7 @@ async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = client(&server.url()).await;
     let other = lock(&other, &other.new_owner());
+    load_scripts(&server).await;
     let lose = || proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
@@ -121,6 +131,7 @@ async fn row_3_no_entry_is_resent_behind_our_back() {
     let ours = sessionless(&proxy.url()).await;
     // A lease that the test reaches without an extension.
     let ours = lock(&ours, &ours.new_owner()).lease(2_900 * MS);
+    load_scripts(&server).await;
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
     let outer = ours.acquire().await.expect("acquired");

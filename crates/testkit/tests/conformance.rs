@@ -280,10 +280,10 @@ impl Model {
 }
 
 fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
-    let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+    let last_holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let part = parts(state).and_then(|parts| parts.holds.first());
     let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
-    let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some()).or(part.as_ref());
+    let holder = last_holder.map(|last_holder| &last_holder.claim).filter(|_| state.value.is_some()).or(part.as_ref());
     match (mutant, op) {
         (StoreMutant::ReleasesAnyHold, Op::Release(release)) => {
             release.claim = holder.unwrap_or(&release.claim).clone();
@@ -577,7 +577,7 @@ fn mutate_reservation(mutant: StoreMutant, state: &mut LockState, op: &mut Op) {
     match (mutant, op) {
         (StoreMutant::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
         (StoreMutant::ReservesForAnyHold, Op::Extend(extend)) => {
-            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
+            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |last_holder| &last_holder.claim).clone();
         }
         (StoreMutant::ReservesAgain, Op::Extend(_))
         | (StoreMutant::GrantsReserved, Op::Acquire(_) | Op::Release(_)) => {
@@ -620,12 +620,12 @@ fn mutate_notifications(
         return;
     };
     let Some(record) = state.record.as_ref() else { return };
-    let (Some(tenant), Some(reserved), Some(fence)) =
+    let (Some(last_holder), Some(reserved), Some(fence)) =
         (&record.last_holder, record.reserved, record.last_fence)
     else {
         return;
     };
-    let to = tenant.claim.hold.session();
+    let to = last_holder.claim.hold.session();
     let tells = reserved.notify_wanted && reserved.last_fence > fence;
     let own = mutant == StoreMutant::NotifiesOfOwnRequest && to == request.claim.hold.session();
     let lost = mutant == StoreMutant::NotifiesLostHold && holder.is_foreign();

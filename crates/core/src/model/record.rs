@@ -33,7 +33,6 @@ pub struct Record {
     #[serde(default)]
     pub reserved: Option<Reserved>,
     /// The last client to which the lock was granted. It still holds the lock if its token is at the key.
-    #[serde(rename = "tenant")]
     pub last_holder: Option<RecordedHolder>,
     /// The holds that ended last other than by their leases, and how.
     pub ended: EndedHolds,

@@ -406,7 +406,7 @@ impl Environment {
         if given {
             assert!(was.is_none() || released || taken, "{op:?} took the lock from {was:?}");
             let recorded =
-                self.state.record.as_ref().and_then(|record| record.last_holder.as_ref()).expect("a tenant");
+                self.state.record.as_ref().and_then(|record| record.last_holder.as_ref()).expect("a last holder");
             let winner = recorded.claim.hold.session();
             assert_eq!(
                 notifications

@@ -48,7 +48,7 @@ local function read_keys(name, record, hold, own)
   end
   -- As in mutex.lua.
   if value and string.sub(value, 1, #ELECTION_PREFIX) == ELECTION_PREFIX then return { 'kind', 'string' } end
-  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue', 'reserved')
+  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'holder', 'ended', 'queue', 'reserved')
   if fields.err then
     if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, fields end
     return { 'format', redis.call('TYPE', KEYS[record]).ok }
@@ -124,7 +124,7 @@ for i, state in ipairs(states) do
       texts[#texts + 1], texts[#texts + 2] = 'w:' .. session, ''
       stale[#stale + 1], stale[#stale + 2], stale[#stale + 3] = 'w:' .. session, 'n:' .. session, 'p:' .. session
     end
-    redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'tenant',
+    redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'holder',
       hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1], unpack(texts))
     if state.exists and not lasts then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
   end

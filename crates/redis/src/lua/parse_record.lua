@@ -19,9 +19,9 @@ local function recorded_holder(lock)
   local recorded = lock.recorded
   if recorded == nil then
     recorded = false
-    if lock.tenant then
+    if lock.holder_text then
       local hold, since_ms, liveness, own, label =
-        string.match(lock.tenant, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+        string.match(lock.holder_text, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
       recorded = claim_of(hold, own)
       recorded.since_ms, recorded.liveness, recorded.label = tonumber(since_ms), liveness, label
     end

@@ -31,7 +31,7 @@ end
 local own = ARGV[2]
 if value ~= ARGV[5] .. (own == '' and ARGV[1] or own) then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended', 'reserved', 'queue')
+local record = redis.pcall('HMGET', KEYS[2], 'format', 'holder', 'last', 'ended', 'reserved', 'queue')
 if own ~= '' then
   if record.err then
     if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end

@@ -363,7 +363,7 @@ impl Fields {
             .field("last")
             .map(|last_fence| parsed::<u64>(last_fence).map(FencingToken::new))
             .transpose()?;
-        let last_holder = self.field("tenant").map(tenant).transpose()?;
+        let last_holder = self.field("holder").map(recorded_holder).transpose()?;
         let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
         let reserved = self.field("reserved").map(reserved).transpose()?;
         let mut record = Record {
@@ -381,7 +381,7 @@ impl Fields {
         let known = |field: &&str| match field.split_once(':') {
             Some((link, of)) => matches!(link, "w" | "n" | "p") && queue_entry_id(kind, of).is_ok(),
             None if kind.is_shared() => matches!(*field, "format" | "last" | "limit" | "ended" | "queue"),
-            None => matches!(*field, "format" | "last" | "reserved" | "tenant" | "ended" | "queue"),
+            None => matches!(*field, "format" | "last" | "reserved" | "holder" | "ended" | "queue"),
         };
         match self.0.keys().map(String::as_str).find(|field| !known(field)) {
             Some(field) => Err(Violation(format!("a field `{field}`"))),
@@ -480,7 +480,7 @@ fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
     })
 }
 
-fn tenant(text: &str) -> Result<RecordedHolder, Violation> {
+fn recorded_holder(text: &str) -> Result<RecordedHolder, Violation> {
     let words: Vec<_> = text.splitn(5, '\n').collect();
     let [hold, since_ms, liveness, own, label] = words[..] else {
         return Err(Violation(format!("a holder with {} of 5 fields", words.len())));

@@ -100,14 +100,14 @@ pub(crate) fn left(
 fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool {
     let record = |state: &LockState| for_ever(state).record;
     let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
-    let tenant = after.record.as_ref().and_then(|record| record.last_holder.as_ref());
+    let last_holder = after.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let token = left.value.as_ref().and_then(|value| value.content.token());
     let is_new = before.record.is_none() && left.record.as_ref().is_some_and(is_empty);
     left.kind == Kind::Mutex
         && before.value.is_none()
         && !awaited
         && left.value == after.value
-        && tenant.is_some_and(|tenant| token == Some(&tenant.claim.hold.token()))
+        && last_holder.is_some_and(|last_holder| token == Some(&last_holder.claim.hold.token()))
         && (record(left) == record(before) || is_new)
         && left.audit == before.audit
 }

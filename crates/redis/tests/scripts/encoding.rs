@@ -21,7 +21,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     }
     if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.last_holder {
         let (hold, liveness) = (claim.hold.token(), letter(*liveness));
-        put("tenant", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
+        put("holder", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
     }
     let endings = record.ended.holds.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
     let endings: String = endings.collect();

@@ -108,7 +108,7 @@ impl Fixture {
                 continue;
             }
             let claim = match one.state.record.as_ref().and_then(|record| record.last_holder.clone()) {
-                Some(tenant) if random.below(2) == 0 => tenant.claim,
+                Some(last_holder) if random.below(2) == 0 => last_holder.claim,
                 _ => Claim { value: None, ..one.workload.fresh_claim(u8::try_from(n).unwrap()) },
             };
             let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());

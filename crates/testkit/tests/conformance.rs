@@ -626,10 +626,10 @@ fn mutate_notifications(
         return;
     };
     let to = last_holder.claim.hold.session();
-    let tells = reserved.notify_wanted && reserved.last_fence > fence;
+    let notifies = reserved.notify_wanted && reserved.last_fence > fence;
     let own = mutant == StoreMutant::NotifiesOfOwnRequest && to == request.claim.hold.session();
     let lost = mutant == StoreMutant::NotifiesLostHold && holder.is_foreign();
-    if tells && (own || lost) {
+    if notifies && (own || lost) {
         notifications.push(Notification::Wanted { to, fence });
     }
 }

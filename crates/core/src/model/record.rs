@@ -65,7 +65,6 @@ pub struct Reserved {
     #[serde(rename = "upto")]
     pub last_fence: FencingToken,
     /// Set if the process is notified when another client requests the lock.
-    #[serde(rename = "tells")]
     pub notify_wanted: bool,
 }
 

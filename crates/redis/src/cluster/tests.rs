@@ -172,11 +172,11 @@ impl NotificationSink for IgnoringSink {
 /// After a connection that has lasted, the next one follows at once, however many have ended before.
 #[tokio::test(start_paused = true)]
 async fn connections_that_have_lasted_are_no_failures() {
-    let (tell, mut subscribed) = unbounded_channel();
+    let (sender, mut subscribed) = unbounded_channel();
     let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
     let cluster = Cluster::new(config.connector(move |_| {
         let (ours, theirs) = duplex(1 << 16);
-        tokio::spawn(serve_for_a_while(theirs, tell.clone()));
+        tokio::spawn(serve_for_a_while(theirs, sender.clone()));
         async move { Ok(ours) }
     }));
     cluster.connect().await.expect("reached");

@@ -3,7 +3,7 @@
 -- `lock.record`  a HASH
 --            format           1. A script does not touch a record of another format
 --            last             the newest fencing token
---            reserved         of a Mutex: the greatest fencing token reserved for the hold in `holder`, then ' tell' if its
+--            reserved         of a Mutex: the greatest fencing token reserved for the hold in `holder`, then ' notify' if its
 --                             process wants a message when another session requests the lock. Valid only if greater
 --                             than `last`: otherwise it belongs to an earlier hold
 --            holder           the newest holder: hold \n since_ms \n liveness \n own value \n label

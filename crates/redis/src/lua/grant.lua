@@ -46,7 +46,7 @@ end
 -- Sends the holder a message that another session requests the lock, if the holder has asked for it.
 local function notify_holder(lock, request)
   local fence = lock.fence
-  local upto = lock.reserved and fence and string.match(lock.reserved, '^(%d+) tell$')
+  local upto = lock.reserved and fence and string.match(lock.reserved, '^(%d+) notify$')
   local holder = upto and tonumber(upto) > fence and recorded_holder(lock)
   if holder and holder.session ~= request.session and is_held_by(lock, holder) then
     lock.messages[#lock.messages + 1] = { holder.session, 'wanted ' .. digits(fence) }

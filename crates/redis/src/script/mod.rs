@@ -247,7 +247,7 @@ impl Call {
     ) -> Option<Self> {
         let (script, action) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
-            ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
+            ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "publish".into()),
             // A ReentrantMutex that becomes free is always published on Redisson's channel.
             ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),

@@ -190,10 +190,10 @@ impl Fixture {
             (format!("{MAILBOXES}{}", notification.to()), notification.message())
         };
         let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let tells = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
+        let notifies = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
             Kind::Reentrant if freed => Some((self.keys.redisson_channel(), "0".to_owned())),
-            Kind::Mutex if freed && tells => {
+            Kind::Mutex if freed && notifies => {
                 Some((self.space.release_channel(&self.keys), "free".to_owned()))
             }
             _ => None,
@@ -333,8 +333,8 @@ fn lock_of(field: &str) -> Option<Lock> {
 
 /// The tokens reserved for local hand-offs.
 fn reserved(text: &str) -> Result<Reserved, Violation> {
-    let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
-    Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: tells })
+    let (upto, notifies) = text.strip_suffix(" notify").map_or((text, false), |upto| (upto, true));
+    Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: notifies })
 }
 
 /// The fields of a record.

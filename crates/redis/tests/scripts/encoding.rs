@@ -16,8 +16,8 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(last) = record.last_fence {
         put("last", last.to_string());
     }
-    if let Some(Reserved { last_fence, notify_wanted: tells }) = record.reserved {
-        put("reserved", format!("{last_fence}{}", if tells { " tell" } else { "" }));
+    if let Some(Reserved { last_fence, notify_wanted: notifies }) = record.reserved {
+        put("reserved", format!("{last_fence}{}", if notifies { " notify" } else { "" }));
     }
     if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.last_holder {
         let (hold, liveness) = (claim.hold.token(), letter(*liveness));

@@ -7,7 +7,7 @@
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
 -- ARGV[4]  the operator, for the audit
--- ARGV[5]  the holder that the operator saw: 'hold', and its fencing token in ARGV[6]; or 'stranger', and in
+-- ARGV[5]  the holder that the operator saw: 'hold', and its fencing token in ARGV[6]; or 'foreign', and in
 -- ARGV[6]  the SHA-1 of the value that a client of another library put at the lock's key
 --
 -- Replies
@@ -35,7 +35,7 @@ if ARGV[5] == 'hold' and fence and digits(fence) == ARGV[6] then
   end_by_force(lock, 'freed', ARGV[4], function() return true end)
   -- A client of another library may hold the ReentrantMutex, too.
   free_lock(lock)
-elseif ARGV[5] == 'stranger' and lock.value and not holder and redis.sha1hex(lock.value) == ARGV[6] then
+elseif ARGV[5] == 'foreign' and lock.value and not holder and redis.sha1hex(lock.value) == ARGV[6] then
   free_lock(lock)
   audit_ending(lock, 'freed', '', nil, ARGV[4])
 else

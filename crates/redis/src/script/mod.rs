@@ -226,7 +226,7 @@ impl Call {
         call.empty(2).cmd.arg(mailboxes).arg(request.actor.as_str());
         match request.observed {
             ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-            ObservedHolder::Foreign(fingerprint) => call.cmd.arg("stranger").arg(fingerprint.to_string()),
+            ObservedHolder::Foreign(fingerprint) => call.cmd.arg("foreign").arg(fingerprint.to_string()),
         };
         call
     }

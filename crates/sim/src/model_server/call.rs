@@ -103,7 +103,7 @@ impl LockCall {
                 let actor = arguments.label()?;
                 let observed = match (arguments.text()?, arguments.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
-                    ("stranger", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
+                    ("foreign", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
                 Op::ForceRelease(ForceRelease { observed, actor })

@@ -184,12 +184,12 @@ pub(super) fn of_multi_replies(replies: &[MultiAcquired]) -> Value {
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiters: waiting, hold_status: found, foreign_fingerprint: stranger, .. } = seen;
+    let Inspection { holder, waiters: waiting, hold_status: found, foreign_fingerprint, .. } = seen;
     let holder = Value::Array(holder_fields(holder.as_ref()));
     let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
-        let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
-        values.extend([Value::bulk(stranger), of_audit(seen)]);
+        let fingerprint = foreign_fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string());
+        values.extend([Value::bulk(fingerprint), of_audit(seen)]);
     }
     Value::Array(values)
 }

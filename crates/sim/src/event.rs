@@ -690,7 +690,7 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
-        Acquired::AlreadyEnded(how) => write!(f, "spent: {how:?}"),
+        Acquired::AlreadyEnded(how) => write!(f, "already ended: {how:?}"),
     }
 }
 

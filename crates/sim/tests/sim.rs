@@ -37,7 +37,7 @@ fn nothing_is_violated() {
         ("stops", sum.stops),
         ("broken_links", sum.broken_links),
         ("server_events", sum.server_events),
-        ("spent", sum.spent),
+        ("already ended", sum.already_ended),
         ("heartbeats", sum.heartbeats / 10),
         ("sessions", sum.sessions),
         ("evicted", sum.evicted),

@@ -283,7 +283,8 @@ fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
     let last_holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let part = parts(state).and_then(|parts| parts.holds.first());
     let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
-    let holder = last_holder.map(|last_holder| &last_holder.claim).filter(|_| state.value.is_some()).or(part.as_ref());
+    let holder =
+        last_holder.map(|last_holder| &last_holder.claim).filter(|_| state.value.is_some()).or(part.as_ref());
     match (mutant, op) {
         (StoreMutant::ReleasesAnyHold, Op::Release(release)) => {
             release.claim = holder.unwrap_or(&release.claim).clone();
@@ -577,7 +578,8 @@ fn mutate_reservation(mutant: StoreMutant, state: &mut LockState, op: &mut Op) {
     match (mutant, op) {
         (StoreMutant::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
         (StoreMutant::ReservesForAnyHold, Op::Extend(extend)) => {
-            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |last_holder| &last_holder.claim).clone();
+            extend.claim =
+                record.last_holder.as_ref().map_or(&extend.claim, |last_holder| &last_holder.claim).clone();
         }
         (StoreMutant::ReservesAgain, Op::Extend(_))
         | (StoreMutant::GrantsReserved, Op::Acquire(_) | Op::Release(_)) => {
@@ -902,7 +904,7 @@ fn disagrees(kind: Kind, mutant: StoreMutant) {
 #[test]
 fn a_mutant_fails_its_case() {
     thread::scope(|all| {
-        fails(all, StoreMutant::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
+        fails(all, StoreMutant::ForgetsEnded, cases::an_ended_hold_cannot_be_acquired_again);
         fails(all, StoreMutant::ForgetsEnded, cases::a_resent_release_reports_released);
         fails(all, StoreMutant::ReleasesAnyHold, cases::a_late_release_leaves_the_successor_alone);
         fails(all, StoreMutant::ReleasesAnyHold, cases::a_release_by_another_hold_changes_nothing);
@@ -1119,7 +1121,7 @@ fn a_semaphore_mutant_fails_its_case() {
         );
         fails_of(all, kind, StoreMutant::ForceReleasesAll, cases::a_forced_release_ends_one_of_several);
         fails_of(all, kind, StoreMutant::ExceedsPermits, cases::held_permits_never_exceed_their_number);
-        fails_of(all, kind, StoreMutant::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
+        fails_of(all, kind, StoreMutant::ForgetsEnded, cases::an_ended_hold_cannot_be_acquired_again);
         fails_of(all, Kind::Semaphore, StoreMutant::PublishesOne, cases::a_release_grants_to_as_many_as_fit);
         fails_of(
             all,

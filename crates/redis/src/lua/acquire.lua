@@ -26,7 +26,7 @@
 --     holder  nothing                                          the lock is free
 --             remaining_ms or -1                               held by a client of another library
 --             remaining_ms or -1, fence, since_ms, label, session or ''
---   {'spent', how}                                             this hold has already ended
+--   {'ended', how}                                             this hold has already ended
 --   {'kind', type}, {'format', found}                          nothing was changed
 --
 -- Of a shared lock

@@ -9,7 +9,7 @@
 --
 -- Replies, per lock
 --   {'granted', fence, remaining_ms, 1 if others wait else 0}      for all of them; or, if a lock is not available, for each
---   {'taken', -1, predecessor or '', -1, holder…}, {'spent', how}, {'kind', type}, {'format', found}     as in acquire
+--   {'taken', -1, predecessor or '', -1, holder…}, {'ended', how}, {'kind', type}, {'format', found}     as in acquire
 --   'open'                                                          it could have been acquired
 --   'held'                                                          this hold already has it
 --
@@ -58,7 +58,7 @@ local function read_keys(name, record, hold, own)
   -- As in parse_record.lua.
   local _, at = string.find(ended or '', string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
   local mark = at and string.sub(ended, at + 1, at + 1)
-  if mark then return { 'spent', mark == '.' and 'released' or mark == '!' and 'evicted' or 'freed' } end
+  if mark then return { 'ended', mark == '.' and 'released' or mark == '!' and 'evicted' or 'freed' } end
 
   local holder, since_ms, liveness, holders_own, label
   if fields[3] then
@@ -66,7 +66,7 @@ local function read_keys(name, record, hold, own)
   end
   -- As in string_holder.lua.
   local in_cooldown = value and last and holder and value == 'rest\n' .. digits(last)
-  if in_cooldown and holder == hold then return { 'spent', 'released' } end
+  if in_cooldown and holder == hold then return { 'ended', 'released' } end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
   if ours and holders_own ~= '' and ended
     and string.find(ended, string.sub(holder, ENDED_FROM, ENDED_TO), 1, true) then ours = false end

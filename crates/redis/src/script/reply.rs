@@ -144,7 +144,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 other_holders: others.collect::<Read<_>>()?,
             })
         }
-        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::AlreadyEnded),
+        [word, how] if text(word) == Ok("ended") => text(how).and_then(ended).map(Acquired::AlreadyEnded),
         _ => Err(Malformed),
     }
 }

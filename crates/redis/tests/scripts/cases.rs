@@ -141,7 +141,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
     for (what, seldom) in [
         "granted",
         "taken",
-        "spent",
+        "already ended",
         "woken",
         "held",
         "queued",

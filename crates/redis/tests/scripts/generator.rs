@@ -94,7 +94,7 @@ impl Sequence<'_> {
             }
             Reply::Acquire(Acquired::Granted { .. }) => seen("granted"),
             Reply::Acquire(Acquired::Taken { .. }) => seen("taken"),
-            Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("spent"),
+            Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("already ended"),
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {

@@ -59,7 +59,7 @@ pub struct Counts {
     /// Times that the server went down, failed over or had its clock set.
     pub server_events: u64,
     /// Acquires of a hold that had ended.
-    pub spent: u64,
+    pub already_ended: u64,
     /// Heartbeats that the store executed.
     pub heartbeats: u64,
     /// Sessions that began.
@@ -103,7 +103,7 @@ impl AddAssign for Counts {
         self.stops += other.stops;
         self.broken_links += other.broken_links;
         self.server_events += other.server_events;
-        self.spent += other.spent;
+        self.already_ended += other.already_ended;
         self.heartbeats += other.heartbeats;
         self.sessions += other.sessions;
         self.evicted += other.evicted;
@@ -127,9 +127,9 @@ impl Counts {
                 self.wanted += wanted;
                 self.granted += done.notifications.len() as u64 - wanted;
                 self.stale += u64::from(done.is_stale);
-                let spent =
+                let already_ended =
                     done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::AlreadyEnded(_)));
-                self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
+                self.already_ended += u64::from(already_ended && matches!(done.op, Op::Acquire(_)));
                 self.freed += u64::from(done.freed().is_some());
                 self.entered_remotely += u64::from(has_entered_remotely(at, done));
                 self.evicted += u64::from(has_evicted(at, done));

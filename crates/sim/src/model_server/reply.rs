@@ -234,7 +234,7 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
             Value::Array(values.into_iter().chain(others).chain(holder_fields(holder.as_ref())).collect())
         }
-        Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
+        Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("ended"), Value::bulk(ended(*how))]),
     }
 }
 

@@ -331,11 +331,11 @@ impl Votes {
         {
             return Outcome::Done(Reply::Refused(refused));
         }
-        let spent = self.acquired().filter_map(|acquired| match acquired {
+        let already_ended = self.acquired().filter_map(|acquired| match acquired {
             Acquired::AlreadyEnded(how) => Some(*how),
             _ => None,
         });
-        if let Some((how, count)) = most_frequent(spent.collect())
+        if let Some((how, count)) = most_frequent(already_ended.collect())
             && self.tally.prevents(count)
         {
             return Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(how)));

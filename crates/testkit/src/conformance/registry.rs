@@ -192,7 +192,7 @@ macro_rules! conformance_cases {
             a_release_frees: every;
             a_release_by_another_hold_changes_nothing: exclusive;
             a_resent_release_reports_released: every;
-            a_spent_hold_cannot_be_acquired_again: every;
+            an_ended_hold_cannot_be_acquired_again: every;
             a_late_release_leaves_the_successor_alone: exclusive;
             a_release_leaves_the_queue: queued;
             a_released_grant_goes_to_the_next_waiter: queued;

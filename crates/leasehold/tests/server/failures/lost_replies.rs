@@ -175,7 +175,7 @@ async fn a_connection_that_breaks_while_it_greets_is_replaced() {
     }
 }
 
-/// A hold counts as spent once its release was first sent: the next local waiter gets a hold of its own, even if the
+/// A hold counts as ended once its release was first sent: the next local waiter gets a hold of its own, even if the
 /// reply to the release is lost.
 #[tokio::test]
 async fn a_hold_whose_release_was_sent_is_never_handed_off() {

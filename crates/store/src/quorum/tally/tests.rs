@@ -175,7 +175,7 @@ fn voted(votes: &str) -> String {
         Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => {
             holder.and_then(|holder| holder.label).map_or("split".to_owned(), |who| format!("taken by {who}"))
         }
-        Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(_))) => "spent".to_owned(),
+        Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(_))) => "already ended".to_owned(),
         Outcome::Done(Reply::Refused(refused)) => format!("{refused:?}"),
         Outcome::Failed(Executed::No, _) => "refused".to_owned(),
         Outcome::Failed(Executed::Unknown, _) => "unknown".to_owned(),
@@ -201,7 +201,7 @@ fn votes_combine_to_a_result() {
         ("1xx?.", "unknown"),
         ("1xT?x", "refused"),
         ("TTTxx", "taken by them"),
-        ("SSS..", "spent"),
+        ("SSS..", "already ended"),
         ("KKK..", "WrongKind { found: \"list\" }"),
     ] {
         assert_eq!(voted(votes), meaning, "{votes}");

@@ -495,7 +495,7 @@ impl Execution<'_> {
     }
 
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
-    pub fn freed(&self) -> Option<Option<FencingToken>> {
+    pub fn force_released(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => match free.observed {
                 ObservedHolder::Hold(fence) => Some(Some(fence)),

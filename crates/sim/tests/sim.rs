@@ -41,7 +41,7 @@ fn nothing_is_violated() {
         ("heartbeats", sum.heartbeats / 10),
         ("sessions", sum.sessions),
         ("evicted", sum.evicted),
-        ("freed", sum.freed),
+        ("force released", sum.force_released),
         ("entered", sum.entered / 10),
         ("entered remotely", sum.entered_remotely),
         ("still held", sum.still_held / 10),

@@ -185,7 +185,7 @@ JSON (--json), one line; later versions may add fields:
   waiting       how many processes wait
   behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
                 program, version, started, labels
-  audit         the last holds that were ended by others, the latest first: at, how (freed,
+  audit         the last holds that were ended by others, the latest first: at, how (force_released,
                 evicted), fence, whose, by
   taken         how many permits are taken, or how many have arrived; null for other kinds
   limit         the number of permits, arrivals or parties, or null

@@ -125,6 +125,5 @@ pub enum Ended {
     /// Its holder was dead.
     Evicted,
     /// The lock was released by force.
-    #[serde(rename = "freed")] // as in the databases that exist
     ForceReleased,
 }

@@ -58,7 +58,7 @@ local function read_keys(name, record, hold, own)
   -- As in parse_record.lua.
   local _, at = string.find(ended or '', string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
   local mark = at and string.sub(ended, at + 1, at + 1)
-  if mark then return { 'ended', mark == '.' and 'released' or mark == '!' and 'evicted' or 'freed' } end
+  if mark then return { 'ended', mark == '.' and 'released' or mark == '!' and 'evicted' or 'force_released' } end
 
   local holder, since_ms, liveness, holders_own, label
   if fields[3] then

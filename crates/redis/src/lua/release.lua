@@ -14,7 +14,7 @@
 -- Replies
 --   'held'     the same as {'held', {}}, of a Mutex: see release_quick.lua
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
---     found   held (and now released), queued, released, evicted, freed, vanished, superseded, forgotten
+--     found   held (and now released), queued, released, evicted, force_released, vanished, superseded, forgotten
 --     holder  as after 'taken' in acquire, if another client holds the lock; else empty
 --   {'format', found}, and nothing was changed
 --

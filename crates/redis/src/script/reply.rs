@@ -293,7 +293,7 @@ fn evicted(value: &Value) -> Read<Evicted> {
 
 fn force_released(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
-        [word] if text(word) == Ok("freed") => Ok(ForceReleased::Released),
+        [word] if text(word) == Ok("released") => Ok(ForceReleased::Released),
         [word, description] if text(word) == Ok("changed") => {
             Ok(ForceReleased::Changed { holder: holder(items(description)?)? })
         }
@@ -394,7 +394,7 @@ fn ended(how: &str) -> Read<Ended> {
     match how {
         "released" => Ok(Ended::Released),
         "evicted" => Ok(Ended::Evicted),
-        "freed" => Ok(Ended::ForceReleased),
+        "force_released" => Ok(Ended::ForceReleased),
         _ => Err(Malformed),
     }
 }

@@ -276,7 +276,7 @@ fn removals() -> Vec<Path> {
         ("eviction of one who waits", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
         ("eviction of one who has nothing", vec![take(1)], evict(2), "GET HMGET HMGET"),
         (
-            "freed from its holder",
+            "force-released from its holder",
             queue(),
             free(hold()),
             "GET HMGET HGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH PUBLISH SET",
@@ -287,7 +287,12 @@ fn removals() -> Vec<Path> {
             free(hold()),
             "GET HMGET TIME GET DEL HSET PUBLISH SET",
         ),
-        ("not freed", vec![take(1)], free(ObservedHolder::Hold(FencingToken::new(1))), "GET HMGET PTTL"),
+        (
+            "not force-released",
+            vec![take(1)],
+            free(ObservedHolder::Hold(FencingToken::new(1))),
+            "GET HMGET PTTL",
+        ),
         (
             "inspect in full",
             vec![take(1), free(hold())],
@@ -478,7 +483,7 @@ fn entries() -> Vec<Path> {
             "HMGET HLEN HGET TIME HMGET HMGET GET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH SET",
         ),
         (
-            "freed from its holders",
+            "force-released from its holders",
             twice(),
             free(),
             "HMGET HLEN HGET TIME HMGET GET DEL HSET PUBLISH PUBLISH PUBLISH SET",
@@ -576,7 +581,7 @@ fn permits() -> Vec<Path> {
             "HGET HGETALL TIME HMGET HMGET HVALS HMGET HGET HSET HDEL",
         ),
         (
-            "freed from its holder",
+            "force-released from its holder",
             queue(),
             free(START_US),
             "HGET HGETALL TIME HMGET GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH PUBLISH SET",

@@ -189,11 +189,11 @@ impl Fixture {
         let message = |notification: &Notification| {
             (format!("{MAILBOXES}{}", notification.to()), notification.message())
         };
-        let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
+        let became_free = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
         let notifies = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
-            Kind::Reentrant if freed => Some((self.keys.redisson_channel(), "0".to_owned())),
-            Kind::Mutex if freed && notifies => {
+            Kind::Reentrant if became_free => Some((self.keys.redisson_channel(), "0".to_owned())),
+            Kind::Mutex if became_free && notifies => {
                 Some((self.space.release_channel(&self.keys), "free".to_owned()))
             }
             _ => None,
@@ -313,7 +313,7 @@ fn audit_entry(line: &str) -> Result<AuditEntry, Violation> {
     let ended = match ended {
         "released" => Ended::Released,
         "evicted" => Ended::Evicted,
-        "freed" => Ended::ForceReleased,
+        "force_released" => Ended::ForceReleased,
         other => return Err(Violation(format!("an audit entry of `{other}`"))),
     };
     Ok(AuditEntry {

@@ -85,7 +85,7 @@ pub(crate) fn word(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
         Ended::Evicted => "evicted",
-        Ended::ForceReleased => "freed",
+        Ended::ForceReleased => "force_released",
         _ => panic!("{how:?} is none of the model's"),
     }
 }

@@ -112,7 +112,7 @@ impl Sequence<'_> {
                     HoldStatus::Held => "held",
                     HoldStatus::Queued => "queued",
                     HoldStatus::Ended(Ended::Evicted) => "found evicted",
-                    HoldStatus::Ended(Ended::ForceReleased) => "found freed",
+                    HoldStatus::Ended(Ended::ForceReleased) => "found force released",
                     HoldStatus::Ended(_) => "released",
                     HoldStatus::Vanished => "vanished",
                     HoldStatus::Superseded => "superseded",
@@ -134,8 +134,8 @@ impl Sequence<'_> {
                     seen("evicted a queue entry");
                 }
             }
-            Reply::ForceRelease(ForceReleased::Released) => seen("freed"),
-            Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
+            Reply::ForceRelease(ForceReleased::Released) => seen("force released"),
+            Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not force released"),
             Reply::Inspect(found) => {
                 if found.foreign_fingerprint.is_some() {
                     seen("foreign fingerprint");

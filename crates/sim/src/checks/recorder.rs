@@ -67,7 +67,7 @@ pub struct Counts {
     /// Holds of lapsed sessions that were evicted.
     pub evicted: u64,
     /// Holds that were released by force.
-    pub freed: u64,
+    pub force_released: u64,
     /// Acquired permits, reads and writes.
     pub shared: u64,
     /// Of these, upgrades.
@@ -107,7 +107,7 @@ impl AddAssign for Counts {
         self.heartbeats += other.heartbeats;
         self.sessions += other.sessions;
         self.evicted += other.evicted;
-        self.freed += other.freed;
+        self.force_released += other.force_released;
         self.shared += other.shared;
         self.upgraded += other.upgraded;
         self.admitted += other.admitted;
@@ -130,7 +130,7 @@ impl Counts {
                 let already_ended =
                     done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::AlreadyEnded(_)));
                 self.already_ended += u64::from(already_ended && matches!(done.op, Op::Acquire(_)));
-                self.freed += u64::from(done.freed().is_some());
+                self.force_released += u64::from(done.force_released().is_some());
                 self.entered_remotely += u64::from(has_entered_remotely(at, done));
                 self.evicted += u64::from(has_evicted(at, done));
                 self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));

@@ -161,7 +161,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
             Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*was_queued).into())])
         }
-        Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("freed")]),
+        Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("released")]),
         Reply::ForceRelease(ForceReleased::Changed { holder }) => {
             Value::Array(vec![Value::bulk("changed"), Value::Array(holder_fields(holder.as_ref()))])
         }
@@ -306,7 +306,7 @@ fn hold_status(status: HoldStatus) -> &'static str {
 fn ended(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
-        Ended::ForceReleased => "freed",
+        Ended::ForceReleased => "force_released",
         _ => "evicted",
     }
 }

@@ -70,7 +70,7 @@ fn a_forced_release_reaches_the_holder_in_another_process() {
         actor: Label::new("a person").unwrap(),
     });
     assert_eq!(ours.execute(&free), Reply::ForceRelease(ForceReleased::Released));
-    assert_eq!(worker.answer(), format!("freed {fence}"));
+    assert_eq!(worker.answer(), format!("force_released {fence}"));
     let (_, next) = ours.try_acquire().expect("it is free");
     assert_eq!(ours.inspect().audit.len(), 1);
     assert_eq!(worker.ask("release"), "released", "which touches nothing");

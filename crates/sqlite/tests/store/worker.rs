@@ -113,7 +113,7 @@ fn worker() {
             "await force" => {
                 answer("waiting");
                 match ours.notifications.recv().unwrap() {
-                    Notification::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
+                    Notification::ForceReleased { fence, .. } => answer(&format!("force_released {fence}")),
                     other => panic!("{other:?}"),
                 }
             }

@@ -227,7 +227,7 @@ impl Tally {
     }
 
     fn force_release(&self) -> Option<ForceReleased> {
-        let freed = self
+        let force_released = self
             .replies()
             .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::Released)))
             .count();
@@ -239,7 +239,7 @@ impl Tally {
             })
             .collect();
         match () {
-            () if freed >= self.needed => Some(ForceReleased::Released),
+            () if force_released >= self.needed => Some(ForceReleased::Released),
             () if self.prevents(changed.len()) => {
                 let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
                 Some(ForceReleased::Changed { holder })

@@ -504,7 +504,7 @@ mod tests {
             let lock = Lock::mutex(name.parse().expect("a good name"));
             assert_eq!(lock_of(&field_of(&lock)), Some(lock), "{name}");
         }
-        for field in ["until", "about", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
+        for field in ["until", "metadata", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
             assert_eq!(lock_of(field), None, "{field}");
         }
     }

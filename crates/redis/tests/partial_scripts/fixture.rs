@@ -392,13 +392,14 @@ impl Fields {
     /// A session's record; none if it has not begun.
     fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Violation> {
         let mut held = std::collections::BTreeSet::new();
-        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "about")) {
+        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "metadata"))
+        {
             held.insert(lock_of(field).ok_or_else(|| Violation(format!("a session's field `{field}`")))?);
         }
         if self.field("format") != Some("1") {
             return Err(Violation(format!("a session of format {:?}", self.field("format"))));
         }
-        match (self.field("until"), self.field("about")) {
+        match (self.field("until"), self.field("metadata")) {
             (Some(until), Some(about)) => Ok(Some(SessionRecord {
                 alive_until_ms: parsed(until)?,
                 expires_ms,

@@ -60,7 +60,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
 pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String> {
     let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
     let until = record.alive_until_ms.to_string();
-    let rest = [("format", "1"), ("until", &until), ("about", &record.metadata)];
+    let rest = [("format", "1"), ("until", &until), ("metadata", &record.metadata)];
     held.chain(rest.map(|(field, text)| (field.to_owned(), text.to_owned()))).collect()
 }
 

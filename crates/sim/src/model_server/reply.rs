@@ -120,7 +120,7 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     let rest = [
         ("format", "1".to_owned()),
         ("until", record.alive_until_ms.to_string()),
-        ("about", record.metadata.clone()),
+        ("metadata", record.metadata.clone()),
     ];
     let fields = rest.map(|(field, text)| (field.to_owned(), text)).into_iter().chain(held);
     Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())

@@ -83,7 +83,7 @@ fn the_list_shows_live_and_dead_sessions() {
     let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
-    let metadata = "about a worker".to_owned();
+    let metadata = "a worker".to_owned();
     let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![] };
     assert_eq!(ours.list(), [entry.clone()], "this session has not begun, and holds nothing");
     worker.ask("acquire");

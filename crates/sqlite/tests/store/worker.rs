@@ -107,7 +107,7 @@ fn worker() {
             }
             "detach" => answer(&ours.acquire_detached().to_string()),
             "begin" => {
-                ours.begin("about a worker");
+                ours.begin("a worker");
                 answer(&ours.session.to_string());
             }
             "await force" => {

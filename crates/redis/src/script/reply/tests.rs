@@ -35,7 +35,7 @@ fn bulk(text: &str) -> Value {
 fn a_session_is_parsed_from_either_protocol() {
     let session = SessionId::from_random([7; 12]);
     let texts =
-        ["format", "1", "until", "5000", "about", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
+        ["format", "1", "until", "5000", "metadata", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
     let pairs = texts.chunks(2).map(|pair| (bulk(pair[0]), bulk(pair[1])));
     let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
     for value in [Value::Map(pairs.collect()), flat] {

@@ -228,7 +228,7 @@ impl Scenario {
             }
             Some("releases") => {
                 let claim = self.claim(who, words);
-                let action = match after("resting", words) {
+                let action = match after("cooldown", words) {
                     Some(for_ms) => ReleaseAction::Cooldown { for_ms },
                     None if taken("freely", words) => ReleaseAction::Free,
                     None => ReleaseAction::Grant,
@@ -479,7 +479,7 @@ impl Scenario {
             holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
-        let cooldown = if holder.in_cooldown { ", resting" } else { "" };
+        let cooldown = if holder.in_cooldown { ", in cooldown" } else { "" };
         let part = part(holder.mode).map(|part| format!(" ({part})")).unwrap_or_default();
         let who = who + &owner + &count + &part + cooldown;
         match holder.remaining_ms {

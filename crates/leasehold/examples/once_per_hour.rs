@@ -38,7 +38,7 @@ pub(crate) async fn main() -> Result<()> {
 
     let status = late.once_per(name, PERIOD)?.inspect().await?;
     if let (true, Some(left)) = (status.in_cooldown, status.remaining) {
-        println!("it rests for {} minutes", left.as_secs().div_ceil(60));
+        println!("its cooldown ends in {} minutes", left.as_secs().div_ceil(60));
     }
     Ok(())
 }

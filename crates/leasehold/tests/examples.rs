@@ -71,7 +71,7 @@ examples! {
     lottery says "1 drew";
     marketplace says "came too late: refused", "6 bought, and 6 sold";
     n_at_once says "all 10 are done", "at most 3 at a time: true";
-    once_per_hour says "sent 1 times", "it rests for 55 minutes";
+    once_per_hour says "sent 1 times", "its cooldown ends in 55 minutes";
     owner_over_http says "the shop received: 200 OK, paid; hold 2 of its owner",
         "another client received: 423 Locked", "later it received: 200 OK, paid; hold 1 of its owner";
     read_write says "two have read at the same time", "no reader is admitted during the write: held by", "written, as hold",

@@ -282,7 +282,7 @@ Once per period (--once-per):
   Of all machines that try, one runs the command. The others end at once with status 0 and no
   output (or with --conflict-exit-code, if given), even if the command has already ended. From the
   start of the command, no other machine runs it before the period is over, even if this machine
-  dies; `show` then reports that the lock rests. A command that takes longer is ended, unless
+  dies; `show` then reports the cooldown of the lock. A command that takes longer is ended, unless
   --at-most is longer. Choose a period a little shorter than the interval of the timer: the next
   timer may fire a moment early. The period also counts if the command fails: to try again,
   `leasehold free` the lock.

@@ -60,7 +60,7 @@ struct Report<'a> {
     name: &'a str,
     kind: &'static str,
     held: bool,
-    rests: bool,
+    in_cooldown: bool,
     holder: Option<&'a str>,
     owner: Option<&'a str>,
     count: u64,
@@ -87,7 +87,7 @@ impl<'a> Report<'a> {
             name,
             kind: lock.kind().as_str(),
             held: status.held,
-            rests: status.in_cooldown,
+            in_cooldown: status.in_cooldown,
             holder: status.holder.as_deref().filter(|label| !label.is_empty()),
             owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
@@ -129,8 +129,11 @@ impl<'a> Report<'a> {
 
     /// The hold of a lock that is not shared.
     fn push_hold(&self, lines: &mut Lines) {
-        let held =
-            if self.rests { "no longer, but left resting: no client can acquire it yet" } else { "yes" };
+        let held = if self.in_cooldown {
+            "no longer, but in its cooldown: no client can acquire it yet"
+        } else {
+            "yes"
+        };
         lines.push("held", held);
         let no_label = || "unknown: the holder has recorded no label".to_owned();
         lines.push("holder", &self.holder.map_or_else(no_label, printable));
@@ -142,7 +145,7 @@ impl<'a> Report<'a> {
         match (&self.until, self.remaining_ms) {
             (Some(until), Some(ms)) => {
                 let remaining = Duration::from_millis(ms);
-                let renewed = if self.rests { "" } else { ", unless it is renewed" };
+                let renewed = if self.in_cooldown { "" } else { ", unless it is renewed" };
                 lines.push("until", &format!("{until} (in {remaining:?}{renewed})"));
             }
             _ => lines.push("until", "for ever: it has no expiry"),
@@ -171,7 +174,7 @@ JSON (--json), one line; later versions may add fields:
   kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
                 mutex unless it is known to have been another
   held          true or false
-  rests         true if the last holder has finished, and the lock stays taken until `until` (`run
+  in_cooldown   true if the last holder has finished, and the lock stays taken until `until` (`run
                 --once-per`)
   holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
                 or held by another library, which records no label

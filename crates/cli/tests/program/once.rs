@@ -20,12 +20,12 @@ fn one_of_many_runs_and_the_others_end_with_0() {
         assert_eq!(late.stdout, "");
         fixture
             .script(&["--once-per", "1h", "--conflict-exit-code", "9"], "true")
-            .check(9, "left resting by");
+            .check(9, "kept in cooldown by");
         let shown = fixture.status();
-        assert_eq!((&shown["held"], &shown["rests"]), (&true.into(), &true.into()), "{shown}");
+        assert_eq!((&shown["held"], &shown["in_cooldown"]), (&true.into(), &true.into()), "{shown}");
         assert!(shown["remaining_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{shown}");
         fixture.run(&["show", "job"]).check(0, "");
-        assert!(fixture.run(&["show", "job"]).stdout.contains("left resting"), "`show` reports it");
+        assert!(fixture.run(&["show", "job"]).stdout.contains("in its cooldown"), "`show` reports it");
         // An operator lets another machine run it.
         fixture.run(&["free", "job", "--yes"]).check(0, "");
         assert_eq!(fixture.script(&["--once-per", "1h"], "echo again").stdout, "again\n");
@@ -54,7 +54,7 @@ fn a_command_that_takes_too_long_is_ended_and_at_most_gives_it_time() {
     let options = ["--once-per", "1s", "--kill-grace", "200ms"];
     let hung = fixture.script(&options, "while :; do sleep 0.01; done");
     hung.check(70, "is held for as long as --at-most (or --once-per) allows");
-    // Its turn is used, and the lock rests.
+    // Its turn is used, and the lock is in its cooldown.
     fixture.run(&["wait", "job", "--wait", "15s"]).check(0, "");
     fixture.script(&["--once-per", "1s", "--at-most", "1m"], "sleep 1.2; exit 5").check(5, "");
     fixture.assert_free();

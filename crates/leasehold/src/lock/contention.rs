@@ -49,9 +49,9 @@ impl fmt::Display for Contention {
         let Some(holder) = &self.holder else { return f.write_str("not held at the moment") };
         match &holder.label {
             Some(label) if holder.in_cooldown && !label.as_str().is_empty() => {
-                write!(f, "left resting by {label}")?;
+                write!(f, "kept in cooldown by {label}")?;
             }
-            Some(_) if holder.in_cooldown => f.write_str("left resting by a client without a label")?,
+            Some(_) if holder.in_cooldown => f.write_str("kept in cooldown by a client without a label")?,
             Some(label) if !label.as_str().is_empty() => write!(f, "held by {label}")?,
             Some(_) => f.write_str("held by a client without a label")?,
             None => f.write_str("held by a client of another library")?,

@@ -65,7 +65,7 @@ local function read_keys(name, record, hold, own)
     holder, since_ms, liveness, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
   -- As in string_holder.lua.
-  local in_cooldown = value and last and holder and value == 'rest\n' .. digits(last)
+  local in_cooldown = value and last and holder and value == 'cooldown\n' .. digits(last)
   if in_cooldown and holder == hold then return { 'ended', 'released' } end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
   if ours and holders_own ~= '' and ended
@@ -90,7 +90,7 @@ local function read_keys(name, record, hold, own)
   if value then
     taken[5] = redis.call('PTTL', KEYS[name])
     if ours then
-      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, in_cooldown and 'rests' or predecessor
+      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, in_cooldown and 'cooldown' or predecessor
     end
   end
   return taken

@@ -34,7 +34,7 @@ struct KindScripts {
     acquire: Script,
     extend: Script,
     release: Script,
-    release_and_rest: Option<Script>,
+    release_with_cooldown: Option<Script>,
     inspect: Script,
     evict: Script,
     force_release: Script,
@@ -43,10 +43,18 @@ struct KindScripts {
 
 impl KindScripts {
     fn new(texts: &Texts) -> Self {
-        let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
-            texts;
+        let Texts {
+            acquire,
+            extend,
+            release,
+            release_with_cooldown,
+            inspect,
+            evict,
+            force_release,
+            raise_fence,
+        } = texts;
         Self {
-            release_and_rest: release_and_rest.map(Script::new),
+            release_with_cooldown: release_with_cooldown.map(Script::new),
             raise_fence: raise_fence.map(Script::new),
             acquire: Script::new(acquire),
             extend: Script::new(extend),
@@ -252,7 +260,7 @@ impl Call {
             ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
             ReleaseAction::Cooldown { for_ms } => {
-                (scripts.release_and_rest.as_ref()?, for_ms.to_string().into())
+                (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);

@@ -343,7 +343,7 @@ fn holder(description: &[Value]) -> Read<Option<Holder>> {
         [] => Ok(None),
         [remaining] => Ok(Some(foreign(remaining))),
         [remaining, fence, since, label, session, owner @ ..] => {
-            let in_cooldown = text(session) == Ok("rests");
+            let in_cooldown = text(session) == Ok("cooldown");
             let ours = Holder {
                 in_cooldown,
                 label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),

@@ -224,12 +224,12 @@ fn releases() -> Vec<Path> {
             "GET HMGET TIME DEL HSET SET",
         ),
         (
-            "release that leaves the lock resting",
+            "release that starts a cooldown",
             vec![take(1)],
-            rest(1),
+            cooldown(1),
             "GET HMGET TIME PTTL PEXPIRE SET HSET",
         ),
-        ("the same, sent again", vec![take(1), rest(1)], rest(1), "GET HMGET"),
+        ("the same, sent again", vec![take(1), cooldown(1)], cooldown(1), "GET HMGET"),
         ("release that is sent again", vec![take(1), release(1)], release(1), "HMGET GET GET HMGET"),
         ("release of one who waits", queue(), release(2), "HMGET GET GET HMGET HMGET HSET HDEL"),
         ("release of one who is not known", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
@@ -724,7 +724,7 @@ fn release(n: u8) -> Op {
     give(n, ReleaseAction::Grant, None)
 }
 
-fn rest(n: u8) -> Op {
+fn cooldown(n: u8) -> Op {
     give(n, ReleaseAction::Cooldown { for_ms: 60_000 }, None)
 }
 

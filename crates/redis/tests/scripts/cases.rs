@@ -20,8 +20,8 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
     let seen = [
         "adopted",
         "foreign fingerprint",
-        "left resting",
-        "found resting",
+        "left in cooldown",
+        "found in cooldown",
         "another string",
         "a whole block",
         "some tokens reserved",
@@ -39,7 +39,7 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
 
 #[test]
 fn the_scripts_of_an_election_mean_what_the_model_means() {
-    let seen = ["adopted", "left resting", "found resting", "another string", "published leader"];
+    let seen = ["adopted", "left in cooldown", "found in cooldown", "another string", "published leader"];
     means_what_the_model_means(Kind::Election, &seen);
 }
 

@@ -173,14 +173,14 @@ impl Sequence<'_> {
         *self.fixture.seen.entry(what).or_default() += 1;
     }
 
-    /// Counts locks that rest.
-    pub(crate) fn count_rests(&mut self, reply: &Reply) {
+    /// Counts cooldowns.
+    pub(crate) fn count_cooldowns(&mut self, reply: &Reply) {
         let stands = self.state.value.as_ref().and_then(|value| value.content.token());
-        let rests = stands.is_some_and(|token| token.contains("rest\n"));
+        let in_cooldown = stands.is_some_and(|token| token.contains("cooldown\n"));
         let what = match reply {
-            Reply::Release(Released { status: HoldStatus::Held, .. }) if rests => "left resting",
+            Reply::Release(Released { status: HoldStatus::Held, .. }) if in_cooldown => "left in cooldown",
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.in_cooldown => {
-                "found resting"
+                "found in cooldown"
             }
             _ => return,
         };

@@ -273,7 +273,7 @@ fn holder_fields(holder: Option<&Holder>) -> Vec<Value> {
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
         let session = match holder.session {
-            _ if holder.in_cooldown => "rests".to_owned(),
+            _ if holder.in_cooldown => "cooldown".to_owned(),
             session => session.map_or_else(String::new, |session| session.to_string()),
         };
         fields.extend([

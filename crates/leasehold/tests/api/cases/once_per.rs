@@ -13,8 +13,8 @@ on_every_store! {
     an_abandoned_run_frees_its_period_at_once,
     a_finished_period_outlives_its_client,
     no_waiter_is_woken_early,
-    no_late_request_about_the_hold_ends_or_lengthens_the_rest,
-    a_rest_can_be_ended_by_force,
+    no_late_request_about_the_hold_ends_or_lengthens_the_cooldown,
+    a_cooldown_can_be_ended_by_force,
     try_start_cancelled_at_every_await,
     finish_cancelled_at_every_await,
     run_cancelled_at_every_await,
@@ -52,7 +52,7 @@ async fn one_instance_runs_and_a_late_one_continues(store: &TestStore) {
     assert_eq!(late.run(async |_| 7).await.expect("an answer"), None);
     let Attempt::Taken(contention) = late.try_start().await.expect("an answer") else { panic!("twice") };
     let text = contention.to_string();
-    assert!(text.starts_with(&format!("left resting by instance {} for ", ran[0])), "{text}");
+    assert!(text.starts_with(&format!("kept in cooldown by instance {} for ", ran[0])), "{text}");
     let status = late.inspect().await.expect("an answer");
     assert!(status.held && status.in_cooldown && status.session.is_none(), "{status:?}");
     assert!(status.remaining.is_some_and(|left| left <= HOUR && left > HOUR / 2), "{status:?}");
@@ -71,7 +71,7 @@ async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore
     let second = loop {
         match b.try_start().await.expect("an answer") {
             Attempt::Granted(turn) => break turn,
-            Attempt::Taken(_) => assert!(given.elapsed() < LIMIT, "it rests for ever"),
+            Attempt::Taken(_) => assert!(given.elapsed() < LIMIT, "the cooldown lasts for ever"),
         }
         tokio::time::sleep(10 * MS).await;
     };
@@ -127,7 +127,7 @@ async fn no_waiter_is_woken_early(store: &TestStore) {
     guard.release().await.expect("released");
 }
 
-async fn no_late_request_about_the_hold_ends_or_lengthens_the_rest(store: &TestStore) {
+async fn no_late_request_about_the_hold_ends_or_lengthens_the_cooldown(store: &TestStore) {
     let client = store.client("a").await;
     let lock = mutex(&client).lease(HOUR);
     let mut hold = lock.acquire_detached().await.expect("acquired");
@@ -146,12 +146,12 @@ async fn no_late_request_about_the_hold_ends_or_lengthens_the_rest(store: &TestS
     assert!(status.remaining.is_some_and(|left| left > Duration::from_secs(10)), "{status:?}");
 }
 
-async fn a_rest_can_be_ended_by_force(store: &TestStore) {
+async fn a_cooldown_can_be_ended_by_force(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     start(&once(&a, HOUR)).await.finish().await.expect("finished");
     let details = mutex(&b).inspect_full().await.expect("an answer");
     assert!(details.status.in_cooldown && details.holder_session.is_none());
-    mutex(&b).force_release(details.observed.expect("it rests")).await.expect("freed");
+    mutex(&b).force_release(details.observed.expect("it is in its cooldown")).await.expect("freed");
     start(&once(&b, HOUR)).await.release().await.expect("given up");
 }
 
@@ -165,7 +165,7 @@ async fn try_start_cancelled_at_every_await(store: &TestStore) {
     cancel_at_every_await(|| async { once.try_start().await.expect("an answer") }, free).await;
 }
 
-/// The lock rests, or is held until its lease ends. No other instance runs in either case, and every key has an
+/// The lock is in its cooldown, or is held until its lease ends. No other instance runs in either case, and every key has an
 /// expiry.
 async fn finish_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);

@@ -189,11 +189,11 @@ async fn a_call_that_waits_for_something_else_passes_the_turn() {
     let (mut one, mut other) = (RetryingCall::default(), RetryingCall::default());
     assert!(one.wait_to_retry(&node, 0, deadline).await && one.retry_guard.is_some());
     let waits = one.releasing_if_slow(tokio::time::sleep(1000 * MS));
-    let rests = async {
+    let second_wait = async {
         assert!(other.wait_to_retry(&node, 0, deadline).await && other.retry_guard.is_some());
         cluster.start.elapsed()
     };
-    let ((), rested) = tokio::join!(waits, rests);
-    assert!(rested > PAUSE.1 && rested < 2 * PAUSE.1, "{rested:?}");
+    let ((), waited) = tokio::join!(waits, second_wait);
+    assert!(waited > PAUSE.1 && waited < 2 * PAUSE.1, "{waited:?}");
     assert!(one.retry_guard.is_none());
 }

@@ -26,7 +26,6 @@ pub struct Record {
     /// When the record expires, in milliseconds of the store's clock.
     pub expires_ms: u64,
     /// The last fencing token that was granted.
-    #[serde(rename = "last")]
     pub last_fence: Option<FencingToken>,
     /// What is reserved for the last granted hold. If the last token is greater, the reservation was for an
     /// earlier hold.
@@ -40,13 +39,11 @@ pub struct Record {
     #[serde(default)]
     pub limit: Option<u32>,
     /// The ticket of the next queue entry.
-    #[serde(rename = "tail")]
     pub next_ticket: i64,
     /// The queue entry of each ticket. Leaving the queue removes the ticket, so it does not delay the entries
     /// behind it.
     pub tickets: BTreeMap<i64, QueueEntryId>,
     /// The queue entries.
-    #[serde(rename = "places")]
     pub entries: BTreeMap<QueueEntryId, QueueEntry>,
 }
 
@@ -62,7 +59,6 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The greatest reserved fencing token.
-    #[serde(rename = "upto")]
     pub last_fence: FencingToken,
     /// Set if the process is notified when another client requests the lock.
     pub notify_wanted: bool,
@@ -130,7 +126,6 @@ pub struct RecordedHolder {
     /// When it was granted, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends the hold before its time.
-    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
@@ -163,14 +158,13 @@ pub struct QueueEntry {
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,
     /// What ends the entry, and the hold after it, before its time.
-    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// The hold that waits.
     pub claim: Claim,
     /// A description of the waiter, for people to read.
     pub label: Label,
     /// The mode for which it waits.
-    #[serde(rename = "portion", default)]
+    #[serde(default)]
     pub mode: LockMode,
 }
 

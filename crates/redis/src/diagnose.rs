@@ -302,7 +302,10 @@ mod tests {
             ("role:slave\r\n", "Warning replica"),
             ("redis_version:8.8.2\r\n", ""),
             ("redis_version:7.0.15\r\n", "Warning lua_vulnerabilities"),
-            ("aof_enabled:0\r\nredis_version:7.0.15\r\n", "Warning lua_vulnerabilities, Notice not_persistent"),
+            (
+                "aof_enabled:0\r\nredis_version:7.0.15\r\n",
+                "Warning lua_vulnerabilities, Notice not_persistent",
+            ),
             ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", ""),
             ("redis_version:7.4.0\r\ndragonfly_version:df-v1.23.0\r\n", ""),
         ] {

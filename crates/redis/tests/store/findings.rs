@@ -165,7 +165,10 @@ async fn a_vulnerable_version_is_reported_and_refused_in_strict_mode() {
         assert!(logged[0].contains(part), "{part}: {logged:?}");
     }
     let findings = refusal(config().strict().connector(reporting("redis_version:7.0.15\r\n"))).await;
-    assert_eq!(findings.iter().map(|finding| finding.kind.as_str()).collect::<Vec<_>>(), ["lua_vulnerabilities"]);
+    assert_eq!(
+        findings.iter().map(|finding| finding.kind.as_str()).collect::<Vec<_>>(),
+        ["lua_vulnerabilities"]
+    );
     // For a user without permission for INFO nothing is logged and nothing refused.
     RedisStore::connect(config().strict().connector(reporting(""))).await.unwrap();
     RedisStore::connect(config().strict().connector(reporting("redis_version:8.8.2\r\n"))).await.unwrap();

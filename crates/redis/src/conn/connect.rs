@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub(crate) struct ReadyConnection {
     pub(crate) conn: MultiplexedConnection,
     pub(crate) messages: Messages,
-    /// The report that the address is from, if Sentinels were asked.
+    /// The report that the address is from, if Sentinels were queried.
     pub(crate) report: Option<PrimaryReport>,
     /// Set if the server is a node of a quorum.
     pub(crate) vote_delay: Option<VoteDelay>,
@@ -57,13 +57,13 @@ impl VoteDelay {
     }
 }
 
-/// Makes a connection that passes its messages to `on_push`, within the time of one attempt. `hint` is the last report
-/// of Sentinels.
+/// Makes a connection that passes its messages to `on_push`, within the time of one attempt. `last_report` is that of the
+/// Sentinels.
 pub(crate) async fn open_connection(
     config: &RedisConfig,
     node: &Arc<str>,
     mailboxes: &Mailboxes,
-    hint: Option<PrimaryReport>,
+    last_report: Option<PrimaryReport>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
     let attempt = async {
@@ -73,7 +73,7 @@ pub(crate) async fn open_connection(
             }
             ServerLocation::Cluster(_) => return Err(not_a_single_server(node)),
             ServerLocation::Sentinel(group) => {
-                let report = group.find(config, hint).await?;
+                let report = group.find(config, last_report).await?;
                 let (address, node) = (report.address.clone(), format!("{} ({node})", report.address).into());
                 connect(config, &address, Some(report), &node, on_push).await?
             }

@@ -43,7 +43,7 @@ local function predecessor_of(lock, request, position)
   return predecessor and session_timeout_ms(predecessor) and predecessor.session or ''
 end
 
--- Sends the holder a message that another session requests the lock, if the holder has asked for it.
+-- Sends the holder a message that another session requests the lock, if the holder has requested that.
 local function notify_holder(lock, request)
   local fence = lock.fence
   local upto = lock.reserved and fence and string.match(lock.reserved, '^(%d+) notify$')

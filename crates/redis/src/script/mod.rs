@@ -295,10 +295,10 @@ impl Call {
                 let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
                 Self::new(&Op::Extend(extend), kind, session_keys, keys)
             }
-            Op::Acquire(ask) => {
-                ask.predecessor?;
+            Op::Acquire(request) => {
+                request.predecessor?;
                 Self::new(
-                    &Op::Acquire(Acquire { predecessor: None, ..ask.clone() }),
+                    &Op::Acquire(Acquire { predecessor: None, ..request.clone() }),
                     kind,
                     session_keys,
                     keys,
@@ -345,14 +345,14 @@ impl Call {
     }
 
     /// The call that acquires all of several Mutexes, or none. Label and liveness are those of the first request.
-    pub(crate) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
-        let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
+    pub(crate) fn acquire_all(requests: &[(LockKeys, &Acquire)]) -> Self {
+        let keys: Vec<_> = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
-        if let Some((_, ask)) = asks.first() {
-            call.cmd.arg(ask.label.as_str()).arg(liveness(ask.liveness));
+        if let Some((_, request)) = requests.first() {
+            call.cmd.arg(request.label.as_str()).arg(liveness(request.liveness));
         }
-        for (_, ask) in asks {
-            call.claim(&ask.claim).cmd.arg(ask.lease_ms);
+        for (_, request) in requests {
+            call.claim(&request.claim).cmd.arg(request.lease_ms);
         }
         call
     }
@@ -427,9 +427,9 @@ impl Call {
         self
     }
 
-    fn terms(mut self, ask: &Acquire) -> Self {
-        self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
-        match &ask.queue {
+    fn terms(mut self, request: &Acquire) -> Self {
+        self.cmd.arg(request.lease_ms).arg(request.label.as_str());
+        match &request.queue {
             Some(queue) => {
                 self.cmd.arg(Shown(queue.nonce)).arg(queue.ttl_ms);
             }
@@ -437,18 +437,18 @@ impl Call {
                 self.empty(2);
             }
         }
-        match ask.adopt_ms {
+        match request.adopt_ms {
             Some(adopt_ms) => self.cmd.arg(adopt_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(liveness(ask.liveness));
+        self.cmd.arg(liveness(request.liveness));
         self
     }
 
     /// The mode, of a shared lock.
-    fn mode(mut self, kind: Kind, ask: &Acquire) -> Self {
+    fn mode(mut self, kind: Kind, request: &Acquire) -> Self {
         if kind.is_shared() {
-            self.cmd.arg(ask.mode.encode());
+            self.cmd.arg(request.mode.encode());
         }
         self
     }

@@ -24,7 +24,7 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
         return Ok(Reply::Refused(refused?));
     }
     match op {
-        Op::Acquire(ask) => match whole_lease(value, ask.lease_ms) {
+        Op::Acquire(request) => match whole_lease(value, request.lease_ms) {
             Some(granted) => granted.map(Reply::Acquire),
             None => acquired(value).map(Reply::Acquire),
         },

@@ -11,11 +11,11 @@
 //!    and replaced if it does not respond.
 
 use super::{ChannelTable, deliver, record_subscribed};
-use crate::cluster::renewal::RENEWAL;
+use crate::cluster::renewal::RENEWAL_BACKOFF;
 use crate::cluster::topology::{Redirect, redirect};
-use crate::cluster::{PAUSE, Shared};
+use crate::cluster::{RETRY_BACKOFF, Shared};
 use crate::config::address::Address;
-use crate::conn::link::{Link, LinkConnection, STABLE_AFTER, backoff};
+use crate::conn::link::{Backoff, Link, LinkConnection, STABLE_AFTER};
 use crate::conn::mailbox::Mailboxes;
 use crate::conn::messages::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use crate::error_map::classify;
@@ -73,7 +73,7 @@ async fn maintain_node(shared: Arc<Shared>, table: Arc<Watched<ChannelTable>>, n
     let environment = shared.config.shared_environment();
     let mut failures = 0;
     loop {
-        let pause = backoff(RENEWAL, failures, environment.random());
+        let pause = RENEWAL_BACKOFF.pause(failures, environment.random());
         tokio::time::sleep(pause).await;
         let connection = match link.connection(Instant::now() + SUBSCRIBE_TIMEOUT).await {
             Ok(connection) => connection,
@@ -151,7 +151,10 @@ impl NodeSubscriptions<'_> {
             self.responded_at = Instant::now();
             failures = if has_failed { failures + 1 } else { 0 };
             let random = self.shared.config.shared_environment().random();
-            tokio::time::sleep(backoff((PAUSE.0, RENEWAL.1), failures, random)).await;
+            tokio::time::sleep(
+                Backoff::new(RETRY_BACKOFF.first, RENEWAL_BACKOFF.longest).pause(failures, random),
+            )
+            .await;
         }
     }
 

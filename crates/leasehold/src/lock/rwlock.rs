@@ -67,7 +67,7 @@ impl ModeRequests {
         let (request, options) = (self.request(mode), options(owner, mode));
         match request.acquire(&options, limit).await {
             Err(error) if waits_for_itself(&error) => {
-                request.undone().await;
+                request.wait_for_cleanups().await;
                 request.acquire(&options, limit).await
             }
             acquired => acquired,
@@ -83,7 +83,7 @@ impl ModeRequests {
         let (request, options) = (self.request(mode), options(owner, mode));
         match request.try_acquire(&options).await {
             Err(error) if waits_for_itself(&error) => {
-                request.undone().await;
+                request.wait_for_cleanups().await;
                 request.try_acquire(&options).await
             }
             tried => tried,

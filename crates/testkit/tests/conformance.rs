@@ -912,7 +912,7 @@ fn a_mutant_fails_its_case() {
         fails(all, StoreMutant::ExtendsNothing, cases::a_hold_that_has_ended_cannot_be_extended);
         fails(all, StoreMutant::WholeSeconds, cases::any_lease_from_a_millisecond_to_a_month);
         fails(all, StoreMutant::OneToken, cases::fencing_tokens_grow);
-        fails(all, StoreMutant::Barges, cases::a_try_does_not_barge);
+        fails(all, StoreMutant::Barges, cases::a_try_does_not_overtake_waiters);
         fails(all, StoreMutant::PublishesToAll, cases::a_grant_notifies_exactly_one_waiter);
         fails(all, StoreMutant::PublishesToClosed, cases::a_closed_mailbox_receives_nothing);
         fails(all, StoreMutant::AlwaysGrants, cases::a_lock_left_free_keeps_its_queue);
@@ -956,7 +956,7 @@ fn a_reentry_mutant_fails_its_case() {
         fails_of(all, kind, StoreMutant::EvictsTheOwner, cases::a_lapsed_session_loses_only_its_own_holds);
         fails_of(all, kind, StoreMutant::MixesKinds, cases::another_kind_of_lock_is_refused);
         fails_of(all, kind, StoreMutant::ForgetsEnded, cases::a_resent_release_reports_released);
-        fails_of(all, kind, StoreMutant::Barges, cases::a_try_does_not_barge);
+        fails_of(all, kind, StoreMutant::Barges, cases::a_try_does_not_overtake_waiters);
         fails_of(
             all,
             Kind::Reentrant,

@@ -168,7 +168,7 @@ macro_rules! conformance_cases {
             a_poll_keeps_the_queue_position: queued;
             a_session_has_one_queue_entry: exclusive;
             each_lock_has_its_own_queue: queued;
-            a_try_does_not_barge: queued;
+            a_try_does_not_overtake_waiters: queued;
             an_expired_hold_goes_to_the_first_waiter: queued;
             a_deleted_key_goes_to_the_first_waiter: queued;
             expired_entries_are_skipped: queued;

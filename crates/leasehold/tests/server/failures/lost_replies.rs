@@ -69,7 +69,7 @@ async fn row_2_sent_twice_equals_sent_once() {
 
 /// Row 3: the Redis client library resends nothing on its own, even where its timeout is far shorter than ours.
 #[tokio::test]
-async fn row_3_nothing_is_resent_behind_our_back() {
+async fn row_3_the_redis_client_library_resends_nothing() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&client(&proxy.url()).await);

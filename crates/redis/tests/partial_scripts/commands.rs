@@ -179,13 +179,13 @@ fn acquires() -> Vec<Path> {
             "HMGET GET HMGET PTTL",
         ),
         (
-            "acquire of a lock that was left free, by the first who waits",
+            "acquire of a lock that was left free, by the first waiter",
             left_free(),
             take(2),
             "HMGET GET HMGET HMGET TIME HSET SET HDEL",
         ),
         (
-            "the same, by another, which grants it to the first",
+            "the same, by another client, which grants it to the first",
             left_free(),
             take(4),
             "HMGET GET HMGET HGET HMGET TIME PTTL HGET HSET SET HDEL PUBLISH",
@@ -231,8 +231,8 @@ fn releases() -> Vec<Path> {
         ),
         ("the same, sent again", vec![take(1), cooldown(1)], cooldown(1), "GET HMGET"),
         ("release that is sent again", vec![take(1), release(1)], release(1), "HMGET GET GET HMGET"),
-        ("release of one who waits", queue(), release(2), "HMGET GET GET HMGET HMGET HSET HDEL"),
-        ("release of one who is not known", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
+        ("release of a waiting hold", queue(), release(2), "HMGET GET GET HMGET HMGET HSET HDEL"),
+        ("release of an unknown hold", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
     ]
 }
 
@@ -273,8 +273,8 @@ fn removals() -> Vec<Path> {
             evict(1),
             "GET HMGET HMGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH SET",
         ),
-        ("eviction of one who waits", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
-        ("eviction of one who has nothing", vec![take(1)], evict(2), "GET HMGET HMGET"),
+        ("eviction of a waiting session", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
+        ("eviction of a session without a hold", vec![take(1)], evict(2), "GET HMGET HMGET"),
         (
             "force-released from its holder",
             queue(),
@@ -429,13 +429,13 @@ fn entries() -> Vec<Path> {
         ),
         ("raise for a hold that is gone", vec![take(1)], raise(4, START_US), "HMGET HLEN HGET TIME"),
         (
-            "acquire by the owner who has the lock",
+            "acquire by the owner that holds the lock",
             vec![take(1)],
             take(2),
             "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
         ),
         (
-            "the same, past others, of one who had queued",
+            "the same, past others, by a queued session",
             [queue(), vec![release(3)]].concat(),
             take(2),
             "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
@@ -469,9 +469,9 @@ fn entries() -> Vec<Path> {
             release(1),
             "HMGET HLEN TIME HMGET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH",
         ),
-        ("release of one who is not known", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET"),
+        ("release of an unknown hold", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET"),
         (
-            "eviction of one of several",
+            "eviction of one of several sessions",
             twice(),
             evict(1),
             "HMGET HLEN HGET TIME HMGET HMGET GET PEXPIRE HSET HSET SET",
@@ -567,15 +567,15 @@ fn permits() -> Vec<Path> {
             release(1),
             "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
         ),
-        ("release of one who waits", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
+        ("release of a waiting hold", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
         (
-            "eviction of one of several",
+            "eviction of one of several sessions",
             queue(),
             evict(1),
             "HGET HGETALL TIME HMGET HMGET HVALS GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH SET",
         ),
         (
-            "eviction of one who waits",
+            "eviction of a waiting session",
             queue(),
             evict(3),
             "HGET HGETALL TIME HMGET HMGET HVALS HMGET HGET HSET HDEL",
@@ -613,13 +613,13 @@ fn readers() -> Vec<Path> {
         ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
         ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET"),
         (
-            "read behind a writer who waits",
+            "read behind a waiting writer",
             vec![read(1), write(2)],
             read(3),
             "HGET HGETALL TIME HMGET HGET PTTL HSET",
         ),
         (
-            "read by an owner who reads, past a writer",
+            "read by an owner that reads, past a writer",
             vec![read(1), write(2)],
             read(5),
             "HGET HGETALL TIME HMGET HGET PTTL HSET PEXPIRE HSET",
@@ -637,7 +637,7 @@ fn readers() -> Vec<Path> {
             "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
         ),
         (
-            "upgrade before a writer who waits",
+            "upgrade before a waiting writer",
             vec![take(1, LockMode::Upgradable), read(3), write(2)],
             take(5, LockMode::Upgrade),
             "HGET HGETALL TIME HMGET HGET PTTL HSET",

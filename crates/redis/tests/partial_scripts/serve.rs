@@ -101,7 +101,7 @@ impl Generator<'_> {
     fn next_to_poll(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Violation> {
         match self.holders().pop() {
             Some(claim) if !waiting.contains_key(&claim.hold.token()) => {
-                Err(Violation("the lock was given to one who does not wait".to_owned()))
+                Err(Violation("the lock was given to a client that does not wait".to_owned()))
             }
             Some(claim) => Ok(Some(claim)),
             None => Ok(waiting.values().next().cloned()),

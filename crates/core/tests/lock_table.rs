@@ -6,11 +6,12 @@
 //!
 //! An empty line ends a scenario. A step is `<ms> <client> <verb> … -> <reply>`: what happens at that
 //! millisecond of the store's clock. A hold (`a1`) belongs to the client that first names it. Fencing tokens
-//! are numbered in the order of their size (`#1`, `#2`); messages are written `wakes <client>: <nonce>
-//! #<token>`, `tells <client>: freed #<token>` and `tells <client>: wanted #<token>`.
+//! are numbered in the order of their size (`#1`, `#2`); messages are written `grants to <client>: <nonce>
+//! #<token>`, `notifies <client>: force-released #<token>` and `notifies <client>: wanted
+//! #<token>`.
 //!
 //! An extend of a Mutex may reserve fencing tokens, `reserving <number>`, and subscribe to requests of other
-//! sessions, `telling`. The reply shows the first and the last token of the block.
+//! sessions, `notified`. The reply shows the first and the last token of the block.
 //!
 //! Every client is alive until it `dies`, and again once it `is back`. `after <client>` names the
 //! predecessor; the reply names the predecessor, and says whether it is alive if the request named it.
@@ -223,12 +224,12 @@ impl Scenario {
                 let claim = self.claim(who, words);
                 let lease_ms = after("for", words).expect("how long");
                 let reserve = after("reserving", words)
-                    .map(|tokens| Reserve { tokens: count(tokens), notify_wanted: taken("telling", words) });
+                    .map(|tokens| Reserve { tokens: count(tokens), notify_wanted: taken("notified", words) });
                 Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve })
             }
             Some("releases") => {
                 let claim = self.claim(who, words);
-                let action = match after("resting", words) {
+                let action = match after("cooldown", words) {
                     Some(for_ms) => ReleaseAction::Cooldown { for_ms },
                     None if taken("freely", words) => ReleaseAction::Free,
                     None => ReleaseAction::Grant,
@@ -248,7 +249,7 @@ impl Scenario {
                     actor: Label::new(who).expect("a plain text"),
                 })
             }
-            Some("frees") => {
+            Some("force-releases") => {
                 let observed = match words.next().and_then(|word| word.strip_prefix('#')) {
                     Some(number) => {
                         let at: usize = number.parse().expect("the number of a token");
@@ -284,7 +285,7 @@ impl Scenario {
             let ttl_ms = after("for", words).expect("how long the entry is kept");
             Enqueue { nonce: Nonce::new(0, index(&mut self.nonces, &nonce) as u64), ttl_ms }
         });
-        let expire_foreign_ms = after("adopting", words);
+        let expire_foreign_ms = after("expiring", words);
         let liveness =
             if taken("detached", words) { Liveness::Lease } else { Liveness::Session { alive_ms: 10_000 } };
         let predecessor = taken("after", words).then(|| words.next().expect("a client").to_owned());
@@ -349,7 +350,7 @@ impl Scenario {
                 let hold = hold.map(|fence| format!(", had {}", self.token(fence))).unwrap_or_default();
                 format!("gone{hold}{}", if *was_queued { ", had a place" } else { "" })
             }
-            Reply::ForceRelease(ForceReleased::Released) => "freed".into(),
+            Reply::ForceRelease(ForceReleased::Released) => "force-released".into(),
             Reply::ForceRelease(ForceReleased::Changed { holder }) => {
                 format!("not as it was seen: held by {}", self.holder(holder.as_ref()))
             }
@@ -389,7 +390,7 @@ impl Scenario {
                 let predecessor = predecessor.unwrap_or_default() + &other_holders;
                 format!("taken by {}{entry}{predecessor}", self.holder(holder.as_ref()))
             }
-            Acquired::AlreadyEnded(how) => format!("spent: {}", hold_status(HoldStatus::Ended(*how))),
+            Acquired::AlreadyEnded(how) => format!("ended already: {}", hold_status(HoldStatus::Ended(*how))),
         }
     }
 
@@ -451,11 +452,11 @@ impl Scenario {
     }
 
     fn entry(&mut self, entry: &AuditEntry) -> String {
-        let whose = entry.holder.as_ref().map_or("a stranger".to_owned(), ToString::to_string);
+        let whose = entry.holder.as_ref().map_or("a foreign client".to_owned(), ToString::to_string);
         let fence = entry.fence.map(|fence| format!(" {}", self.token(fence))).unwrap_or_default();
         let how = match entry.ended {
             Ended::Evicted => "evicted",
-            Ended::ForceReleased => "freed",
+            Ended::ForceReleased => "force-released",
             other => panic!("not taken from its holder: {other:?}"),
         };
         format!("at {} {} {how} {whose}{fence}", entry.at_ms - START_MS, entry.actor)
@@ -471,7 +472,7 @@ impl Scenario {
         let Some(holder) = holder else { return "none".into() };
         let who = match (&holder.label, holder.fence) {
             (Some(label), Some(fence)) => format!("{label} {}", self.token(fence)),
-            (None, None) => "a stranger".into(),
+            (None, None) => "a foreign client".into(),
             other => panic!("a label goes with a token: {other:?}"),
         };
         let label = holder.label.as_ref().map(ToString::to_string);
@@ -479,7 +480,7 @@ impl Scenario {
             holder.owner.as_ref().map(OwnValue::as_str).filter(|owner| Some(*owner) != label.as_deref());
         let owner = owner.map(|owner| format!(" as {owner}")).unwrap_or_default();
         let count = if holder.count == 1 { String::new() } else { format!(" {}", times(holder.count)) };
-        let cooldown = if holder.in_cooldown { ", resting" } else { "" };
+        let cooldown = if holder.in_cooldown { ", in cooldown" } else { "" };
         let part = part(holder.mode).map(|part| format!(" ({part})")).unwrap_or_default();
         let who = who + &owner + &count + &part + cooldown;
         match holder.remaining_ms {
@@ -493,13 +494,15 @@ impl Scenario {
         let person = self.person(notification.to());
         let nonce = match notification {
             Notification::Grant { nonce, .. } => nonce,
-            Notification::ForceReleased { .. } => return format!("; tells {person}: freed {token}"),
-            Notification::Wanted { .. } => return format!("; tells {person}: wanted {token}"),
+            Notification::ForceReleased { .. } => {
+                return format!("; notifies {person}: force-released {token}");
+            }
+            Notification::Wanted { .. } => return format!("; notifies {person}: wanted {token}"),
             other => panic!("no words for {other:?}"),
         };
         let known = |n: &usize| Nonce::new(0, *n as u64) == nonce;
         let nonce = (0..self.nonces.len()).find(known).expect("a nonce that was sent");
-        format!("; wakes {person}: {} {token}", self.nonces[nonce])
+        format!("; grants to {person}: {} {token}", self.nonces[nonce])
     }
 
     /// The number of a token. Tokens first appear in the order of their size; otherwise the page would be
@@ -520,7 +523,7 @@ fn hold_status(hold_status: HoldStatus) -> &'static str {
         HoldStatus::Queued => "queued",
         HoldStatus::Ended(Ended::Released) => "released before",
         HoldStatus::Ended(Ended::Evicted) => "evicted",
-        HoldStatus::Ended(Ended::ForceReleased) => "taken by force",
+        HoldStatus::Ended(Ended::ForceReleased) => "force-released",
         HoldStatus::Ended(other) => panic!("no words for {other:?}"),
         HoldStatus::Vanished => "vanished",
         HoldStatus::Superseded => "superseded",

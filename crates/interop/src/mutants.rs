@@ -100,8 +100,8 @@ impl Mutant {
                 &[("if not extended then return 0 end", "if not extended then return 1 end")]
             }
             Self::ForceReleasesNothing => &[(
-                "free_lock(lock)\naudit_ending(lock, 'freed', '', nil, ARGV[4])",
-                "audit_ending(lock, 'freed', '', nil, ARGV[4])",
+                "free_lock(lock)\naudit_ending(lock, 'force_released', '', nil, ARGV[4])",
+                "audit_ending(lock, 'force_released', '', nil, ARGV[4])",
             )],
             Self::KeepsCount => &[(
                 "if lock.freed then\nredis.call('DEL', lock.key)",

@@ -1,17 +1,13 @@
 //! Findings about a server from its INFO, and what they mean for a connection.
 //!
-//! Owns the rules. It sends nothing: the handshake and the diagnosis send the requests. Only INFO is read, never CONFIG, because the users that the documentation recommends may run INFO
-//! only.
+//! Owns the rules. It sends nothing: the handshake and the diagnosis send the request. Only INFO is read, never CONFIG,
+//! because the users that the documentation recommends may run INFO only.
 
 use super::config::version::{field, number, numbers};
 use leasehold_store::{Diagnosis, FaultKind, Finding, FindingKind, Role, Severity};
-use redis::{Pipeline, Value};
+use redis::{Cmd, Value};
 use std::borrow::Cow;
 use std::time::Duration;
-
-/// The sections of INFO to read, each by its own request: Redis 6.2 accepts one section at a time. No field is in two
-/// of them.
-const SECTIONS: [&str; 4] = ["server", "replication", "memory", "persistence"];
 
 /// The only policy that evicts no key of a lock: all of them have an expiry.
 const SAFE: &str = "noeviction";
@@ -123,24 +119,15 @@ impl Vulnerability {
     }
 }
 
-/// Adds the requests for all sections.
-pub(crate) fn add_requests(pipeline: &mut Pipeline) {
-    for section in SECTIONS {
-        pipeline.cmd("INFO").arg(section);
-    }
+/// The request that reads all sections used here. Without an argument it returns the default sections, which contain
+/// them; Redis 6.2 accepts at most one name.
+pub(crate) fn request() -> Cmd {
+    redis::cmd("INFO")
 }
 
-/// Number of these requests.
-pub(crate) const SECTION_COUNT: usize = SECTIONS.len();
-
-/// Joins the replies to one text, which is empty if the user lacks permission. Fails if the server requires
-/// authentication first.
-pub(crate) fn info_text(replies: &[Value]) -> Result<String, FaultKind> {
-    replies.iter().map(text_of).collect()
-}
-
-/// The text of one reply.
-fn text_of(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
+/// The text of its reply, which is empty if the user lacks permission. Fails if the server requires authentication
+/// first.
+pub(crate) fn info_text(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
     match reply {
         Value::VerbatimString { text, .. } => Ok(Cow::Borrowed(text)),
         Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes)),
@@ -314,8 +301,11 @@ mod tests {
             ("role:slave\r\nslave_read_only:1\r\n", "Warning replica"),
             ("role:slave\r\n", "Warning replica"),
             ("redis_version:8.8.2\r\n", ""),
-            ("redis_version:7.0.15\r\n", "Warning lua_holes"),
-            ("aof_enabled:0\r\nredis_version:7.0.15\r\n", "Warning lua_holes, Notice not_persistent"),
+            ("redis_version:7.0.15\r\n", "Warning lua_vulnerabilities"),
+            (
+                "aof_enabled:0\r\nredis_version:7.0.15\r\n",
+                "Warning lua_vulnerabilities, Notice not_persistent",
+            ),
             ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", ""),
             ("redis_version:7.4.0\r\ndragonfly_version:df-v1.23.0\r\n", ""),
         ] {

@@ -18,16 +18,7 @@ pub(crate) enum ServerLocation {
     /// On the nodes of a cluster, each of which serves some of the slots.
     Cluster(ClusterSeeds),
     /// One node of a cluster: a primary, according to the slot map.
-    ClusterNode(Address, ConnPurpose),
-}
-
-/// The purpose of a connection to a node of a cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnPurpose {
-    /// Operations.
-    Calls,
-    /// Subscriptions.
-    Messages,
+    ClusterNode(Address),
 }
 
 /// The Sentinels that watch a primary, and the name under which they know it.

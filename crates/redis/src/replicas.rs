@@ -4,7 +4,7 @@
 //! was written on its own connection.
 //!
 //! 1. Another client's release may have written a grant. So the hold is re-read here, which shows that this server
-//!    has it; then a write follows, which the server replicates after the hold; and WAIT asks which replicas
+//!    has it; then a write follows, which the server replicates after the hold; and WAIT queries which replicas
 //!    acknowledged that write.
 //! 2. The re-read is an extend that cannot lengthen the lease: its reply compares the hold, for every kind of lock.
 //! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
@@ -13,10 +13,9 @@
 use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Link, LinkConnection, NoReply};
+use super::conn::link::{Backoff, Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
 use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
-use super::location::ConnPurpose;
 use super::script::Call;
 use super::script::reply;
 use super::session_keys::SessionKeys;
@@ -31,7 +30,7 @@ use tokio::time::Instant;
 /// How late the server may end a WAIT: an idle server checks timeouts ten times a second.
 const WAIT_MARGIN: Duration = Duration::from_millis(150);
 /// Pauses between two requests: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
 /// The meaning of the replies.
 enum Confirmation {
@@ -58,7 +57,7 @@ struct Request {
 /// The links in use.
 #[derive(Debug, Default)]
 struct Links {
-    /// One link to each node that was asked, which carries nothing else; the key is `None` for a single server.
+    /// One link to each node that was queried, which carries nothing else; the key is `None` for a single server.
     to: BTreeMap<Option<Address>, Arc<Link>>,
     /// The primaries when links were last removed.
     primaries: Vec<Address>,
@@ -92,7 +91,7 @@ impl Replicas {
     ) -> Result<(), Fault> {
         let request = self.request((lock, keys), session_keys, claim, deadline)?;
         let Some(cluster) = cluster else { return self.confirm_at_one(&request).await };
-        let (mut ask_target, mut pause): (Option<Address>, _) = (None, PAUSE.0);
+        let (mut ask_target, mut pause): (Option<Address>, _) = (None, RETRY_BACKOFF.first);
         loop {
             let asking = ask_target.is_some();
             let node = match ask_target.take() {
@@ -106,7 +105,7 @@ impl Replicas {
             // While there is no primary, or none that is reachable, the next one may be another node.
             let confirmation = match node {
                 None => Confirmation::Elsewhere(cluster.uncovered()),
-                Some(node) => self.ask_at(Some(&node), &request, asking, PAUSE.1).await,
+                Some(node) => self.ask_at(Some(&node), &request, asking, RETRY_BACKOFF.longest).await,
             };
             let fault = match confirmation {
                 Confirmation::Acknowledged => return Ok(()),
@@ -147,7 +146,7 @@ impl Replicas {
 
     /// Asks the only server.
     async fn confirm_at_one(&self, request: &Request) -> Result<(), Fault> {
-        let mut pause = PAUSE.0;
+        let mut pause = RETRY_BACKOFF.first;
         loop {
             let fault = match self.ask_at(None, request, false, Duration::MAX).await {
                 Confirmation::Acknowledged => return Ok(()),
@@ -176,7 +175,7 @@ impl Replicas {
             Err(fault) if node.is_some() && fault.is_transient() => return Confirmation::Elsewhere(fault),
             Err(fault) => return Confirmation::Failed(fault),
         };
-        let replies = match ask(&link, &mut connection, (self.wanted, asking), request).await {
+        let replies = match send_request(&link, &mut connection, (self.wanted, asking), request).await {
             Ok(replies) => replies,
             Err(NoReply::Broken(error)) => {
                 return Confirmation::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
@@ -200,7 +199,7 @@ impl Replicas {
     fn link(&self, node: Option<&Address>) -> Arc<Link> {
         let config = || match node {
             None => self.config.clone(),
-            Some(node) => self.config.for_cluster_node(node, ConnPurpose::Calls),
+            Some(node) => self.config.for_cluster_node(node),
         };
         let made = || Arc::new(Link::new(config(), Mailboxes::with_handler(|_| {})));
         Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))
@@ -283,11 +282,11 @@ async fn pause_before_retry(pause: Duration, fault: Fault, deadline: Instant) ->
         return Err(fault);
     }
     tokio::time::sleep(pause).await;
-    Ok((pause * 2).min(PAUSE.1))
+    Ok((pause * 2).min(RETRY_BACKOFF.longest))
 }
 
 /// The replies to the re-read, the write and WAIT. Loads the scripts if the server does not know them.
-async fn ask(
+async fn send_request(
     link: &Link,
     connection: &mut LinkConnection,
     (wanted, asking): (u32, bool),

@@ -161,7 +161,7 @@ impl Redis {
         let mut server = Self { prefix: prefix.to_owned(), resp2, ..Self::alone(&Pool::new()) };
         server.minimal_user = true;
         let config = server.config();
-        let version = ServerVersion::ask(&config.clone().username("default")).await.expect("a version");
+        let version = ServerVersion::query(&config.clone().username("default")).await.expect("a version");
         let permissions = Permissions::of(&config).expect("a good prefix").on(version);
         // The rules of the printed line, with a password in place of its placeholder.
         let rules = permissions.rules();

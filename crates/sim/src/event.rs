@@ -495,7 +495,7 @@ impl Execution<'_> {
     }
 
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.
-    pub fn freed(&self) -> Option<Option<FencingToken>> {
+    pub fn force_released(&self) -> Option<Option<FencingToken>> {
         match (self.op, self.reply) {
             (Op::ForceRelease(free), Reply::ForceRelease(ForceReleased::Released)) => match free.observed {
                 ObservedHolder::Hold(fence) => Some(Some(fence)),
@@ -690,7 +690,7 @@ fn show_acquired(reply: &Acquired, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             let remaining = holder.as_ref().map(|holder| holder.remaining_ms);
             write!(f, "taken, position {position:?}, holder {remaining:?}, ahead {predecessor:?}")
         }
-        Acquired::AlreadyEnded(how) => write!(f, "spent: {how:?}"),
+        Acquired::AlreadyEnded(how) => write!(f, "already ended: {how:?}"),
     }
 }
 

@@ -179,9 +179,9 @@ impl Database {
         if !is_ours(heartbeat.session) && self.sessions.state(heartbeat.session) != SessionState::Alive {
             return Ok(HeartbeatReply::Lapsed);
         }
-        if let Some(about) = &heartbeat.begin {
+        if let Some(metadata) = &heartbeat.begin {
             let work = |transaction: OpTransaction<'_>| {
-                Ok(session_table::insert(transaction.sql, heartbeat.session, about)?)
+                Ok(session_table::insert(transaction.sql, heartbeat.session, metadata)?)
             };
             self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
         }

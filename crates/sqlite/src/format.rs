@@ -42,7 +42,7 @@ const SCHEMA: &str = "
     CREATE INDEX locks_by_oblivion ON locks (over_ms);
     CREATE TABLE sessions (
         session TEXT PRIMARY KEY,
-        about TEXT NOT NULL
+        metadata TEXT NOT NULL
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE dead (
         session TEXT PRIMARY KEY,

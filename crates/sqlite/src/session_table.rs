@@ -14,9 +14,9 @@ use rusqlite::{Connection, Transaction, params};
 use std::collections::BTreeMap;
 
 /// Writes the metadata of a session.
-pub(super) fn insert(sql: &Transaction<'_>, session: SessionId, about: &str) -> rusqlite::Result<()> {
-    sql.prepare_cached("INSERT OR REPLACE INTO sessions (session, about) VALUES (?1, ?2)")?
-        .execute(params![session.to_string(), about])?;
+pub(super) fn insert(sql: &Transaction<'_>, session: SessionId, metadata: &str) -> rusqlite::Result<()> {
+    sql.prepare_cached("INSERT OR REPLACE INTO sessions (session, metadata) VALUES (?1, ?2)")?
+        .execute(params![session.to_string(), metadata])?;
     Ok(())
 }
 
@@ -57,7 +57,7 @@ pub(super) fn find_orphans(
 /// What is known about one session.
 #[derive(Default)]
 struct Known {
-    about: Option<String>,
+    metadata: Option<String>,
     held: Vec<Lock>,
     is_waiting: bool,
 }
@@ -69,11 +69,11 @@ pub(super) fn list(
     is_alive: &dyn Fn(SessionId) -> bool,
 ) -> Result<Vec<SessionEntry>, StoreError> {
     let mut known: BTreeMap<SessionId, Known> = BTreeMap::new();
-    let mut rows = sql.prepare_cached("SELECT session, about FROM sessions")?;
+    let mut rows = sql.prepare_cached("SELECT session, metadata FROM sessions")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         if let Ok(session) = row.get::<_, String>(0)?.parse() {
-            known.entry(session).or_default().about = Some(row.get(1)?);
+            known.entry(session).or_default().metadata = Some(row.get(1)?);
         }
     }
     let mut rows = sql.prepare_cached("SELECT kind, name, state FROM locks ORDER BY name, kind")?;
@@ -93,9 +93,9 @@ pub(super) fn list(
     }
     let entry = |(session, known): (SessionId, Known)| {
         let alive = is_alive(session);
-        let listed = (alive && known.about.is_some()) || known.is_waiting || !known.held.is_empty();
+        let listed = (alive && known.metadata.is_some()) || known.is_waiting || !known.held.is_empty();
         let alive_ms = alive.then_some(u64::MAX);
-        let metadata = known.about.unwrap_or_default();
+        let metadata = known.metadata.unwrap_or_default();
         listed.then_some(SessionEntry { session, alive_ms, metadata, held: known.held })
     };
     Ok(known.into_iter().filter_map(entry).collect())

@@ -166,7 +166,7 @@ async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
 }
 
 async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
-    let begin = Some(format!("about {of}"));
+    let begin = Some(format!("metadata {of}"));
     let heartbeat =
         Heartbeat { session: session(of), alive_ms: 10_000, begin, acquired: vec![], released: vec![] };
     match execute_session(store, SessionOp::Heartbeat(heartbeat)).await {
@@ -185,9 +185,14 @@ async fn listed(store: &dyn Store) -> Vec<SessionEntry> {
     }
 }
 
-fn entry(of: u8, alive: bool, about: &str, held: &[&str]) -> SessionEntry {
+fn entry(of: u8, alive: bool, metadata: &str, held: &[&str]) -> SessionEntry {
     let held = held.iter().map(|name| lock(name)).collect();
-    SessionEntry { session: session(of), alive_ms: alive.then_some(u64::MAX), metadata: about.into(), held }
+    SessionEntry {
+        session: session(of),
+        alive_ms: alive.then_some(u64::MAX),
+        metadata: metadata.into(),
+        held,
+    }
 }
 
 #[derive(Default)]

@@ -161,10 +161,10 @@ impl FindingKind {
             Self::MemoryFull { .. } => "memory_full",
             Self::NotPersistent => "not_persistent",
             Self::Replica { .. } => "replica",
-            Self::LuaVulnerabilities { .. } => "lua_holes",
-            Self::ClockDiffers(_) => "clock_apart",
+            Self::LuaVulnerabilities { .. } => "lua_vulnerabilities",
+            Self::ClockDiffers(_) => "clock_differs",
             Self::Unreachable(_) => "unreachable",
-            Self::InfoDenied => "not_told",
+            Self::InfoDenied => "info_denied",
         }
     }
 }

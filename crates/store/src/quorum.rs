@@ -42,8 +42,9 @@ use tokio::task::JoinHandle;
 /// The default time limit for the reply of a node.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long a node's notification is held back from the waiters: until the other nodes have freed the lock as well,
-/// plus a random part of the second value, so that waiters do not all retry at the same moment.
-const RELAY_DELAY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(7));
+/// plus a random part of [`RELAY_JITTER`], so that waiters do not all retry at the same moment.
+const RELAY_DELAY: Duration = Duration::from_millis(1);
+const RELAY_JITTER: Duration = Duration::from_millis(7);
 
 /// The time limit for a subscription to a node, and the pause after one that failed.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -296,11 +297,11 @@ fn at_a_node(op: &Op) -> Op {
 
 /// The tasks of the nodes, which continue after the caller has received its reply.
 #[derive(Debug, Clone)]
-struct BackgroundTasks(Arc<Watched<UnderWay>>);
+struct BackgroundTasks(Arc<Watched<RunningTasks>>);
 
 /// Running tasks, by number.
 #[derive(Debug, Default)]
-struct UnderWay {
+struct RunningTasks {
     all: BTreeSet<u64>,
     next: u64,
 }
@@ -313,7 +314,7 @@ struct BackgroundTask {
 
 impl BackgroundTasks {
     fn new() -> Self {
-        Self(Arc::new(Watched::new(UnderWay::default())))
+        Self(Arc::new(Watched::new(RunningTasks::default())))
     }
 
     /// Polls a task once, then spawns it. So requests to one node are sent in order, and a release cannot overtake an
@@ -331,26 +332,26 @@ impl BackgroundTasks {
 
     fn track(&self) -> BackgroundTask {
         let mut number = 0;
-        self.0.modify(|under_way| {
-            number = under_way.next;
-            under_way.next += 1;
-            under_way.all.insert(number);
+        self.0.modify(|running| {
+            number = running.next;
+            running.next += 1;
+            running.all.insert(number);
             false
         });
         BackgroundTask { number, of: self.clone() }
     }
 
     /// Waits until all tasks that have begun by now have ended.
-    async fn done(&self) {
-        let next = self.0.read(|under_way| under_way.next);
-        let done = |under_way: &UnderWay| under_way.all.range(..next).next().is_none().then_some(());
+    async fn wait_for_running(&self) {
+        let next = self.0.read(|running| running.next);
+        let done = |running: &RunningTasks| running.all.range(..next).next().is_none().then_some(());
         self.0.wait_for(done).await;
     }
 }
 
 impl Drop for BackgroundTask {
     fn drop(&mut self) {
-        self.of.0.modify(|under_way| under_way.all.remove(&self.number));
+        self.of.0.modify(|running| running.all.remove(&self.number));
     }
 }
 
@@ -359,8 +360,8 @@ impl Drop for BackgroundTask {
 async fn relay(mut subscription: Subscription, publisher: Publisher) {
     loop {
         subscription.notified().await;
-        let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
-        tokio::time::sleep(RELAY_DELAY.0 + RELAY_DELAY.1.mul_f64(share)).await;
+        let fraction = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
+        tokio::time::sleep(RELAY_DELAY + RELAY_JITTER.mul_f64(fraction)).await;
         let _ = subscription.notified().now_or_never();
         publisher.notify();
     }
@@ -455,7 +456,7 @@ impl Store for QuorumStore {
 
     /// Nodes whose replies were not awaited still receive the operation, and grants by a minority are undone.
     fn flush(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.background.done())
+        Box::pin(self.background.wait_for_running())
     }
 
     /// Covers each node, including those that do not answer.

@@ -56,8 +56,8 @@ fn a_password_is_asked_for_and_given() -> io::Result<()> {
     let password = "p\"w \\ #1";
     let server = RedisServer::builder().password(password).start()?;
     assert_eq!(server.cli(&["PING"])?.text(), Some("PONG"));
-    let mut stranger = RespConnection::open(server.port(), Duration::from_secs(5))?;
-    assert!(stranger.call(&["PING"])?.text().is_some_and(|text| text.starts_with("NOAUTH")));
+    let mut unauthenticated = RespConnection::open(server.port(), Duration::from_secs(5))?;
+    assert!(unauthenticated.call(&["PING"])?.text().is_some_and(|text| text.starts_with("NOAUTH")));
     let arguments = std::fs::read(format!("/proc/{}/cmdline", server.pid().expect("the server runs")))?;
     assert!(!String::from_utf8_lossy(&arguments).contains(password), "the password is in the process list");
     Ok(())

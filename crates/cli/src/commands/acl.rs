@@ -109,7 +109,7 @@ async fn ask_any(servers: &[RedisConfig]) -> Result<Option<ServerVersion>, Failu
 }
 
 async fn server_version(config: &RedisConfig) -> Result<ServerVersion, Failure> {
-    ServerVersion::ask(config).await.map_err(|fault| {
+    ServerVersion::query(config).await.map_err(|fault| {
         let exit = fault_exit(&fault);
         Failure::new(exit, anyhow::Error::new(fault).context("failed to read the version of the server"))
     })

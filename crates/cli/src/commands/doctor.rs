@@ -191,13 +191,14 @@ Findings:
     eviction        an eviction policy that can remove locks; a notice while there is no
                     `maxmemory`
     replica         a replica, which has the data of a primary, and refuses writes or loses them
-    lua_holes       a version whose Lua has known vulnerabilities; distributions may have fixed
+    lua_vulnerabilities
+                    a version whose Lua has known vulnerabilities; distributions may have fixed
                     them
     unreachable     one of several servers does not answer, or refuses the login
     memory_full     no client can acquire a lock (notice)
     not_persistent  a restart loses locks (notice)
-    clock_apart     its clock is certainly off by more than a second (notice)
-    not_told        the user may not run INFO (notice)
+    clock_differs   its clock is certainly off by more than a second (notice)
+    info_denied     the user may not run INFO (notice)
 
 JSON (--json), one line for each server; later versions may add fields and words:
   store           its address; null for a file, which has nothing to report
@@ -229,7 +230,7 @@ mod tests {
         let wanted = "\
             store    locks:6379\nserver   unknown\nrole     unknown\npersists unknown\nmemory   unknown\n\
             clock    unknown\nanswers  in 0ns\nuser     unknown\n\
-            notice   not_told: the user may not run INFO: its settings are unknown\n         \
+            notice   info_denied: the user may not run INFO: its settings are unknown\n         \
             to do: allow INFO to the user, or connect as another one\n";
         assert_eq!(text(&server), wanted);
     }

@@ -60,7 +60,6 @@ struct Report<'a> {
     name: &'a str,
     kind: &'static str,
     held: bool,
-    #[serde(rename = "rests")]
     in_cooldown: bool,
     holder: Option<&'a str>,
     owner: Option<&'a str>,
@@ -130,8 +129,11 @@ impl<'a> Report<'a> {
 
     /// The hold of a lock that is not shared.
     fn push_hold(&self, lines: &mut Lines) {
-        let held =
-            if self.in_cooldown { "no longer, but in cooldown: no client can acquire it yet" } else { "yes" };
+        let held = if self.in_cooldown {
+            "no longer, but in its cooldown: no client can acquire it yet"
+        } else {
+            "yes"
+        };
         lines.push("held", held);
         let no_label = || "unknown: the holder has recorded no label".to_owned();
         lines.push("holder", &self.holder.map_or_else(no_label, printable));
@@ -172,7 +174,7 @@ JSON (--json), one line; later versions may add fields:
   kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
                 mutex unless it is known to have been another
   held          true or false
-  rests         true if the last holder has finished, and the lock stays taken until `until` (`run
+  in_cooldown   true if the last holder has finished, and the lock stays taken until `until` (`run
                 --once-per`)
   holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
                 or held by another library, which records no label
@@ -186,7 +188,7 @@ JSON (--json), one line; later versions may add fields:
   waiting       how many processes wait
   behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
                 program, version, started, labels
-  audit         the last holds that were ended by others, the latest first: at, how (freed,
+  audit         the last holds that were ended by others, the latest first: at, how (force_released,
                 evicted), fence, whose, by
   taken         how many permits are taken, or how many have arrived; null for other kinds
   limit         the number of permits, arrivals or parties, or null

@@ -21,7 +21,7 @@ impl<'a> AuditReport<'a> {
         Self {
             at: rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms)),
             how: match entry.ended {
-                Ended::ForceReleased => "freed",
+                Ended::ForceReleased => "force_released",
                 Ended::Evicted => "evicted",
                 _ => "other",
             },

@@ -76,7 +76,7 @@ impl Failure {
             LostReason::Removed => "removed",
             LostReason::StoreLostData => "store_lost_data",
             LostReason::Evicted => "evicted",
-            LostReason::ForceReleased => "freed",
+            LostReason::ForceReleased => "force_released",
             LostReason::SessionLapsed => "session_lapsed",
             LostReason::Capped => "capped",
             LostReason::ShutDown => "shut_down",

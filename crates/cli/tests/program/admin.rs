@@ -74,7 +74,11 @@ fn a_lock_is_freed_its_holder_ends_at_once_and_the_audit_names_the_operator() {
         assert!(freed_at.elapsed() < Duration::from_secs(8), "not only at its next renewal, in minutes");
         let shown = fixture.status();
         let audit = &shown["audit"][0];
-        assert_eq!((&audit["how"], &audit["by"]), (&"freed".into(), &"ticket 4711".into()), "{shown}");
+        assert_eq!(
+            (&audit["how"], &audit["by"]),
+            (&"force_released".into(), &"ticket 4711".into()),
+            "{shown}"
+        );
         assert_eq!((&audit["fence"], &shown["held"]), (&row["fence"], &false.into()), "{shown}");
         let text = fixture.run(&["show", "job"]).stdout;
         assert!(text.contains("by ticket 4711\n"), "{text}");

@@ -63,7 +63,7 @@ fn a_server_in_order_has_no_warning_but_of_its_version() {
     let outcome = fixture.run(&["doctor", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
     let warnings = words(&json, "warning");
-    assert!(warnings.iter().all(|word| word == "lua_holes"), "{json}");
+    assert!(warnings.iter().all(|word| word == "lua_vulnerabilities"), "{json}");
     outcome.check(if warnings.is_empty() { 0 } else { 78 }, "");
     assert_eq!(words(&json, "notice"), [""; 0]);
 }
@@ -77,7 +77,7 @@ fn a_user_that_may_not_run_info_gets_a_notice_and_0() {
     let fixture = Fixture::redis(&server);
     let url = server.url().replace("//", "//mute@");
     let json = diagnosis(&fixture, &["--store", &url], 0);
-    assert_eq!(words(&json, "notice"), ["not_told"]);
+    assert_eq!(words(&json, "notice"), ["info_denied"]);
     assert!(json["version"].is_null() && json["user"] == "mute", "{json}");
 }
 

@@ -22,7 +22,7 @@ fn one_of_many_runs_and_the_others_end_with_0() {
             .script(&["--once-per", "1h", "--conflict-exit-code", "9"], "true")
             .check(9, "in cooldown for ");
         let shown = fixture.status();
-        assert_eq!((&shown["held"], &shown["rests"]), (&true.into(), &true.into()), "{shown}");
+        assert_eq!((&shown["held"], &shown["in_cooldown"]), (&true.into(), &true.into()), "{shown}");
         assert!(shown["remaining_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{shown}");
         fixture.run(&["show", "job"]).check(0, "");
         assert!(fixture.run(&["show", "job"]).stdout.contains("in cooldown"), "`show` reports it");

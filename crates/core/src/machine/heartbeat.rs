@@ -8,12 +8,12 @@
 //!    client take it.
 //! 2. `valid_until` never goes back, and once it has passed, the session has lapsed for good.
 
-use crate::machine::jitter::{Random, backoff, between};
+use crate::machine::jitter::{Backoff, Jitter, Random};
 use crate::{Moment, drift};
 use std::time::Duration;
 
 /// Pauses after a heartbeat without a reply: the first, and the longest.
-const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const FAULT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// How many heartbeats there are in the time that a session lives without one.
 const HEARTBEATS_PER_TTL: u32 = 4;
@@ -127,9 +127,9 @@ impl HeartbeatSchedule {
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
-        let pause = backoff(FAULT_BACKOFF, self.faults);
+        let pause = FAULT_BACKOFF.pause(self.faults);
         let pause = pause.min(self.alive / (HEARTBEATS_PER_TTL * 2));
-        self.heartbeat_at = now + between((pause / 2, pause), random());
+        self.heartbeat_at = now + Jitter::upper_half(pause).pick(random());
     }
 
     fn extend_validity(&mut self, sent_at: Moment) {

@@ -10,16 +10,16 @@
 //! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two polls
 //!    is not reported.
 
-use crate::machine::jitter::between;
+use crate::machine::jitter::Jitter;
 use crate::{FencingToken, Holder, Moment};
 use std::time::Duration;
 
 /// The minimum interval between two polls.
 pub const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The shortest and the longest interval between two polls without a subscription.
-const UNSUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(500));
+const UNSUBSCRIBED_POLL: Jitter = Jitter::new(Duration::from_millis(250), Duration::from_millis(500));
 /// The same with a subscription.
-const SUBSCRIBED_POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+const SUBSCRIBED_POLL: Jitter = Jitter::new(Duration::from_secs(5), Duration::from_secs(10));
 /// How long after the end of the leader's lease an observer polls at most: observers should not poll all at once.
 const EXPIRY_JITTER: Duration = Duration::from_millis(50);
 
@@ -113,7 +113,7 @@ impl LeaderObserver {
 
     /// A poll had no reply: the next poll follows as if there were no subscription.
     pub fn handle_fault(&mut self, now: Moment, random: u64) {
-        self.schedule_poll(now + between(UNSUBSCRIBED_POLL, random), now);
+        self.schedule_poll(now + UNSUBSCRIBED_POLL.pick(random), now);
     }
 
     /// Handles the holder of the Election, and returns the change, if any (3).
@@ -123,9 +123,10 @@ impl LeaderObserver {
         now: Moment,
         random: u64,
     ) -> Option<LeaderChange> {
-        let pause = between(if self.subscribed { SUBSCRIBED_POLL } else { UNSUBSCRIBED_POLL }, random);
+        let pause = (if self.subscribed { SUBSCRIBED_POLL } else { UNSUBSCRIBED_POLL }).pick(random);
         let over = holder.and_then(|holder| holder.remaining_ms).map(|ms| {
-            Duration::from_millis(ms.saturating_add(1)) + between((Duration::ZERO, EXPIRY_JITTER), random)
+            Duration::from_millis(ms.saturating_add(1))
+                + Jitter::new(Duration::ZERO, EXPIRY_JITTER).pick(random)
         });
         self.schedule_poll(now + over.map_or(pause, |over| over.min(pause)), now);
         // A holder in its cooldown leads no more, and a client of another library is not known to lead.
@@ -236,7 +237,7 @@ mod tests {
                 if let Some(polled) = polled {
                     prop_assert!(observer.poll_at() >= polled + MIN_POLL_INTERVAL);
                 }
-                prop_assert!(observer.poll_at() <= now + SUBSCRIBED_POLL.1);
+                prop_assert!(observer.poll_at() <= now + SUBSCRIBED_POLL.max);
             }
             let fences: Vec<_> = reported.iter().filter_map(|changed| match changed {
                 LeaderChange::Leader(leader) => leader.fence,

@@ -9,12 +9,12 @@
 //! 3. `valid_until` never exceeds the limit of the hold, whatever lease was requested and whichever caller requested it. A
 //!    hold that has reached its limit is released when it ends, so that no client has to wait for the rest of its lease.
 
-use crate::machine::jitter::{Random, backoff, between};
+use crate::machine::jitter::{Backoff, Jitter, Random};
 use crate::{FIRST_LEASE, Moment, RECORD_TTL, drift};
 use std::time::Duration;
 
 /// Pauses after an extend without a reply: the first, and the longest.
-const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const FAULT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
 /// The delay before a hold is first extended, where the requested lease is longer than the first lease.
 const FIRST_EXTEND_DELAY: Duration = Duration::from_millis(25);
@@ -441,8 +441,8 @@ impl RenewalSchedule {
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
         self.faults += 1;
-        let pause = backoff(FAULT_BACKOFF, self.faults);
-        self.extend_at = Some(now + between((pause / 2, pause), random()));
+        let pause = FAULT_BACKOFF.pause(self.faults);
+        self.extend_at = Some(now + Jitter::upper_half(pause).pick(random()));
         self.stop_at_limit();
     }
 

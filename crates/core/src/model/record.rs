@@ -26,14 +26,12 @@ pub struct Record {
     /// When the record expires, in milliseconds of the store's clock.
     pub expires_ms: u64,
     /// The last fencing token that was granted.
-    #[serde(rename = "last")]
     pub last_fence: Option<FencingToken>,
     /// What is reserved for the last granted hold. If the last token is greater, the reservation was for an
     /// earlier hold.
     #[serde(default)]
     pub reserved: Option<Reserved>,
     /// The last client to which the lock was granted. It still holds the lock if its token is at the key.
-    #[serde(rename = "tenant")]
     pub last_holder: Option<RecordedHolder>,
     /// The holds that ended last other than by their leases, and how.
     pub ended: EndedHolds,
@@ -41,13 +39,11 @@ pub struct Record {
     #[serde(default)]
     pub limit: Option<u32>,
     /// The ticket of the next queue entry.
-    #[serde(rename = "tail")]
     pub next_ticket: i64,
     /// The queue entry of each ticket. Leaving the queue removes the ticket, so it does not delay the entries
     /// behind it.
     pub tickets: BTreeMap<i64, QueueEntryId>,
     /// The queue entries.
-    #[serde(rename = "places")]
     pub entries: BTreeMap<QueueEntryId, QueueEntry>,
 }
 
@@ -63,10 +59,8 @@ pub struct Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The greatest reserved fencing token.
-    #[serde(rename = "upto")]
     pub last_fence: FencingToken,
     /// Set if the process is notified when another client requests the lock.
-    #[serde(rename = "tells")]
     pub notify_wanted: bool,
 }
 
@@ -132,7 +126,6 @@ pub struct RecordedHolder {
     /// When it was granted, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends the hold before its time.
-    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,
@@ -165,14 +158,13 @@ pub struct QueueEntry {
     /// How long the hold lasts when it is granted, in milliseconds.
     pub lease_ms: u64,
     /// What ends the entry, and the hold after it, before its time.
-    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// The hold that waits.
     pub claim: Claim,
     /// A description of the waiter, for people to read.
     pub label: Label,
     /// The mode for which it waits.
-    #[serde(rename = "portion", default)]
+    #[serde(default)]
     pub mode: LockMode,
 }
 

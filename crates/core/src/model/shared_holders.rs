@@ -26,7 +26,6 @@ pub struct SharedHold {
     /// Its owner, for an RwLock.
     pub owner: Option<OwnValue>,
     /// Its mode.
-    #[serde(rename = "portion")]
     pub mode: LockMode,
     /// Its fencing token.
     pub fence: FencingToken,
@@ -35,7 +34,6 @@ pub struct SharedHold {
     /// When it was acquired, in milliseconds of the store's clock.
     pub since_ms: u64,
     /// What ends it before its time.
-    #[serde(rename = "life")]
     pub liveness: Liveness,
     /// A description of the holder, for people to read.
     pub label: Label,

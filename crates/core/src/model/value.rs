@@ -37,10 +37,8 @@ pub enum Content {
     /// The token of a Mutex.
     Token(String),
     /// The holds of a ReentrantMutex.
-    #[serde(rename = "Entries")]
     ReentrantHolds(ReentrantHolds),
     /// The holds of a shared lock.
-    #[serde(rename = "Parts")]
     SharedHolders(SharedHolders),
     /// A value of another type.
     Other(String),

@@ -87,7 +87,7 @@ impl Kind {
     /// The value at the lock's key during the [cooldown](crate::ReleaseAction::Cooldown) after the hold with this fencing
     /// token.
     pub fn cooldown_token(self, fence: Option<FencingToken>) -> String {
-        format!("{}rest\n{}", self.token_prefix(), fence.map_or(0, FencingToken::as_u64))
+        format!("{}cooldown\n{}", self.token_prefix(), fence.map_or(0, FencingToken::as_u64))
     }
 
     /// Whether a string at the key is a lock of this kind.

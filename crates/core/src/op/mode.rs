@@ -18,14 +18,12 @@ use serde::{Deserialize, Serialize};
 pub enum LockMode {
     /// The only mode of a Mutex, a ReentrantMutex or an Election.
     #[default]
-    #[serde(rename = "whole")]
     Exclusive,
     /// A number of permits of a Semaphore.
     Permits {
         /// How many permits.
         count: u32,
         /// How many permits exist in total, unless the store knows another number.
-        #[serde(rename = "of")]
         total: u32,
     },
     /// A reader of an RwLock, beside other readers.
@@ -37,26 +35,20 @@ pub enum LockMode {
     /// The writer, beside the upgradable read of the same owner, and before all waiters.
     Upgrade,
     /// A number of arrivals at a Latch.
-    #[serde(rename = "arrive")]
     CountDown {
         /// How many arrivals.
         count: u32,
         /// How many arrivals open the latch.
-        #[serde(rename = "of")]
         total: u32,
     },
     /// A waiter at a Latch, until it opens.
-    #[serde(rename = "await")]
     LatchWait {
         /// How many arrivals open the latch.
-        #[serde(rename = "of")]
         total: u32,
     },
     /// A party that waits at a Barrier for the others.
-    #[serde(rename = "meet")]
     BarrierWait {
         /// How many parties proceed together.
-        #[serde(rename = "of")]
         total: u32,
     },
 }

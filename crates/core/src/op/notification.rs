@@ -69,7 +69,7 @@ impl Notification {
     pub fn message(&self) -> String {
         match self {
             Self::Grant { nonce, fence, .. } => format!("grant {nonce} {fence}"),
-            Self::ForceReleased { fence, .. } => format!("freed {fence}"),
+            Self::ForceReleased { fence, .. } => format!("force_released {fence}"),
             Self::Wanted { fence, .. } => format!("wanted {fence}"),
         }
     }
@@ -84,7 +84,7 @@ impl Notification {
                 let fence = fence.parse().map_err(|_| NotificationError)?;
                 Ok(Self::Grant { to, nonce, fence })
             }
-            ["freed", fence] => {
+            ["force_released", fence] => {
                 Ok(Self::ForceReleased { to, fence: fence.parse().map_err(|_| NotificationError)? })
             }
             ["wanted", fence] => {
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(notification.message(), "grant 00000002000000000000004d 1762000000123456");
         assert_eq!(Notification::parse(to, notification.message().as_bytes()), Ok(notification));
         let notification = Notification::ForceReleased { to, fence };
-        assert_eq!(notification.message(), "freed 1762000000123456");
+        assert_eq!(notification.message(), "force_released 1762000000123456");
         assert_eq!(Notification::parse(to, notification.message().as_bytes()), Ok(notification));
         let notification = Notification::Wanted { to, fence };
         assert_eq!(notification.message(), "wanted 1762000000123456");
@@ -130,9 +130,9 @@ mod tests {
             "grant x 1",
             "grant 00000002000000000000004d",
             "free 00000002000000000000004d 1",
-            "freed",
-            "freed x",
-            "freed 1 2",
+            "force_released",
+            "force_released x",
+            "force_released 1 2",
             "wanted",
             "wanted 1 2",
             "\u{0}",

@@ -25,15 +25,12 @@ pub struct AuditEntry {
     /// When, in milliseconds of the store's clock.
     pub at_ms: u64,
     /// How the hold was ended.
-    #[serde(rename = "how")]
     pub ended: Ended,
     /// The fencing token of the hold; a client of another library has none.
     pub fence: Option<FencingToken>,
     /// The label of its holder; not known for a client of another library.
-    #[serde(rename = "whose")]
     pub holder: Option<Label>,
     /// The client or operator that ended the hold.
-    #[serde(rename = "by")]
     pub actor: Label,
 }
 
@@ -125,6 +122,5 @@ pub enum Ended {
     /// Its holder was dead.
     Evicted,
     /// The lock was released by force.
-    #[serde(rename = "freed")] // as in the databases that exist
     ForceReleased,
 }

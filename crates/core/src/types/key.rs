@@ -202,11 +202,11 @@ impl KeySpace {
     ///
     /// let space = KeySpace::new("app:")?;
     /// let keys = space.lock(&Lock::mutex("{orders}/42".parse()?))?;
-    /// assert_eq!(space.release_channel(&keys), "app:leasehold:{orders}:told:app:{orders}/42");
+    /// assert_eq!(space.release_channel(&keys), "app:leasehold:{orders}:release:app:{orders}/42");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn release_channel(&self, keys: &LockKeys) -> String {
-        [&self.tagged_prefix(hashed(keys.name())), ":told:", keys.name()].concat()
+        [&self.tagged_prefix(hashed(keys.name())), ":release:", keys.name()].concat()
     }
 
     /// The record of a session on a single server, which has one per process.

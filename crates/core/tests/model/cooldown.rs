@@ -39,7 +39,7 @@ fn unmarked(state: &LockState) -> Option<(String, Option<u64>)> {
 /// The end of the cooldown, if the lock is in one.
 fn cooldown_end_ms(state: &LockState) -> Option<u64> {
     let (token, expires_ms) = unmarked(state)?;
-    token.starts_with("rest\n").then(|| expires_ms.expect("a cooldown ends"))
+    token.starts_with("cooldown\n").then(|| expires_ms.expect("a cooldown ends"))
 }
 
 proptest! {

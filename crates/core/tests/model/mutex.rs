@@ -363,9 +363,12 @@ impl Environment {
         assert!(held.len() <= 1, "two hold the lock: {held:?}");
         if let Some(record) = &state.record {
             check_queue_entries(record);
-            for (spent, _) in &record.ended.holds {
-                assert!(held.iter().all(|held| held.hold != *spent), "a spent hold still counts: {state:#?}");
-                assert!(!waits(record, spent), "a spent hold waits: {state:#?}");
+            for (ended, _) in &record.ended.holds {
+                assert!(
+                    held.iter().all(|held| held.hold != *ended),
+                    "an ended hold still counts: {state:#?}"
+                );
+                assert!(!waits(record, ended), "an ended hold waits: {state:#?}");
             }
         }
         let text = serde_json::to_string(state).expect("plain data");
@@ -405,8 +408,12 @@ impl Environment {
         let taken = entries(before) != entries(&self.state);
         if given {
             assert!(was.is_none() || released || taken, "{op:?} took the lock from {was:?}");
-            let recorded =
-                self.state.record.as_ref().and_then(|record| record.last_holder.as_ref()).expect("a tenant");
+            let recorded = self
+                .state
+                .record
+                .as_ref()
+                .and_then(|record| record.last_holder.as_ref())
+                .expect("a last holder");
             let winner = recorded.claim.hold.session();
             assert_eq!(
                 notifications
@@ -435,12 +442,12 @@ impl Environment {
             }
             assert_eq!(recorded.since_ms, now_ms);
         }
-        // A spent hold gets its reply at once.
-        let spent = |request: &Acquire| has_ended(before, &request.claim.hold);
+        // An ended hold gets its reply at once.
+        let ended = |request: &Acquire| has_ended(before, &request.claim.hold);
         let pumps = match op {
-            Op::Acquire(request) => !spent(request),
+            Op::Acquire(request) => !ended(request),
             Op::Release(Release { action, next, .. }) => {
-                *action == ReleaseAction::Grant && !next.as_ref().is_some_and(spent)
+                *action == ReleaseAction::Grant && !next.as_ref().is_some_and(ended)
             }
             Op::Evict(_) => matches!(reply, Reply::Evict(Evicted::Removed { .. })),
             Op::ForceRelease(_) => *reply == Reply::ForceRelease(ForceReleased::Released),

@@ -255,8 +255,8 @@ impl Environment {
         let named = match op {
             Op::Acquire(request) => {
                 let held = holds(before, self.now_ms()).iter().any(|entry| entry.hold == request.claim.hold);
-                let spent = has_ended(before, &request.claim.hold);
-                request.predecessor.filter(|_| !held && !spent)
+                let ended = has_ended(before, &request.claim.hold);
+                request.predecessor.filter(|_| !held && !ended)
             }
             Op::Evict(evict) => Some(evict.session),
             _ => None,
@@ -614,7 +614,7 @@ impl Environment {
             assert!(!had.any(|held| waits(held.hold)), "a holder waits for its own lock: {state:#?}");
             assert!(
                 holds.iter().all(|held| record.ended.find(&held.hold).is_none()),
-                "a spent hold holds: {state:#?}"
+                "an ended hold holds: {state:#?}"
             );
         }
         let text = serde_json::to_string(state).expect("plain data");

@@ -381,7 +381,7 @@ impl LockHandle {
     }
 
     /// Waits until this client's pending undos are done, at most for the call timeout.
-    pub(crate) async fn undone(&self) {
+    pub(crate) async fn wait_for_cleanups(&self) {
         let until = self.engine.environment.now() + self.engine.timings.call;
         tokio::select! {
             () = self.engine.keeper.cleanups_done() => {}

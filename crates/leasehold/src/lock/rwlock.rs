@@ -67,7 +67,7 @@ impl ModeHandles {
         let (handle, options) = (self.handle(mode), options(owner, mode));
         match handle.acquire(&options, limit).await {
             Err(error) if waits_for_itself(&error) => {
-                handle.undone().await;
+                handle.wait_for_cleanups().await;
                 handle.acquire(&options, limit).await
             }
             acquired => acquired,
@@ -83,7 +83,7 @@ impl ModeHandles {
         let (handle, options) = (self.handle(mode), options(owner, mode));
         match handle.try_acquire(&options).await {
             Err(error) if waits_for_itself(&error) => {
-                handle.undone().await;
+                handle.wait_for_cleanups().await;
                 handle.try_acquire(&options).await
             }
             tried => tried,

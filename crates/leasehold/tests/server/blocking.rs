@@ -36,6 +36,8 @@ fn what_a_lost_acquire_left_is_undone_after_the_client_is_gone() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let client = Client::builder(proxy.url()).call_timeout(300 * MS).connect_blocking().unwrap();
+    // The first call loads the script.
+    client.mutex("m").unwrap().acquire().unwrap().release().unwrap();
     proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let missed = client.mutex("m").unwrap().try_acquire();
     assert!(matches!(missed, Err(Error::Failed(AcquireError::Unknown(_)))), "{missed:?}");

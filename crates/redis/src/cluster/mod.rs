@@ -17,9 +17,8 @@ mod topology;
 
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Link, LinkConnection, NoReply};
+use super::conn::link::{Backoff, Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
-use super::location::ConnPurpose;
 use crate::cluster::recovery::Recovery;
 use crate::cluster::refresh::maintain_map;
 use crate::cluster::subscriptions::Subscriptions;
@@ -34,11 +33,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use crate::cluster::send::{OnSplit, is_split, is_unknown_script};
+pub(crate) use crate::cluster::send::{OnTryAgain, is_try_again, is_unknown_script};
 pub(crate) use crate::cluster::topology::{Redirect, SLOTS, redirect};
 
 /// Pauses before the same node is tried again: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(100));
 /// How long a connection attempt may take before the map is marked as stale: the address may be that of a primary that
 /// is gone.
 const STALE_AFTER: Duration = Duration::from_millis(100);
@@ -70,8 +69,8 @@ struct View {
     fault: Option<Fault>,
     /// Set if the map may be out of date.
     is_stale: bool,
-    /// Node that probably has a newer map.
-    hint: Option<Address>,
+    /// Node that probably has a newer map, and is the first to be queried.
+    preferred_source: Option<Address>,
     /// Number of calls that wait for a connection, which may never succeed at the mapped address.
     waiting: usize,
 }
@@ -277,11 +276,11 @@ impl Shared {
         WaitingCall(self)
     }
 
-    fn mark_stale(&self, hint: Option<Address>) {
+    fn mark_stale(&self, preferred_source: Option<Address>) {
         self.view.modify(|view| {
             let has_changed = !view.is_stale;
             view.is_stale = true;
-            view.hint = hint.or_else(|| view.hint.take());
+            view.preferred_source = preferred_source.or_else(|| view.preferred_source.take());
             has_changed
         });
     }
@@ -291,7 +290,7 @@ impl Shared {
             if let Some(map) = view.map.as_ref().filter(|map| map.primary(slot) != Some(&to)) {
                 view.map = Some(Arc::new(map.with(slot, &to)));
             }
-            (view.is_stale, view.hint) = (true, Some(to));
+            (view.is_stale, view.preferred_source) = (true, Some(to));
             true
         });
     }
@@ -300,7 +299,7 @@ impl Shared {
     fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
-            let config = self.config.for_cluster_node(address, ConnPurpose::Calls);
+            let config = self.config.for_cluster_node(address);
             let link = Link::new(config, Mailboxes::with_handler(|_| {}));
             Arc::new(Node { address: address.clone(), link, recovery: Recovery::default() })
         });

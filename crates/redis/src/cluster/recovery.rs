@@ -8,8 +8,8 @@
 //! 2. A call that was refused and then gets a reply wakes all calls that wait at the node that refused it.
 //! 3. A call releases the retry lock if it ends, or if it is slow: for example, because a connection must be made.
 
-use super::{Node, PAUSE};
-use crate::conn::link::backoff;
+use super::{Node, RETRY_BACKOFF};
+use crate::conn::link::Backoff;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -55,7 +55,8 @@ impl RetryingCall {
         let Recovery { retry_lock, refused, replied } = &node.recovery;
         if self.retry_guard.is_none() {
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = backoff((MAX_WAIT, left.clamp(2 * PAUSE.1, MAX_WAIT)), 1, random);
+            let wait =
+                Backoff::new(MAX_WAIT, left.clamp(2 * RETRY_BACKOFF.longest, MAX_WAIT)).pause(1, random);
             let over = Instant::now() + wait.min(left);
             tokio::select! {
                 biased;
@@ -64,7 +65,7 @@ impl RetryingCall {
                 () = sleep_until(over) => return has_time(over, deadline),
             }
         }
-        let until = Instant::now() + backoff(PAUSE, refused.fetch_add(1, Ordering::Relaxed) + 1, random);
+        let until = Instant::now() + RETRY_BACKOFF.pause(refused.fetch_add(1, Ordering::Relaxed) + 1, random);
         if has_time(until, deadline) {
             sleep_until(until).await;
         }
@@ -75,7 +76,7 @@ impl RetryingCall {
     pub(super) async fn releasing_if_slow<T>(&mut self, wait: impl Future<Output = T>) -> T {
         let mut wait = pin!(wait);
         if self.retry_guard.is_some() {
-            if let Ok(output) = timeout(PAUSE.1, wait.as_mut()).await {
+            if let Ok(output) = timeout(RETRY_BACKOFF.longest, wait.as_mut()).await {
                 return output;
             }
             self.retry_guard = None;
@@ -87,7 +88,7 @@ impl RetryingCall {
 /// Whether a call that is sent at `from` has time for a reply. Without that time it is not sent, since a command
 /// without a reply has an unknown outcome.
 fn has_time(from: Instant, deadline: Instant) -> bool {
-    from + PAUSE.0 < deadline
+    from + RETRY_BACKOFF.first < deadline
 }
 
 #[cfg(test)]

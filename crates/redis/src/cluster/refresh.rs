@@ -1,4 +1,4 @@
-//! Refresh of the slot map: which nodes are asked, how often, and which answer is accepted.
+//! Refresh of the slot map: which nodes are queried, how often, and which answer is accepted.
 //!
 //! Owns the task that refreshes the map. [`topology`] parses the replies of the nodes.
 //!
@@ -13,7 +13,7 @@ use super::Shared;
 use super::topology::{self, Map, NodeReport};
 use crate::config::RedisConfig;
 use crate::config::address::Address;
-use crate::conn::link::backoff;
+use crate::conn::link::Backoff;
 use crate::conn::open::open;
 use crate::conn::sentinel::prefer_transient;
 use crate::error_map::unconnected;
@@ -27,18 +27,18 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// Pauses between two refreshes of the map (1): the first, and the longest.
-pub(super) const REFRESH_PAUSE: (Duration, Duration) =
-    (Duration::from_millis(50), Duration::from_millis(500));
+pub(super) const REFRESH_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 /// After this long without a refresh, the next one starts without a pause.
 const CALM: Duration = Duration::from_secs(1);
 /// Time over which clients spread a refresh that starts without a pause.
 const SPREAD: Duration = Duration::from_millis(20);
-/// How long to wait for one node before the next one is asked as well.
+/// How long to wait for one node before the next one is queried as well.
 pub(super) const STAGGER: Duration = Duration::from_millis(100);
 /// How long to wait for the other nodes after a node with a current map reports the cluster down. In a fail-over
 /// every node reports that and one does not answer; waiting for it would delay the discovery of the promotion.
 pub(super) const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
-/// How many nodes one refresh asks at most; each refresh picks others.
+/// How many nodes one refresh queries at most; each refresh picks others.
 const MAX_SOURCES: usize = 5;
 
 impl ClusterSeeds {
@@ -52,7 +52,7 @@ impl ClusterSeeds {
 
 impl Shared {
     /// The nodes to request the map from, in order.
-    fn sources(&self, hint: Option<Address>) -> Vec<Address> {
+    fn sources(&self, preferred: Option<Address>) -> Vec<Address> {
         let mut sources = self.map().map(|map| map.primaries().to_vec()).unwrap_or_default();
         if let ServerLocation::Cluster(seeds) = self.config.location() {
             // The seeds may have no slots any more, or may be the only nodes that respond.
@@ -68,17 +68,17 @@ impl Shared {
         // Connected nodes need no new connection, so they come first.
         let nodes = self.nodes();
         sources.sort_by_key(|at| nodes.get(at).is_none_or(|node| node.link.ready().is_none()));
-        if let Some(hint) = hint {
-            sources.retain(|source| *source != hint);
-            sources.insert(0, hint);
+        if let Some(preferred) = preferred {
+            sources.retain(|source| *source != preferred);
+            sources.insert(0, preferred);
         }
         sources.truncate(MAX_SOURCES);
         sources
     }
 
     /// Requests the slot map.
-    pub(super) async fn refresh(&self, hint: Option<Address>) -> Result<Map, Fault> {
-        request_map(&self.config, self.sources(hint), Some(self)).await
+    pub(super) async fn refresh(&self, preferred: Option<Address>) -> Result<Map, Fault> {
+        request_map(&self.config, self.sources(preferred), Some(self)).await
     }
 }
 
@@ -168,7 +168,7 @@ pub(super) async fn maintain_map(shared: Arc<Shared>) {
         shared.view.wait_for(|view| (view.is_stale || view.waiting > 0).then_some(())).await;
         match last {
             Some(last) if last.elapsed() < CALM => {
-                tokio::time::sleep(backoff(REFRESH_PAUSE, unchanged + 1, environment.random())).await;
+                tokio::time::sleep(REFRESH_BACKOFF.pause(unchanged + 1, environment.random())).await;
             }
             Some(_) => {
                 unchanged = 0;
@@ -176,13 +176,13 @@ pub(super) async fn maintain_map(shared: Arc<Shared>) {
             }
             None => {}
         }
-        let mut hint = None;
+        let mut preferred = None;
         shared.view.modify(|view| {
             view.is_stale = false;
-            hint = view.hint.take();
+            preferred = view.preferred_source.take();
             false
         });
-        match shared.refresh(hint).await {
+        match shared.refresh(preferred).await {
             Ok(map) => unchanged = if shared.replace(&Arc::new(map)) { 0 } else { unchanged + 1 },
             Err(fault) => {
                 unchanged += 1;

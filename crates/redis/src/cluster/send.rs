@@ -8,9 +8,9 @@
 
 use super::recovery::RetryingCall;
 use super::topology::Redirect;
-use super::{Cluster, Node, PAUSE};
+use super::{Cluster, Node, RETRY_BACKOFF};
 use crate::config::address::Address;
-use crate::conn::link::{LinkConnection, NoReply, backoff};
+use crate::conn::link::{LinkConnection, NoReply};
 use crate::script::Call;
 use leasehold_store::{Executed, Fault, Outcome};
 use redis::{Cmd, Pipeline, Value, cmd};
@@ -22,14 +22,14 @@ use tokio::time::Instant;
 const MAX_SENDS: u32 = 64;
 /// How many redirects are followed without a pause.
 const IMMEDIATE_REDIRECTS: u32 = 4;
-/// Number of retries with [`Report`](OnSplit::Report).
-const SPLIT_RETRIES: u32 = 2;
+/// Number of retries with [`Report`](OnTryAgain::Report).
+const TRYAGAIN_RETRIES: u32 = 2;
 /// How long to wait for a connection to the target of an ASK redirect.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What to do if only some keys of a call are on the node that received it, because the slot migrates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnSplit {
+pub(crate) enum OnTryAgain {
     /// Retry until the deadline of the call.
     Retry,
     /// Retry a few times, then return the reply.
@@ -47,11 +47,11 @@ impl Cluster {
         slot: u16,
         call: &Call,
         with_script: bool,
-        on_split: OnSplit,
+        on_try_again: OnTryAgain,
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
         let loading = || call.load();
-        self.send(slot, (call.cmd(), Some(&loading)), with_script, on_split, deadline).await
+        self.send(slot, (call.cmd(), Some(&loading)), with_script, on_try_again, deadline).await
     }
 
     /// Same as [`reply`](Self::reply), for a command with one key and without a script.
@@ -61,7 +61,7 @@ impl Cluster {
         cmd: &Cmd,
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
-        self.send(slot, (cmd, None), false, OnSplit::Retry, deadline).await
+        self.send(slot, (cmd, None), false, OnTryAgain::Retry, deadline).await
     }
 
     async fn send<T>(
@@ -69,7 +69,7 @@ impl Cluster {
         slot: u16,
         (cmd, script): Sent<'_>,
         with_script: bool,
-        on_split: OnSplit,
+        on_try_again: OnTryAgain,
         deadline: Instant,
     ) -> Result<(Value, Arc<Node>), Outcome<T>> {
         let mut attempts = Attempts { with_script, ..Attempts::default() };
@@ -94,7 +94,7 @@ impl Cluster {
                 attempts.with_script = true;
                 Next::Resend
             } else {
-                self.follow(slot, (&value, &node), &mut attempts, on_split, deadline).await
+                self.follow(slot, (&value, &node), &mut attempts, on_try_again, deadline).await
             };
             match next {
                 Next::Done => return Ok((value, node)),
@@ -131,7 +131,7 @@ impl Cluster {
         slot: u16,
         (value, node): (&Value, &Arc<Node>),
         attempts: &mut Attempts,
-        on_split: OnSplit,
+        on_try_again: OnTryAgain,
         deadline: Instant,
     ) -> Next {
         let random = self.shared.config.shared_environment().random();
@@ -144,9 +144,9 @@ impl Cluster {
             None => return Next::Done,
             Some(Redirect::Moved(to)) => self.moved(slot, to),
             Some(Redirect::Ask(to)) => attempts.ask_target = Some(to),
-            Some(Redirect::Again) => {
-                attempts.splits += 1;
-                if on_split == OnSplit::Report && attempts.splits > SPLIT_RETRIES {
+            Some(Redirect::TryAgain) => {
+                attempts.try_agains += 1;
+                if on_try_again == OnTryAgain::Report && attempts.try_agains > TRYAGAIN_RETRIES {
                     return Next::Done;
                 }
                 needs_pause = true;
@@ -167,7 +167,7 @@ impl Cluster {
         }
         if needs_pause {
             attempts.pauses += 1;
-            let pause = backoff(PAUSE, attempts.pauses, random);
+            let pause = RETRY_BACKOFF.pause(attempts.pauses, random);
             if Instant::now() + pause >= deadline {
                 return Next::OutOfTime;
             }
@@ -186,8 +186,8 @@ struct Attempts {
     with_script: bool,
     /// Target of an ASK redirect, for the next attempt only.
     ask_target: Option<Address>,
-    /// Number of replies that the keys are split between two nodes.
-    splits: u32,
+    /// Number of replies that only some of the keys are on the node.
+    try_agains: u32,
     /// Number of pauses.
     pauses: u32,
     /// Retries at a node that reports the cluster down.
@@ -237,6 +237,6 @@ pub(crate) fn is_unknown_script(value: &Value) -> bool {
 }
 
 /// Whether nothing was executed because only some of the keys are on this node.
-pub(crate) fn is_split(value: &Value) -> bool {
+pub(crate) fn is_try_again(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if error.code() == "TRYAGAIN")
 }

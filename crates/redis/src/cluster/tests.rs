@@ -76,7 +76,7 @@ async fn serve(stream: DuplexStream, (after, is_cluster_up, epoch): Says) {
 
 /// Asks such nodes, each a moment after the one before, while the map of epoch `known` is known. Returns the epoch of
 /// the accepted map, if any, and the time it took.
-async fn asked(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
+async fn queried(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
     let at = |port| Address::Tcp { host: "n".to_owned(), port, tls: false };
     // The first node is the source of the known map.
     let says = std::iter::once((AT_ONCE, true, known)).chain(nodes.iter().copied());
@@ -112,7 +112,7 @@ async fn a_silent_node_is_not_waited_for_while_no_other_is_well() {
     for (nodes, believed) in
         [([SILENT, not_well, not_well], 7), ([not_well, SILENT, later], 8), ([not_well, later, SILENT], 8)]
     {
-        let (epoch, took) = asked(7, &nodes).await;
+        let (epoch, took) = queried(7, &nodes).await;
         assert_eq!(epoch, Some(believed), "{nodes:?}");
         assert!(took <= STAGGER + OTHERS_TIMEOUT + Duration::from_millis(10), "{took:?}: {nodes:?}");
     }
@@ -123,21 +123,21 @@ async fn a_silent_node_is_not_waited_for_while_no_other_is_well() {
 async fn a_node_that_was_cut_off_ends_no_waiting() {
     let slow = Some(Duration::from_secs(1));
     for old in [(AT_ONCE, false, 3), (AT_ONCE, true, 3)] {
-        let (epoch, took) = asked(7, &[old, SILENT, (slow, true, 8)]).await;
+        let (epoch, took) = queried(7, &[old, SILENT, (slow, true, 8)]).await;
         assert_eq!(epoch, Some(8), "{old:?}");
         assert!(took < Duration::from_millis(1300), "{took:?}");
         // If none answers, the older map is accepted.
-        assert_eq!(asked(7, &[old, SILENT]).await.0, Some(3));
+        assert_eq!(queried(7, &[old, SILENT]).await.0, Some(3));
     }
 }
 
 /// A node that reports the cluster up is accepted at once.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_well_ends_the_waiting() {
-    let (epoch, took) = asked(7, &[SILENT, (AT_ONCE, false, 7), (AT_ONCE, true, 8)]).await;
+    let (epoch, took) = queried(7, &[SILENT, (AT_ONCE, false, 7), (AT_ONCE, true, 8)]).await;
     assert_eq!(epoch, Some(8));
     assert!(took <= 2 * STAGGER + Duration::from_millis(10), "{took:?}");
-    assert_eq!(asked(7, &[SILENT, SILENT]).await.0, None);
+    assert_eq!(queried(7, &[SILENT, SILENT]).await.0, None);
 }
 
 /// How long a message connection lasts in the test below.
@@ -172,11 +172,11 @@ impl NotificationSink for IgnoringSink {
 /// After a connection that has lasted, the next one follows at once, however many have ended before.
 #[tokio::test(start_paused = true)]
 async fn connections_that_have_lasted_are_no_failures() {
-    let (tell, mut subscribed) = unbounded_channel();
+    let (sender, mut subscribed) = unbounded_channel();
     let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
     let cluster = Cluster::new(config.connector(move |_| {
         let (ours, theirs) = duplex(1 << 16);
-        tokio::spawn(serve_for_a_while(theirs, tell.clone()));
+        tokio::spawn(serve_for_a_while(theirs, sender.clone()));
         async move { Ok(ours) }
     }));
     cluster.connect().await.expect("reached");

@@ -10,7 +10,7 @@ use redis::{Cmd, Pipeline, Value, cmd, from_redis_value_ref};
 /// Number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 /// Reported host of a node that prefers a hostname but has announced none, or whose hostname has not spread yet.
-/// Unlike an empty host, it does not mean the node that was asked.
+/// Unlike an empty host, it does not mean the node that was queried.
 const UNNAMED: &str = "?";
 
 /// The slot map. It is replaced as a whole.
@@ -37,8 +37,8 @@ pub(super) fn add_requests(pipeline: &mut Pipeline) {
     pipeline.add_command(cluster("INFO")).add_command(cluster("SLOTS"));
 }
 
-/// Parses the replies of the node at `asked`.
-pub(super) fn parse_report(asked: &Address, replies: &[Value]) -> Result<NodeReport, FaultKind> {
+/// Parses the replies of the node at `source`.
+pub(super) fn parse_report(source: &Address, replies: &[Value]) -> Result<NodeReport, FaultKind> {
     let [info, slots] = replies else { return Err(malformed()) };
     if let Value::ServerError(error) = slots {
         let disabled = error.details().is_some_and(|details| details.contains("cluster support disabled"));
@@ -59,7 +59,7 @@ pub(super) fn parse_report(asked: &Address, replies: &[Value]) -> Result<NodeRep
     map.epoch = field("cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     let Value::Array(ranges) = slots else { return Err(malformed()) };
     for range in ranges {
-        let (first, last, primary) = range_of(asked, range).ok_or_else(malformed)?;
+        let (first, last, primary) = range_of(source, range).ok_or_else(malformed)?;
         let number = map.number(&primary);
         for slot in first..=last.min(SLOTS - 1) {
             map.slots[usize::from(slot)] = number;
@@ -76,7 +76,7 @@ fn malformed() -> FaultKind {
 }
 
 /// First and last slot of a range, and the address of its primary.
-fn range_of(asked: &Address, range: &Value) -> Option<(u16, u16, Address)> {
+fn range_of(source: &Address, range: &Value) -> Option<(u16, u16, Address)> {
     let Value::Array(range) = range else { return None };
     let [first, last, Value::Array(primary), ..] = range.as_slice() else { return None };
     let slot = |value: &Value| from_redis_value_ref(value).ok();
@@ -88,7 +88,7 @@ fn range_of(asked: &Address, range: &Value) -> Option<(u16, u16, Address)> {
         _ => host.unwrap_or_default(),
     };
     let port: u16 = primary.get(1).and_then(|port| from_redis_value_ref(port).ok())?;
-    Some((slot(first)?, slot(last)?, at(asked, &host, port)?))
+    Some((slot(first)?, slot(last)?, at(source, &host, port)?))
 }
 
 /// The IP address in the metadata that follows the node's name.
@@ -100,8 +100,8 @@ fn ip(more: &Value) -> Option<String> {
 }
 
 /// Address of a node that another node reports at `host`; an empty host means the reporting node's own.
-fn at(asked: &Address, host: &str, port: u16) -> Option<Address> {
-    let Address::Tcp { host: own, tls, .. } = asked else { return None };
+fn at(source: &Address, host: &str, port: u16) -> Option<Address> {
+    let Address::Tcp { host: own, tls, .. } = source else { return None };
     let host = if host.is_empty() { own } else { host };
     Some(Address::Tcp { host: host.to_owned(), port, tls: *tls })
 }
@@ -157,24 +157,24 @@ pub(crate) enum Redirect {
     /// To this node, once: the slot is migrating, and keys that are missing here may be there.
     Ask(Address),
     /// To either node, after a moment: the slot is migrating, and some of the keys have moved.
-    Again,
+    TryAgain,
     /// Elsewhere; only the next map shows where.
     Unnamed,
     /// To the primary of the slot, once the cluster is up again.
     Later,
 }
 
-/// Parses the redirect in a reply of the node at `asked`.
-pub(crate) fn redirect(asked: &Address, value: &Value) -> Option<Redirect> {
+/// Parses the redirect in a reply of the node at `source`.
+pub(crate) fn redirect(source: &Address, value: &Value) -> Option<Redirect> {
     let Value::ServerError(error) = value else { return None };
     let named = |to: fn(Address) -> Redirect| {
         let (host, port) = error.details()?.split_once(' ')?.1.trim().rsplit_once(':')?;
-        if host == UNNAMED { Some(Redirect::Unnamed) } else { at(asked, host, port.parse().ok()?).map(to) }
+        if host == UNNAMED { Some(Redirect::Unnamed) } else { at(source, host, port.parse().ok()?).map(to) }
     };
     match error.code() {
         "MOVED" => named(Redirect::Moved),
         "ASK" => named(Redirect::Ask),
-        "TRYAGAIN" => Some(Redirect::Again),
+        "TRYAGAIN" => Some(Redirect::TryAgain),
         "CLUSTERDOWN" | "LOADING" | "MASTERDOWN" | "READONLY" => Some(Redirect::Later),
         _ => None,
     }
@@ -203,23 +203,23 @@ mod tests {
 
     #[test]
     fn redirects_are_parsed() {
-        let asked = node("asked", 9);
+        let source = node("source", 9);
         for (reply, redirected) in [
             ("-MOVED 5 a:1\r\n", Some(Redirect::Moved(node("a", 1)))),
-            ("-MOVED 5 :1\r\n", Some(Redirect::Moved(node("asked", 1)))),
+            ("-MOVED 5 :1\r\n", Some(Redirect::Moved(node("source", 1)))),
             ("-MOVED 5 ::1:7\r\n", Some(Redirect::Moved(node("::1", 7)))),
             ("-MOVED 5 ?:1\r\n", Some(Redirect::Unnamed)),
             ("-ASK 5 a:1\r\n", Some(Redirect::Ask(node("a", 1)))),
-            ("-ASK 5 :1\r\n", Some(Redirect::Ask(node("asked", 1)))),
+            ("-ASK 5 :1\r\n", Some(Redirect::Ask(node("source", 1)))),
             ("-ASK 5 ?:1\r\n", Some(Redirect::Unnamed)),
-            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Some(Redirect::Again)),
+            ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", Some(Redirect::TryAgain)),
             ("-CLUSTERDOWN The cluster is down\r\n", Some(Redirect::Later)),
             ("-READONLY You can't write against a read only replica.\r\n", Some(Redirect::Later)),
             ("-MOVED 5\r\n", None),
             ("-ERR no\r\n", None),
             ("+OK\r\n", None),
         ] {
-            assert_eq!(redirect(&asked, &parsed(reply)), redirected, "{reply}");
+            assert_eq!(redirect(&source, &parsed(reply)), redirected, "{reply}");
         }
     }
 
@@ -233,18 +233,18 @@ mod tests {
             range(102, 102, text("?"), 4),
             range(103, 16_383, text("a"), 1),
         ];
-        let report = parse_report(&node("asked", 9), &[info, Value::Array(ranges)]).expect("well formed");
+        let report = parse_report(&node("source", 9), &[info, Value::Array(ranges)]).expect("well formed");
         assert!(report.is_cluster_up && report.map.epoch == 7);
         let at = |slot| report.map.primary(slot).cloned();
         assert_eq!(at(0), Some(node("a", 1)), "uses TLS, as the connection to the reporting node does");
-        assert_eq!([at(100), at(101), at(102)], [2, 3, 4].map(|port| Some(node("asked", port))));
+        assert_eq!([at(100), at(101), at(102)], [2, 3, 4].map(|port| Some(node("source", port))));
         assert_eq!((at(16_383), at(16_384)), (Some(node("a", 1)), None));
         assert_eq!(report.map.primaries().len(), 4);
-        assert_eq!(report.map.slots_of(&node("asked", 3)), [101]);
+        assert_eq!(report.map.slots_of(&node("source", 3)), [101]);
         let moved = report.map.with(101, &node("b", 5));
         assert_eq!(moved.primary(101), Some(&node("b", 5)));
         assert!(
-            !moved.agrees_with(&report.map) && moved.with(101, &node("asked", 3)).agrees_with(&report.map)
+            !moved.agrees_with(&report.map) && moved.with(101, &node("source", 3)).agrees_with(&report.map)
         );
     }
 
@@ -255,14 +255,14 @@ mod tests {
             let more = Value::Map(vec![(text("shard"), text("x")), (text("ip"), text(ip))]);
             let primary = Value::Array(vec![text("?"), Value::Int(1), text("id"), more]);
             let range = Value::Array(vec![Value::Int(0), Value::Int(9), primary]);
-            let report =
-                parse_report(&node("asked", 9), &[text(""), Value::Array(vec![range])]).expect("well formed");
+            let report = parse_report(&node("source", 9), &[text(""), Value::Array(vec![range])])
+                .expect("well formed");
             report.map.primary(0).cloned()
         };
         assert_eq!(named("10.0.0.2"), Some(node("10.0.0.2", 1)));
         assert_eq!(
             named(""),
-            Some(node("asked", 1)),
+            Some(node("source", 1)),
             "a node may not know its own address, so this is the reporting node"
         );
     }

@@ -15,7 +15,7 @@ pub(crate) mod version;
 use super::config::address::{Address, Login, Protocol};
 use super::config::certificates::{Certificates, Pem};
 use super::config::connector::Connector;
-use super::location::{ConnPurpose, SentinelGroup, ServerLocation};
+use super::location::{SentinelGroup, ServerLocation};
 use super::reported_findings::ReportedFindings;
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{Environment, System};
@@ -248,7 +248,7 @@ impl RedisConfig {
     /// Changes the certificates. Returns `None` if the connection does not use TLS.
     pub(crate) fn with_certificates(mut self, change: impl FnOnce(&mut Certificates)) -> Option<Self> {
         let by_tls = match &self.location {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.is_tls(),
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.is_tls(),
             ServerLocation::Sentinel(group) => group.is_tls(),
             ServerLocation::Cluster(seeds) => seeds.is_tls(),
         };
@@ -306,16 +306,16 @@ impl RedisConfig {
     /// password.
     pub fn address(&self) -> String {
         match &self.location {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.to_string(),
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.to_string(),
             ServerLocation::Sentinel(group) => group.to_string(),
             ServerLocation::Cluster(seeds) => seeds.to_string(),
         }
     }
 
     /// Returns the same settings for one node of the cluster.
-    pub(crate) fn for_cluster_node(&self, address: &Address, purpose: ConnPurpose) -> Self {
+    pub(crate) fn for_cluster_node(&self, address: &Address) -> Self {
         // The acknowledgement of replicas is requested separately.
-        Self { location: ServerLocation::ClusterNode(address.clone(), purpose), replicas: 0, ..self.clone() }
+        Self { location: ServerLocation::ClusterNode(address.clone()), replicas: 0, ..self.clone() }
     }
 
     pub(crate) fn node(&self) -> Arc<str> {
@@ -423,7 +423,7 @@ impl RedisConfig {
     #[cfg(test)]
     pub(crate) fn summary_for_test(&self) -> String {
         let kind = match &self.location {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => match address {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => match address {
                 Address::Tcp { tls: true, .. } => "tls".to_owned(),
                 Address::Tcp { .. } => "tcp".to_owned(),
                 Address::Unix(_) => "unix".to_owned(),

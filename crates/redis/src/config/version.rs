@@ -14,7 +14,7 @@ const VALKEY: (u32, u32) = (7, 2);
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let config: RedisConfig = "redis://locks.example".parse()?;
-/// println!("there is a {}", ServerVersion::ask(&config).await?); // a Redis 7.0
+/// println!("there is a {}", ServerVersion::query(&config).await?); // a Redis 7.0
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Making one connection ready for calls: opened, logged in, checked, with its scripts loaded and its channels subscribed.
+//! Making one connection ready for calls: opened, logged in, checked, with its channels subscribed.
 //!
 //! [`open`](super::open) opens and logs in. The [link](super::link) decides when connections are made.
 
@@ -11,11 +11,10 @@ use crate::config::address::Address;
 use crate::config::version;
 use crate::diagnose;
 use crate::error_map::unconnected;
-use crate::location::{ConnPurpose, ServerLocation, not_a_single_server};
-use crate::script;
+use crate::location::{ServerLocation, not_a_single_server};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, PushInfo};
+use redis::{Pipeline, PushInfo, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,7 +24,7 @@ use tokio::time::Instant;
 pub(crate) struct ReadyConnection {
     pub(crate) conn: MultiplexedConnection,
     pub(crate) messages: Messages,
-    /// The report that the address is from, if Sentinels were asked.
+    /// The report that the address is from, if Sentinels were queried.
     pub(crate) report: Option<PrimaryReport>,
     /// Set if the server is a node of a quorum.
     pub(crate) vote_delay: Option<VoteDelay>,
@@ -58,23 +57,23 @@ impl VoteDelay {
     }
 }
 
-/// Makes a connection that passes its messages to `on_push`, within the time of one attempt. `hint` is the last report
-/// of Sentinels.
+/// Makes a connection that passes its messages to `on_push`, within the time of one attempt. `last_report` is that of the
+/// Sentinels.
 pub(crate) async fn open_connection(
     config: &RedisConfig,
     node: &Arc<str>,
     mailboxes: &Mailboxes,
-    hint: Option<PrimaryReport>,
+    last_report: Option<PrimaryReport>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
     let attempt = async {
         let mut ready = match config.location() {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => {
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => {
                 connect(config, address, None, node, on_push).await?
             }
             ServerLocation::Cluster(_) => return Err(not_a_single_server(node)),
             ServerLocation::Sentinel(group) => {
-                let report = group.find(config, hint).await?;
+                let report = group.find(config, last_report).await?;
                 let (address, node) = (report.address.clone(), format!("{} ({node})", report.address).into());
                 connect(config, &address, Some(report), &node, on_push).await?
             }
@@ -100,8 +99,7 @@ async fn connect(
     let info = config.connection_info(address).map_err(unconnected)?;
     let opened = open_with_messages(config, address, &info, config.attempt_timeout(), on_push).await;
     let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
-    let loads_scripts = !matches!(config.location(), ServerLocation::ClusterNode(_, ConnPurpose::Messages));
-    let info = handshake(&mut conn, loads_scripts, node).await?;
+    let info = handshake(&mut conn, node).await?;
     let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
     check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
@@ -110,24 +108,17 @@ async fn connect(
     Ok(ReadyConnection { conn, messages, report, vote_delay, _driver: driver })
 }
 
-/// Names the connection, loads the common scripts if `loads_scripts` is set, and returns the server's INFO.
-async fn handshake(
-    conn: &mut MultiplexedConnection,
-    loads_scripts: bool,
-    node: &Arc<str>,
-) -> Result<String, Fault> {
-    let mut pipeline = Pipeline::with_capacity(20);
+/// Names the connection, and returns the server's INFO. Scripts are loaded with their first call.
+async fn handshake(conn: &mut MultiplexedConnection, node: &Arc<str>) -> Result<String, Fault> {
+    let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("CLIENT").arg("SETNAME").arg("leasehold");
-    diagnose::add_requests(&mut pipeline);
-    if loads_scripts {
-        script::load_common(&mut pipeline);
-    }
+    pipeline.add_command(diagnose::request());
     let replies = conn.send_packed_commands(&pipeline, 0, pipeline.len()).await;
     let replies = replies.map_err(|error| broken(error, node))?;
-    // The user may lack permission to name connections, to run INFO or to load scripts. If that matters, the first
-    // operation fails.
-    let info = replies.get(1..=diagnose::SECTION_COUNT).unwrap_or_default();
-    diagnose::info_text(info).map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))
+    // The user may lack permission to name connections or to run INFO. If that matters, the first operation fails.
+    let info = diagnose::info_text(replies.get(1).unwrap_or(&Value::Nil));
+    let info = info.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    Ok(info.into_owned())
 }
 
 /// When a node of a quorum begins to grant locks: once all leases that it may have lost have expired. A restart loses

@@ -15,17 +15,17 @@ impl ServerVersion {
     /// version.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
-    pub async fn ask(config: &RedisConfig) -> Result<Self, Fault> {
-        ask(config, &config.node()).await
+    pub async fn query(config: &RedisConfig) -> Result<Self, Fault> {
+        query(config, &config.node()).await
     }
 }
 
 /// Queries the version, within the time of one connection attempt.
-async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
+async fn query(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
-    let asked = async {
+    let reply = async {
         let address = match config.location() {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => address.clone(),
+            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.clone(),
             ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
             ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
         };
@@ -38,10 +38,10 @@ async fn ask(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fau
         if let Value::ServerError(error) = &reply {
             return Err(fault(classify(error).kind));
         }
-        let version = ServerVersion::from_info(&diagnose::info_text(&[reply]).map_err(fault)?);
+        let version = ServerVersion::from_info(&diagnose::info_text(&reply).map_err(fault)?);
         version.ok_or_else(|| fault(FaultKind::Failed("it does not report its version".to_owned())))
     };
-    match tokio::time::timeout(config.attempt_timeout(), asked).await {
+    match tokio::time::timeout(config.attempt_timeout(), reply).await {
         Ok(result) => result,
         Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
     }

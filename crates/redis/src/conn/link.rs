@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use reconnect::{STABLE_AFTER, backoff};
+pub(crate) use reconnect::{Backoff, STABLE_AFTER};
 
 /// Silence after which a call that runs out of time gives the connection up. It is short, because a lease of one
 /// second leaves no time to wait longer; if the old connection works after all, a new one costs little.

@@ -3,11 +3,11 @@
 //! Owns the requests to the Sentinels and the choice among their answers. On connecting, the server itself confirms
 //! that it is a primary. The link makes the connections to the server, and decides when.
 //!
-//! 1. A partitioned Sentinel reports an old primary, so all of them are asked at once. The answer that more than half
+//! 1. A partitioned Sentinel reports an old primary, so all of them are queried at once. The answer that more than half
 //!    agree on is accepted at once. Otherwise, when all have answered or timed out, the answer with the greatest
 //!    epoch is accepted, and among those the most frequent.
 //! 2. The client subscribes to every Sentinel: the one that leads a fail-over reports it up to two seconds before the
-//!    others. A published message is only a hint to ask that Sentinel. In case it gets lost, each Sentinel is also
+//!    others. A published message only triggers a query of that Sentinel. In case it gets lost, each Sentinel is also
 //!    polled.
 //! 3. Only an answer with a later epoch is a reason to leave a server. Two Sentinels may name the same server
 //!    differently, or one may lag behind; a client that accepted both in turn would never settle.
@@ -64,14 +64,14 @@ impl PrimaryReport {
 }
 
 impl SentinelGroup {
-    /// Finds the primary (1). Returns once a majority agrees on a configuration at least as recent as the `hint`.
-    /// Otherwise waits for all Sentinels, and returns the most recent report, or the hint if none replies.
+    /// Finds the primary (1). Returns once a majority agrees on a configuration at least as recent as the last report.
+    /// Otherwise waits for all Sentinels, and returns the most recent report, or the last report if none replies.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub(crate) async fn find(
         &self,
         config: &RedisConfig,
-        hint: Option<PrimaryReport>,
+        last_report: Option<PrimaryReport>,
     ) -> Result<PrimaryReport, Fault> {
         let mut queries: FuturesUnordered<_> =
             self.sentinels.iter().map(|sentinel| self.query(config, sentinel)).collect();
@@ -81,7 +81,8 @@ impl SentinelGroup {
                 Ok(report) => {
                     reports.push(report.clone());
                     let votes = votes(&reports, &report);
-                    let behind = hint.as_ref().is_some_and(|hint| hint.epoch > report.epoch);
+                    let behind =
+                        last_report.as_ref().is_some_and(|last_report| last_report.epoch > report.epoch);
                     if votes > self.sentinels.len() / 2 && !behind {
                         return Ok(report);
                     }
@@ -93,17 +94,17 @@ impl SentinelGroup {
             }
         }
         let best = reports.iter().max_by_key(|report| (report.epoch, votes(&reports, report))).cloned();
-        best.or(hint).ok_or_else(|| last_fault.unwrap_or_else(|| self.unreachable()))
+        best.or(last_report).ok_or_else(|| last_fault.unwrap_or_else(|| self.unreachable()))
     }
 
-    /// Connects to one Sentinel, and asks it for the address.
+    /// Connects to one Sentinel, and queries the address.
     async fn query(&self, config: &RedisConfig, sentinel: &Address) -> Result<PrimaryReport, Fault> {
         let node = named(sentinel);
         let query = async {
             let unconnected = |error| unconnected(error, sentinel, &node);
             let info = config.sentinel_info(self, sentinel).map_err(unconnected)?;
             let mut opened = open(config, sentinel, &info, SENTINEL_TIMEOUT).await.map_err(unconnected)?;
-            self.ask(&mut opened, &node).await
+            self.query_address(&mut opened, &node).await
         };
         // Shorter than one connection attempt, so that a few unreachable Sentinels do not use it up.
         match timeout(SENTINEL_TIMEOUT.min(config.attempt_timeout() / 4), query).await {
@@ -112,8 +113,8 @@ impl SentinelGroup {
         }
     }
 
-    /// Asks one connected Sentinel.
-    async fn ask(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<PrimaryReport, Fault> {
+    /// Queries the address from one connected Sentinel.
+    async fn query_address(&self, sentinel: &mut Opened, node: &Arc<str>) -> Result<PrimaryReport, Fault> {
         let mut requests = Pipeline::with_capacity(2);
         requests.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         requests.cmd("SENTINEL").arg("MASTER").arg(&self.name);
@@ -264,7 +265,7 @@ impl SentinelListener<'_> {
             Some(subscription) => subscription,
             None => self.listen().await?,
         };
-        self.group.ask(&mut self.subscription.insert(subscription).sentinel, &self.node).await.ok()
+        self.group.query_address(&mut self.subscription.insert(subscription).sentinel, &self.node).await.ok()
     }
 
     async fn listen(&self) -> Option<SentinelSubscription> {

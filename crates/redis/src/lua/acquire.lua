@@ -26,7 +26,7 @@
 --     holder  nothing                                          the lock is free
 --             remaining_ms or -1                               held by a client of another library
 --             remaining_ms or -1, fence, since_ms, label, session or ''
---   {'spent', how}                                             this hold has already ended
+--   {'ended', how}                                             this hold has already ended
 --   {'kind', type}, {'format', found}                          nothing was changed
 --
 -- Of a shared lock
@@ -36,7 +36,7 @@
 --     holder  nothing                                          no hold blocks the request
 --             remaining_ms, fence, since_ms, label, session or '', owner or '', mode         the first hold that blocks it
 --   {'range', count, limit}                                    the request can never be granted
---   {'differ', asked, known}                                   other clients use another number
+--   {'differ', requested, known}                                   other clients use another number
 --   {'deadlock'}, {'upgradable'}                               the owner would wait for itself; it holds nothing to upgrade
 --
 -- A script, because three decisions must be atomic: is the lock free, which waiter is next, and which

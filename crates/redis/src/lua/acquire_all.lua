@@ -9,7 +9,7 @@
 --
 -- Replies, per lock
 --   {'granted', fence, remaining_ms, 1 if others wait else 0}      for all of them; or, if a lock is not available, for each
---   {'taken', -1, predecessor or '', -1, holder…}, {'spent', how}, {'kind', type}, {'format', found}     as in acquire
+--   {'taken', -1, predecessor or '', -1, holder…}, {'ended', how}, {'kind', type}, {'format', found}     as in acquire
 --   'open'                                                          it could have been acquired
 --   'held'                                                          this hold already has it
 --
@@ -48,7 +48,7 @@ local function read_keys(name, record, hold, own)
   end
   -- As in mutex.lua.
   if value and string.sub(value, 1, #ELECTION_PREFIX) == ELECTION_PREFIX then return { 'kind', 'string' } end
-  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'tenant', 'ended', 'queue', 'reserved')
+  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'holder', 'ended', 'queue', 'reserved')
   if fields.err then
     if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, fields end
     return { 'format', redis.call('TYPE', KEYS[record]).ok }
@@ -58,15 +58,15 @@ local function read_keys(name, record, hold, own)
   -- As in parse_record.lua.
   local _, at = string.find(ended or '', string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
   local mark = at and string.sub(ended, at + 1, at + 1)
-  if mark then return { 'spent', mark == '.' and 'released' or mark == '!' and 'evicted' or 'freed' } end
+  if mark then return { 'ended', mark == '.' and 'released' or mark == '!' and 'evicted' or 'force_released' } end
 
   local holder, since_ms, liveness, holders_own, label
   if fields[3] then
     holder, since_ms, liveness, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
   -- As in string_holder.lua.
-  local in_cooldown = value and last and holder and value == 'rest\n' .. digits(last)
-  if in_cooldown and holder == hold then return { 'spent', 'released' } end
+  local in_cooldown = value and last and holder and value == 'cooldown\n' .. digits(last)
+  if in_cooldown and holder == hold then return { 'ended', 'released' } end
   local ours = value and holder and value == (holders_own == '' and holder or holders_own)
   if ours and holders_own ~= '' and ended
     and string.find(ended, string.sub(holder, ENDED_FROM, ENDED_TO), 1, true) then ours = false end
@@ -90,7 +90,7 @@ local function read_keys(name, record, hold, own)
   if value then
     taken[5] = redis.call('PTTL', KEYS[name])
     if ours then
-      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, in_cooldown and 'rests' or predecessor
+      taken[6], taken[7], taken[8], taken[9] = last or 0, tonumber(since_ms), label, in_cooldown and 'cooldown' or predecessor
     end
   end
   return taken
@@ -124,7 +124,7 @@ for i, state in ipairs(states) do
       texts[#texts + 1], texts[#texts + 2] = 'w:' .. session, ''
       stale[#stale + 1], stale[#stale + 2], stale[#stale + 3] = 'w:' .. session, 'n:' .. session, 'p:' .. session
     end
-    redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'tenant',
+    redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'holder',
       hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1], unpack(texts))
     if state.exists and not lasts then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
   end

@@ -34,7 +34,7 @@ if ARGV[2] == '' then
           redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS))
         end
         redis.call('HSET', KEYS[2], 'last', fence,
-          'tenant', ARGV[1] .. '\n' .. s .. string.sub(us, 1, MS_DIGITS) .. '\n' .. ARGV[9] .. '\n\n' .. ARGV[5])
+          'holder', ARGV[1] .. '\n' .. s .. string.sub(us, 1, MS_DIGITS) .. '\n' .. ARGV[9] .. '\n\n' .. ARGV[5])
         return fence
       end
     end

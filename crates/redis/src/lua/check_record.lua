@@ -3,10 +3,10 @@
 -- `lock.record`  a HASH
 --            format           1. A script does not touch a record of another format
 --            last             the newest fencing token
---            reserved         of a Mutex: the greatest fencing token reserved for the hold in `tenant`, then ' tell' if its
+--            reserved         of a Mutex: the greatest fencing token reserved for the hold in `holder`, then ' notify' if its
 --                             process wants a message when another session requests the lock. Valid only if greater
 --                             than `last`: otherwise it belongs to an earlier hold
---            tenant           the newest holder: hold \n since_ms \n liveness \n own value \n label
+--            holder           the newest holder: hold \n since_ms \n liveness \n own value \n label
 --            ended            the last eight holds that ended otherwise than by lease expiry, newest first. Of each the first
 --                             12 characters of its random part, and a mark: . released, ! evicted, ~ force-released. Random
 --                             parts contain none of the marks, so a search finds whole holds only
@@ -19,7 +19,7 @@
 --          `l`. The own value of a ReentrantMutex is the owner
 --
 --          Shared locks (Semaphore, RwLock, Latch, Barrier) have a queue entry per hold: queue, w:, n: and p: name holds in
---          place of sessions. An entry has its mode after the label. There is no `tenant`, but
+--          place of sessions. An entry has its mode after the label. There is no `holder`, but
 --            limit            the number of permits, arrivals or parties
 --          The own value of an RwLock is the owner; other shared locks ignore it
 --
@@ -29,7 +29,7 @@
 --
 -- The \n between the parts is the only control character in these texts.
 
--- `fields` is the reply to HMGET: format, last, tenant, ended, queue, the entry with this id, reserved. Returns an error reply, or
+-- `fields` is the reply to HMGET: format, last, holder, ended, queue, the entry with this id, reserved. Returns an error reply, or
 -- nil.
 local function check_record(lock, id, fields)
   if fields.err then
@@ -38,7 +38,7 @@ local function check_record(lock, id, fields)
   end
   local format, last, queue = fields[1], fields[2], fields[5]
   if format and format ~= '1' then return { 'format', format } end
-  lock.has_record, lock.fence, lock.tenant, lock.ended = format, last and tonumber(last), fields[3], fields[4]
+  lock.has_record, lock.fence, lock.holder_text, lock.ended = format, last and tonumber(last), fields[3], fields[4]
   lock.queue, lock.entry_id, lock.entry_text, lock.reserved = queue, id, fields[6], fields[7]
   if queue then
     local size, ticket, head, tail = string.match(queue, '^(%d+) (%d+) (%S*) (%S*)$')

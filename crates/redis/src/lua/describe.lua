@@ -22,7 +22,7 @@ local function hold_status(lock, of)
 end
 
 -- Appends a description of the holder to `reply`: nothing if the lock is free; the remaining time of the key; if the holder is
--- a client of this library, its fencing token, the time of the grant, its label, and its session, or '', or 'rests' for a lock
+-- a client of this library, its fencing token, the time of the grant, its label, and its session, or '', or 'cooldown' for a lock
 -- in its cooldown; of a ReentrantMutex also the owner and the number of its holds.
 local function describe_holder(lock, reply)
   if not lock.value and not lock.other_type then return reply end
@@ -32,7 +32,7 @@ local function describe_holder(lock, reply)
     reply[#reply + 1] = fence_of(lock, holder) or 0
     reply[#reply + 1] = holder.since_ms
     reply[#reply + 1] = holder.label
-    reply[#reply + 1] = in_cooldown(lock) and 'rests' or session_timeout_ms(holder) and holder.session or ''
+    reply[#reply + 1] = in_cooldown(lock) and 'cooldown' or session_timeout_ms(holder) and holder.session or ''
   end
   if lock.value and lock.count then
     reply[#reply + 1] = lock.value

@@ -6,7 +6,7 @@ local ENTRY_PER_HOLD = false
 -- `id` is a session, whose queue entry is read, too. Returns an error reply, or nil.
 local function fetch_record(lock, id)
   local fields =
-    redis.pcall('HMGET', lock.record, 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. id, 'reserved')
+    redis.pcall('HMGET', lock.record, 'format', 'last', 'holder', 'ended', 'queue', 'w:' .. id, 'reserved')
   return check_record(lock, id, fields)
 end
 

@@ -7,11 +7,11 @@
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
 -- ARGV[4]  the operator, for the audit
--- ARGV[5]  the holder that the operator saw: 'hold', and its fencing token in ARGV[6]; or 'stranger', and in
+-- ARGV[5]  the holder that the operator saw: 'hold', and its fencing token in ARGV[6]; or 'foreign', and in
 -- ARGV[6]  the SHA-1 of the value that a client of another library put at the lock's key
 --
 -- Replies
---   {'freed'}
+--   {'released'}
 --   {'changed', {holder}}                   held otherwise, and nothing was changed; holder as in release
 --   {'kind', type}, {'format', found}       nothing was changed
 --
@@ -29,18 +29,18 @@ if ARGV[5] == 'hold' and fence and digits(fence) == ARGV[6] then
   local messages, notified = lock.messages, {}
   for _, lost in ipairs(holders(lock)) do
     if not notified[lost.session] then
-      notified[lost.session], messages[#messages + 1] = true, { lost.session, 'freed ' .. ARGV[6] }
+      notified[lost.session], messages[#messages + 1] = true, { lost.session, 'force_released ' .. ARGV[6] }
     end
   end
-  end_by_force(lock, 'freed', ARGV[4], function() return true end)
+  end_by_force(lock, 'force_released', ARGV[4], function() return true end)
   -- A client of another library may hold the ReentrantMutex, too.
   free_lock(lock)
-elseif ARGV[5] == 'stranger' and lock.value and not holder and redis.sha1hex(lock.value) == ARGV[6] then
+elseif ARGV[5] == 'foreign' and lock.value and not holder and redis.sha1hex(lock.value) == ARGV[6] then
   free_lock(lock)
-  audit_ending(lock, 'freed', '', nil, ARGV[4])
+  audit_ending(lock, 'force_released', '', nil, ARGV[4])
 else
   return { 'changed', describe_holder(lock, {}) }
 end
 grant_next(lock)
 commit(lock)
-return { 'freed' }
+return { 'released' }

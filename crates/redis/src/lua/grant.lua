@@ -43,10 +43,10 @@ local function predecessor_of(lock, request, position)
   return predecessor and session_timeout_ms(predecessor) and predecessor.session or ''
 end
 
--- Sends the holder a message that another session requests the lock, if the holder has asked for it.
+-- Sends the holder a message that another session requests the lock, if the holder has requested that.
 local function notify_holder(lock, request)
   local fence = lock.fence
-  local upto = lock.reserved and fence and string.match(lock.reserved, '^(%d+) tell$')
+  local upto = lock.reserved and fence and string.match(lock.reserved, '^(%d+) notify$')
   local holder = upto and tonumber(upto) > fence and recorded_holder(lock)
   if holder and holder.session ~= request.session and is_held_by(lock, holder) then
     lock.messages[#lock.messages + 1] = { holder.session, 'wanted ' .. digits(fence) }

@@ -3,7 +3,7 @@
 -- KEYS[1]  its record: a HASH
 --            format            1. A script does not touch a record of another format
 --            until             the session is dead after this time without a heartbeat, in ms of the server's clock
---            about             a description of the process, for people: JSON
+--            metadata          a description of the process, for people: JSON
 --            l:<kind>:<name>   a lock that it holds, for people; 1
 -- KEYS[2]  the index of all sessions: a ZSET with the end of each session's record in ms as score, for people; and the member `-`,
 --          which is no session. Left out while a slot of a cluster moves and only one of the two keys has moved
@@ -11,7 +11,7 @@
 -- ARGV[2]  alive_ms: the least time from now for which it is alive
 -- ARGV[3]  kept_ms: the least time from now for which its record lasts
 -- ARGV[4]  '1' to begin the session, or empty: then a lapsed session stays lapsed
--- ARGV[5]  about, or empty
+-- ARGV[5]  metadata, or empty
 -- ARGV[6]  the number of locks that it acquired since the last heartbeat; these locks follow, as its record names them, and then
 --          the locks that it no longer holds
 --
@@ -56,7 +56,7 @@ end
 local texts = {}
 local new_until = at_ms + tonumber(ARGV[2])
 if not alive_until or alive_until < new_until then texts = { 'until', digits(new_until) } end
-if ARGV[4] ~= '' then texts[#texts + 1], texts[#texts + 2] = 'about', ARGV[5] end
+if ARGV[4] ~= '' then texts[#texts + 1], texts[#texts + 2] = 'metadata', ARGV[5] end
 if texts[1] then redis.call('HSET', KEYS[1], unpack(texts)) end
 
 local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])

@@ -13,7 +13,7 @@
 -- The record, as check_record.lua finds it
 --   has_record           whether it exists
 --   fence                the newest fencing token
---   ended, tenant        these fields
+--   ended, holder_text   the fields `ended` and `holder`
 --   reserved             this field; of a shared lock the field `limit`
 --   recorded             the newest holder, once it has been parsed; false if there is none
 --   kept_ms              its remaining time, once it is known

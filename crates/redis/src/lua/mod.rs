@@ -120,7 +120,7 @@ pub(crate) struct Texts {
     pub(crate) extend: &'static str,
     pub(crate) release: &'static str,
     /// Releases a hold and keeps the lock taken, if the kind can.
-    pub(crate) release_and_rest: Option<&'static str>,
+    pub(crate) release_with_cooldown: Option<&'static str>,
     pub(crate) inspect: &'static str,
     pub(crate) evict: &'static str,
     pub(crate) force_release: &'static str,
@@ -160,7 +160,7 @@ pub(crate) const MUTEX: Texts = Texts {
     extend: STRING_EXTEND,
     release: script!("mutex release":
         FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, RELEASE_TAIL),
-    release_and_rest: Some(script!("mutex release_and_rest":
+    release_with_cooldown: Some(script!("mutex release_with_cooldown":
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, RELEASE_TAIL)),
     inspect: script!("mutex inspect": FORMAT, MUTEX_READS, INSPECT_TAIL),
     evict: script!("mutex evict": FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, EVICT_TAIL),
@@ -175,7 +175,7 @@ pub(crate) const ELECTION: Texts = Texts {
     acquire: script!("election acquire": ELECTION_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
     extend: STRING_EXTEND,
     release: ELECTION_RELEASE,
-    release_and_rest: Some(ELECTION_RELEASE),
+    release_with_cooldown: Some(ELECTION_RELEASE),
     inspect: script!("election inspect": ELECTION_READS, INSPECT_TAIL),
     evict: script!("election evict": ELECTION_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("election force_release": ELECTION_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
@@ -187,7 +187,7 @@ pub(crate) const REENTRANT: Texts = Texts {
     acquire: script!("reentrant acquire": REENTRANT_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
     extend: script!("reentrant extend_one": REENTRANT_LOCK, REENTRANT_EXTEND_TAIL),
     release: script!("reentrant release": REENTRANT_GRANTS, RELEASE_TAIL),
-    release_and_rest: None,
+    release_with_cooldown: None,
     inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("reentrant force_release": REENTRANT_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
@@ -201,7 +201,7 @@ pub(crate) const SHARED: Texts = Texts {
     acquire: script!("shared acquire": SHARED_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
     extend: script!("shared extend_one": FORMAT, NUMBERS, SHARED_EXTEND_TAIL),
     release: script!("shared release": SHARED_GRANTS, SHARED_RELEASE_TAIL),
-    release_and_rest: None,
+    release_with_cooldown: None,
     inspect: script!("shared inspect": SHARED_READS, SHARED_INSPECT_TAIL),
     evict: script!("shared evict": SHARED_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("shared force_release": SHARED_GRANTS, EVICT_COMMON, SHARED_FORCE_RELEASE_TAIL),
@@ -229,10 +229,18 @@ pub(crate) const REWRITE_EXPIRY: &str = script!("any rewrite_expiry": REWRITE_EX
 #[cfg(test)]
 pub(crate) fn all_texts() -> Vec<&'static str> {
     let of_kinds = [MUTEX, REENTRANT, ELECTION, SHARED].map(|texts| {
-        let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
-            texts;
+        let Texts {
+            acquire,
+            extend,
+            release,
+            release_with_cooldown,
+            inspect,
+            evict,
+            force_release,
+            raise_fence,
+        } = texts;
         let all = [acquire, extend, release, inspect, evict, force_release];
-        all.into_iter().chain(release_and_rest).chain(raise_fence).collect()
+        all.into_iter().chain(release_with_cooldown).chain(raise_fence).collect()
     });
     let others = [
         RESIZE,

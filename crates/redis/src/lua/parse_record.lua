@@ -19,9 +19,9 @@ local function recorded_holder(lock)
   local recorded = lock.recorded
   if recorded == nil then
     recorded = false
-    if lock.tenant then
+    if lock.holder_text then
       local hold, since_ms, liveness, own, label =
-        string.match(lock.tenant, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+        string.match(lock.holder_text, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
       recorded = claim_of(hold, own)
       recorded.since_ms, recorded.liveness, recorded.label = tonumber(since_ms), liveness, label
     end
@@ -57,7 +57,7 @@ local function listed_ending(lock, hold)
   local ended = lock.ended or ''
   local _, at = string.find(ended, string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
   local mark = at and string.sub(ended, at + 1, at + 1)
-  return mark == '.' and 'released' or mark == '!' and 'evicted' or mark == '~' and 'freed' or nil
+  return mark == '.' and 'released' or mark == '!' and 'evicted' or mark == '~' and 'force_released' or nil
 end
 
 -- Whether the claim has a queue entry. The entry of its session may belong to another hold.

@@ -78,7 +78,7 @@ end
 local function settled_reply(lock, request)
   if lock.other_type then return { 'kind', lock.other_type } end
   local how = how_ended(lock, request.hold)
-  if how then return { 'spent', how } end
+  if how then return { 'ended', how } end
   if is_held_by(lock, request) then return granted_reply(lock, request) end
 end
 

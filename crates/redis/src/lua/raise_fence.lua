@@ -21,7 +21,7 @@ end
 local own = ARGV[2]
 if value ~= (own == '' and ARGV[1] or own) then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended')
+local record = redis.pcall('HMGET', KEYS[2], 'format', 'holder', 'last', 'ended')
 if record.err then
   if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
   return { 'format', redis.call('TYPE', KEYS[2]).ok }

@@ -8,7 +8,7 @@ local function record_holder(lock, holder)
   local fence = math.min(before and math.max(before + 1, reserved + 1, now_us) or now_us, GREATEST_FENCE)
   lock.fence, lock.recorded, holder.since_ms = fence, holder, now_ms
   set_field(lock, 'last', digits(fence))
-  set_field(lock, 'tenant',
+  set_field(lock, 'holder',
     holder.hold .. '\n' .. digits(now_ms) .. '\n' .. holder.liveness .. '\n' .. holder.own .. '\n' .. holder.label)
   local lease_ms = tonumber(holder.lease_ms)
   local same_period = before and math.floor(before / PERIOD_US) == math.floor(fence / PERIOD_US)

@@ -6,7 +6,7 @@
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
--- ARGV[4]  'grant'; or 'free' to leave the free lock to the next request; or 'tell' for the same with a message on the channel
+-- ARGV[4]  'grant'; or 'free' to leave the free lock to the next request; or 'publish' for the same with a message on the channel
 --          in the last argument; or a number, to keep the lock taken until that many ms after the grant of this hold, like
 --          'grant' if they are over
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, own value, then as ARGV[4] to ARGV[9] of acquire
@@ -14,7 +14,7 @@
 -- Replies
 --   'held'     the same as {'held', {}}, of a Mutex: see release_quick.lua
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
---     found   held (and now released), queued, released, evicted, freed, vanished, superseded, forgotten
+--     found   held (and now released), queued, released, evicted, force_released, vanished, superseded, forgotten
 --     holder  as after 'taken' in acquire, if another client holds the lock; else empty
 --   {'format', found}, and nothing was changed
 --
@@ -29,7 +29,7 @@ if failed then return failed end
 local found = hold_status(lock, claim)
 local holder = found == 'superseded' and describe_holder(lock, {}) or {}
 local cooldown_ms
-lock.announces = ARGV[4] == 'tell'
+lock.announces = ARGV[4] == 'publish'
 if found == 'held' then
   cooldown_ms = start_cooldown(lock, claim.hold, tonumber(ARGV[4]))
   if not cooldown_ms then end_holds(lock, function(holder) return holder.hold == claim.hold end) end
@@ -41,7 +41,7 @@ if lock.has_record and is_queued(lock, claim) then dequeue(lock, claim.entry_id)
 
 local reply = { found, holder, lock.count and (lock.value == claim.token and lock.count or 0) }
 local acquire_reply
-local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'tell' and not cooldown_ms
+local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'publish' and not cooldown_ms
 if ARGV[6] then
   local request = request_of(claim_of(ARGV[5], ARGV[6]), ARGV[#ARGV - 1], unpack(ARGV, 7, 12))
   -- A retry: the hold may have been granted and ended since.

@@ -15,5 +15,5 @@
 local value = redis.pcall('GET', KEYS[1])
 if value ~= ARGV[1] then return -1 end
 redis.call('DEL', KEYS[1])
-if ARGV[2] then publish(ARGV[2], 'nobody') end
+if ARGV[2] then publish(ARGV[2], 'none') end
 return 0

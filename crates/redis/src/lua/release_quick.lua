@@ -37,7 +37,7 @@ if ARGV[2] == '' and not ARGV[5] then
         local second_id = not is_only and more[4] or ''
         queue = string.format('%.0f', size - 1) .. ' ' .. next_ticket .. ' ' .. second_id .. ' ' .. (is_only and '' or last_id)
         local written = redis.pcall('HSET', KEYS[2], 'ended', ended, 'queue', queue, 'last', fence,
-          'tenant', hold .. '\n' .. since_ms .. '\n' .. liveness .. '\n' .. own .. '\n' .. label,
+          'holder', hold .. '\n' .. since_ms .. '\n' .. liveness .. '\n' .. own .. '\n' .. label,
           'w:' .. first_id, '', 'p:' .. (is_only and first_id or second_id), '')
         if type(written) == 'table' then return 'held' end
         if not redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then return 'held' end

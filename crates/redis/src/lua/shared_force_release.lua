@@ -12,7 +12,7 @@
 -- ARGV[7]  the kind
 --
 -- Replies
---   {'freed'}
+--   {'released'}
 --   {'changed', {holder}}                   no hold has that token, and nothing was changed; holder as in shared_release
 --   {'kind', type}, {'format', found}       nothing was changed
 --
@@ -27,10 +27,10 @@ if lock.other_type then return { 'kind', lock.other_type } end
 local messages = lock.messages
 local function is_named(held) return ARGV[5] == 'hold' and digits(held.fence) == ARGV[6] end
 for _, held in ipairs(holders(lock)) do
-  if is_named(held) then messages[#messages + 1] = { held.session, 'freed ' .. ARGV[6] } end
+  if is_named(held) then messages[#messages + 1] = { held.session, 'force_released ' .. ARGV[6] } end
 end
 if not messages[1] then return { 'changed', describe_holder(lock, {}) } end
-end_by_force(lock, 'freed', ARGV[4], is_named)
+end_by_force(lock, 'force_released', ARGV[4], is_named)
 grant_next(lock)
 commit(lock)
-return { 'freed' }
+return { 'released' }

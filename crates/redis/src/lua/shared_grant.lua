@@ -151,8 +151,8 @@ local function admit_parties(lock, request, known)
     end
   end
   if lock.queued ~= #present then extra = nil end
-  local _, asked = mode_numbers(extra and extra.mode or '')
-  local of = lock.limit or asked
+  local _, requested = mode_numbers(extra and extra.mode or '')
+  local of = lock.limit or requested
   if not of or of == 0 or #present + (extra and 1 or 0) < of then return end
   for i = 1, math.min(of, #present) do
     dequeue(lock, present[i].entry_id)

@@ -87,7 +87,7 @@ local function read_lock(lock, claim)
   if failed then return failed end
   local id = claim.hold
   local fields =
-    redis.pcall('HMGET', lock.record, 'format', 'last', 'tenant', 'ended', 'queue', 'w:' .. id, 'limit')
+    redis.pcall('HMGET', lock.record, 'format', 'last', 'holder', 'ended', 'queue', 'w:' .. id, 'limit')
   failed = check_record(lock, id, fields)
   lock.limit = lock.reserved and tonumber(lock.reserved) or nil
   return failed

@@ -12,7 +12,7 @@
 --
 -- Replies
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
---     found   held (and now released), queued, released, evicted, freed, vanished, superseded, forgotten
+--     found   held (and now released), queued, released, evicted, force_released, vanished, superseded, forgotten
 --     holder  as after the others of 'taken' in acquire, if the key is no such lock; else empty
 --   {'format', found}, and nothing was changed
 --

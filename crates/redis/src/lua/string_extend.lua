@@ -31,7 +31,7 @@ end
 local own = ARGV[2]
 if value ~= ARGV[5] .. (own == '' and ARGV[1] or own) then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'tenant', 'last', 'ended', 'reserved', 'queue')
+local record = redis.pcall('HMGET', KEYS[2], 'format', 'holder', 'last', 'ended', 'reserved', 'queue')
 if own ~= '' then
   if record.err then
     if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
@@ -50,15 +50,15 @@ end
 -- issued or reserved, if these are recent, and never outrun the clock.
 local function reserve()
   local last = record[3] and tonumber(record[3])
-  local upto, notifies = string.match(record[5] or '', '^(%d+) ?(%l*)$')
+  local upto, notify_word = string.match(record[5] or '', '^(%d+) ?(%l*)$')
   upto = upto and tonumber(upto) or 0
   local _, now_us = now()
   local first = math.min(math.max(math.max(last, upto) + 1, now_us - (BLOCK - AHEAD)), GREATEST_FENCE)
   local count = math.min(math.max(tonumber(ARGV[6]), 1), BLOCK)
   local most = math.max(math.min(first + count - 1, now_us + AHEAD - 1, GREATEST_FENCE), first)
-  local notify = ARGV[7] == '1' or notifies == 'tell' and upto > last
+  local notify = ARGV[7] == '1' or notify_word == 'notify' and upto > last
   -- Full memory may refuse it, which is no reason not to extend.
-  local written = redis.pcall('HSET', KEYS[2], 'reserved', digits(most) .. (notify and ' tell' or ''))
+  local written = redis.pcall('HSET', KEYS[2], 'reserved', digits(most) .. (notify and ' notify' or ''))
   if type(written) == 'table' then return end
   local has_waiters = record[6] and string.byte(record[6]) ~= BYTE_ZERO
   return { first, most - first + 1, has_waiters and 1 or 0 }

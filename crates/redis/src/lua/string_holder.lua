@@ -2,7 +2,7 @@
 
 -- The value of the key during the cooldown after a hold with this fencing token.
 local function cooldown_value(fence)
-  return TOKEN_PREFIX .. 'rest\n' .. digits(fence)
+  return TOKEN_PREFIX .. 'cooldown\n' .. digits(fence)
 end
 
 -- Whether the lock is in its cooldown: released, but kept taken until a fixed time after its grant.

@@ -101,7 +101,11 @@ fn the_scripts_know_the_token_prefixes_of_the_model() {
         assert!(text.contains(&format!("local {name}='{mark}'\n")), "{text}");
         assert!(text.contains(&format!("string.sub(value,1,#{name})")), "{text}");
     }
-    assert_eq!(Kind::Mutex.cooldown_token(None), "rest\n0", "as in string_holder.lua and acquire_all.lua");
+    assert_eq!(
+        Kind::Mutex.cooldown_token(None),
+        "cooldown\n0",
+        "as in string_holder.lua and acquire_all.lua"
+    );
 }
 
 #[test]

@@ -34,7 +34,7 @@ struct KindScripts {
     acquire: Script,
     extend: Script,
     release: Script,
-    release_and_rest: Option<Script>,
+    release_with_cooldown: Option<Script>,
     inspect: Script,
     evict: Script,
     force_release: Script,
@@ -43,10 +43,18 @@ struct KindScripts {
 
 impl KindScripts {
     fn new(texts: &Texts) -> Self {
-        let Texts { acquire, extend, release, release_and_rest, inspect, evict, force_release, raise_fence } =
-            texts;
+        let Texts {
+            acquire,
+            extend,
+            release,
+            release_with_cooldown,
+            inspect,
+            evict,
+            force_release,
+            raise_fence,
+        } = texts;
         Self {
-            release_and_rest: release_and_rest.map(Script::new),
+            release_with_cooldown: release_with_cooldown.map(Script::new),
             raise_fence: raise_fence.map(Script::new),
             acquire: Script::new(acquire),
             extend: Script::new(extend),
@@ -55,11 +63,6 @@ impl KindScripts {
             evict: Script::new(evict),
             force_release: Script::new(force_release),
         }
-    }
-
-    /// The scripts that most clients of such a lock call.
-    fn common(&self) -> [&Script; 3] {
-        [&self.acquire, &self.extend, &self.release]
     }
 }
 
@@ -92,16 +95,6 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
     rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
-
-/// Adds SCRIPT LOAD of the scripts that most clients call. The others are loaded with their first call, because the server
-/// compiles each text for each client that reconnects.
-pub(crate) fn load_common(pipeline: &mut Pipeline) {
-    let Scripts { mutex, reentrant, extend, acquire_all, heartbeat, .. } = &*SCRIPTS;
-    let of_kinds = [mutex, reentrant].into_iter().flat_map(KindScripts::common);
-    for script in of_kinds.chain([extend, acquire_all, heartbeat]) {
-        pipeline.add_command(load(script));
-    }
-}
 
 fn load(script: &Script) -> Cmd {
     let mut cmd = Cmd::with_capacity(3, script.text.len() + 16);
@@ -241,7 +234,7 @@ impl Call {
         call.empty(2).cmd.arg(mailboxes).arg(request.actor.as_str());
         match request.observed {
             ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
-            ObservedHolder::Foreign(fingerprint) => call.cmd.arg("stranger").arg(fingerprint.to_string()),
+            ObservedHolder::Foreign(fingerprint) => call.cmd.arg("foreign").arg(fingerprint.to_string()),
         };
         call
     }
@@ -262,12 +255,12 @@ impl Call {
     ) -> Option<Self> {
         let (script, action) = match release.action {
             ReleaseAction::Free if !kind.is_shared() => (&scripts.release, Cow::from("free")),
-            ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "tell".into()),
+            ReleaseAction::FreeAndPublish if kind == Kind::Mutex => (&scripts.release, "publish".into()),
             // A ReentrantMutex that becomes free is always published on Redisson's channel.
             ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
             ReleaseAction::Cooldown { for_ms } => {
-                (scripts.release_and_rest.as_ref()?, for_ms.to_string().into())
+                (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }
         };
         let mut call = Self::of(script, &[keys.name(), keys.record()]);
@@ -302,10 +295,10 @@ impl Call {
                 let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
                 Self::new(&Op::Extend(extend), kind, session_keys, keys)
             }
-            Op::Acquire(ask) => {
-                ask.predecessor?;
+            Op::Acquire(request) => {
+                request.predecessor?;
                 Self::new(
-                    &Op::Acquire(Acquire { predecessor: None, ..ask.clone() }),
+                    &Op::Acquire(Acquire { predecessor: None, ..request.clone() }),
                     kind,
                     session_keys,
                     keys,
@@ -352,14 +345,14 @@ impl Call {
     }
 
     /// The call that acquires all of several Mutexes, or none. Label and liveness are those of the first request.
-    pub(crate) fn acquire_all(asks: &[(LockKeys, &Acquire)]) -> Self {
-        let keys: Vec<_> = asks.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
+    pub(crate) fn acquire_all(requests: &[(LockKeys, &Acquire)]) -> Self {
+        let keys: Vec<_> = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
         let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
-        if let Some((_, ask)) = asks.first() {
-            call.cmd.arg(ask.label.as_str()).arg(liveness(ask.liveness));
+        if let Some((_, request)) = requests.first() {
+            call.cmd.arg(request.label.as_str()).arg(liveness(request.liveness));
         }
-        for (_, ask) in asks {
-            call.claim(&ask.claim).cmd.arg(ask.lease_ms);
+        for (_, request) in requests {
+            call.claim(&request.claim).cmd.arg(request.lease_ms);
         }
         call
     }
@@ -434,9 +427,9 @@ impl Call {
         self
     }
 
-    fn terms(mut self, ask: &Acquire) -> Self {
-        self.cmd.arg(ask.lease_ms).arg(ask.label.as_str());
-        match &ask.queue {
+    fn terms(mut self, request: &Acquire) -> Self {
+        self.cmd.arg(request.lease_ms).arg(request.label.as_str());
+        match &request.queue {
             Some(queue) => {
                 self.cmd.arg(Shown(queue.nonce)).arg(queue.ttl_ms);
             }
@@ -444,18 +437,18 @@ impl Call {
                 self.empty(2);
             }
         }
-        match ask.expire_foreign_ms {
+        match request.expire_foreign_ms {
             Some(expire_foreign_ms) => self.cmd.arg(expire_foreign_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(liveness(ask.liveness));
+        self.cmd.arg(liveness(request.liveness));
         self
     }
 
     /// The mode, of a shared lock.
-    fn mode(mut self, kind: Kind, ask: &Acquire) -> Self {
+    fn mode(mut self, kind: Kind, request: &Acquire) -> Self {
         if kind.is_shared() {
-            self.cmd.arg(ask.mode.encode());
+            self.cmd.arg(request.mode.encode());
         }
         self
     }
@@ -519,7 +512,7 @@ mod tests {
             let lock = Lock::mutex(name.parse().expect("a good name"));
             assert_eq!(lock_of(&field_of(&lock)), Some(lock), "{name}");
         }
-        for field in ["until", "about", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
+        for field in ["until", "metadata", "l:", "l:mutex:", "l:other:job", "mutex:job"] {
             assert_eq!(lock_of(field), None, "{field}");
         }
     }

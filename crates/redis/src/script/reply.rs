@@ -24,7 +24,7 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
         return Ok(Reply::Refused(refused?));
     }
     match op {
-        Op::Acquire(ask) => match whole_lease(value, ask.lease_ms) {
+        Op::Acquire(request) => match whole_lease(value, request.lease_ms) {
             Some(granted) => granted.map(Reply::Acquire),
             None => acquired(value).map(Reply::Acquire),
         },
@@ -144,7 +144,7 @@ fn acquired(value: &Value) -> Read<Acquired> {
                 other_holders: others.collect::<Read<_>>()?,
             })
         }
-        [word, how] if text(word) == Ok("spent") => text(how).and_then(ended).map(Acquired::AlreadyEnded),
+        [word, how] if text(word) == Ok("ended") => text(how).and_then(ended).map(Acquired::AlreadyEnded),
         _ => Err(Malformed),
     }
 }
@@ -293,7 +293,7 @@ fn evicted(value: &Value) -> Read<Evicted> {
 
 fn force_released(value: &Value) -> Read<ForceReleased> {
     match items(value)? {
-        [word] if text(word) == Ok("freed") => Ok(ForceReleased::Released),
+        [word] if text(word) == Ok("released") => Ok(ForceReleased::Released),
         [word, description] if text(word) == Ok("changed") => {
             Ok(ForceReleased::Changed { holder: holder(items(description)?)? })
         }
@@ -343,7 +343,7 @@ fn holder(description: &[Value]) -> Read<Option<Holder>> {
         [] => Ok(None),
         [remaining] => Ok(Some(foreign(remaining))),
         [remaining, fence, since, label, session, owner @ ..] => {
-            let in_cooldown = text(session) == Ok("rests");
+            let in_cooldown = text(session) == Ok("cooldown");
             let ours = Holder {
                 in_cooldown,
                 label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
@@ -394,7 +394,7 @@ fn ended(how: &str) -> Read<Ended> {
     match how {
         "released" => Ok(Ended::Released),
         "evicted" => Ok(Ended::Evicted),
-        "freed" => Ok(Ended::ForceReleased),
+        "force_released" => Ok(Ended::ForceReleased),
         _ => Err(Malformed),
     }
 }

@@ -24,12 +24,12 @@ impl RedisStore {
         slot: u16,
         deadline: Instant,
     ) -> Result<Diagnosis, SessionOutcome> {
-        let mut requests = Pipeline::with_capacity(diagnose::SECTION_COUNT + 1);
-        diagnose::add_requests(&mut requests);
+        let mut requests = Pipeline::with_capacity(2);
+        requests.add_command(diagnose::request());
         requests.cmd("ACL").arg("WHOAMI");
-        let mut replies = self.send_commands(slot, &requests, |_, _| true, deadline).await?;
-        let user = replies.pop();
-        let info = diagnose::info_text(&replies);
+        let mut replies = self.send_commands(slot, &requests, |_, _| true, deadline).await?.into_iter();
+        let (info, user) = (replies.next().unwrap_or_default(), replies.next());
+        let info = diagnose::info_text(&info);
         let info = info.map_err(|kind| Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))?;
         let mut found = Diagnosis::new(&**self.node());
         diagnose::fill(&info, self.min_uptime(), &mut found);

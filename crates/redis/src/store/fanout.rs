@@ -7,7 +7,7 @@ use super::call_target::CallTarget;
 use super::send::{MAX_EXTENDS_PER_CALL, is_wrong_type, refused};
 use super::sessions::RECORDS_PER_REQUEST;
 use super::{RedisStore, SessionOutcome};
-use crate::cluster::{Cluster, OnSplit, is_split, is_unknown_script};
+use crate::cluster::{Cluster, OnTryAgain, is_try_again, is_unknown_script};
 use crate::config::address::Address;
 use crate::script::reply;
 use crate::script::{Call, extends_by_token};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// How many slots one request asks for their session index.
+/// How many slots one request queries for their session index.
 const SLOTS_PER_REQUEST: usize = 1024;
 
 /// Operations on one slot that share a call.
@@ -123,7 +123,7 @@ impl RedisStore {
         let outcomes = groups.iter().zip(values).map(|(group, value)| {
             let node = &node;
             async move {
-                let outcomes = if is_split(&value) {
+                let outcomes = if is_try_again(&value) {
                     self.send_each(ops, group, deadline).await
                 } else if is_unknown_script(&value) || node.redirect(&value).is_some() {
                     self.send_group(ops, group, deadline).await
@@ -141,8 +141,8 @@ impl RedisStore {
         if group.of.len() == 1 {
             return self.send_each(ops, group, deadline).await;
         }
-        match self.reply(group.slot, &group.call, false, OnSplit::Report, deadline).await {
-            Ok((value, _)) if is_split(&value) => self.send_each(ops, group, deadline).await,
+        match self.reply(group.slot, &group.call, false, OnTryAgain::Report, deadline).await {
+            Ok((value, _)) if is_try_again(&value) => self.send_each(ops, group, deadline).await,
             Ok((value, target)) => self.outcomes(&group.ops(ops), &value, &target),
             Err(outcome) => vec![outcome; group.of.len()],
         }
@@ -177,7 +177,7 @@ impl RedisStore {
                 cmd("ZRANGE").arg(sessions).arg(0).arg(-1).clone()
             };
             let commands: Vec<_> = some.iter().map(|slot| (*slot, index(slot))).collect();
-            for (slot, value) in self.ask_slots(commands, deadline).await? {
+            for (slot, value) in self.query_slots(commands, deadline).await? {
                 if let Some(sessions) = value.map(|value| reply::sessions(&value)) {
                     found.extend(self.well_formed(sessions)?.into_iter().map(|session| (slot, session)));
                 }
@@ -185,15 +185,15 @@ impl RedisStore {
         }
         let mut entries = Vec::with_capacity(found.len());
         for some in found.chunks(RECORDS_PER_REQUEST) {
-            let mut question = Pipeline::with_capacity(1);
-            question.cmd("TIME");
-            let now = self.send_commands(some[0].0, &question, |_, _| false, deadline).await?;
+            let mut request = Pipeline::with_capacity(1);
+            request.cmd("TIME");
+            let now = self.send_commands(some[0].0, &request, |_, _| false, deadline).await?;
             let now_ms = self.well_formed(now.first().ok_or(reply::Malformed).and_then(reply::now_ms))?;
             let record = |(slot, session): &(u16, SessionId)| {
                 let record = self.session_keys_at(Partition::new(*slot)).session(*session);
                 (*slot, cmd("HGETALL").arg(record).clone())
             };
-            let answers = self.ask_slots(some.iter().map(record).collect(), deadline).await?;
+            let answers = self.query_slots(some.iter().map(record).collect(), deadline).await?;
             for ((_, session), (_, value)) in some.iter().zip(answers) {
                 if let Some(value) = value {
                     entries.extend(self.well_formed(reply::session_entry(*session, now_ms, &value))?);
@@ -205,7 +205,7 @@ impl RedisStore {
 
     /// Sends commands with one key each, in one pipeline to the primary of the first; a redirected command is sent
     /// again by itself. `None` for a key of another type.
-    async fn ask_slots(
+    async fn query_slots(
         &self,
         commands: Vec<(u16, redis::Cmd)>,
         deadline: Instant,

@@ -11,7 +11,7 @@
 
 use super::call_target::CallTarget;
 use super::{Backend, RedisStore, SessionOutcome};
-use crate::cluster::{OnSplit, is_split, is_unknown_script};
+use crate::cluster::{OnTryAgain, is_try_again, is_unknown_script};
 use crate::conn::link::NoReply;
 use crate::error_map::classify;
 use crate::script::reply::{self, Malformed};
@@ -56,8 +56,8 @@ impl RedisStore {
             Ok(call) => call,
             Err(fault) => return Outcome::Failed(Executed::No, fault),
         };
-        match self.reply(keys.slot(), &call, false, OnSplit::Report, deadline).await {
-            Ok((value, _)) if self.cluster().is_some() && is_split(&value) => {}
+        match self.reply(keys.slot(), &call, false, OnTryAgain::Report, deadline).await {
+            Ok((value, _)) if self.cluster().is_some() && is_try_again(&value) => {}
             Ok((value, target)) => return self.outcome(op, &value, &target),
             Err(outcome) => return outcome,
         }
@@ -67,7 +67,7 @@ impl RedisStore {
         {
             return outcome;
         }
-        match self.reply(keys.slot(), &call, false, OnSplit::Retry, deadline).await {
+        match self.reply(keys.slot(), &call, false, OnTryAgain::Retry, deadline).await {
             Ok((value, target)) => self.outcome(op, &value, &target),
             Err(outcome) => outcome,
         }
@@ -75,11 +75,11 @@ impl RedisStore {
 
     /// Sends the reduced form of an operation. `None` if only the full form can execute it.
     async fn send_reduced(&self, op: &Op, slot: u16, reduced: &Call, deadline: Instant) -> Option<Outcome> {
-        let (value, target) = match self.reply(slot, reduced, false, OnSplit::Report, deadline).await {
+        let (value, target) = match self.reply(slot, reduced, false, OnTryAgain::Report, deadline).await {
             Ok(reply) => reply,
             Err(outcome) => return Some(outcome),
         };
-        if !matches!(op, Op::Release(_)) && !is_split(&value) {
+        if !matches!(op, Op::Release(_)) && !is_try_again(&value) {
             return Some(self.outcome(op, &value, &target));
         }
         if matches!(value, Value::ServerError(_)) {
@@ -98,11 +98,11 @@ impl RedisStore {
         slot: u16,
         call: &Call,
         mut with_script: bool,
-        on_split: OnSplit,
+        on_try_again: OnTryAgain,
         deadline: Instant,
     ) -> Result<(Value, CallTarget<'_>), Outcome<T>> {
         if let Backend::Cluster(cluster) = &*self.backend {
-            let (value, node) = cluster.reply(slot, call, with_script, on_split, deadline).await?;
+            let (value, node) = cluster.reply(slot, call, with_script, on_try_again, deadline).await?;
             return Ok((value, CallTarget::Node(node, None)));
         }
         for _ in 0..MAX_SENDS {
@@ -126,8 +126,7 @@ impl RedisStore {
     }
 
     /// Sends several operations in one pipeline. A call whose script the server does not know is sent again after the
-    /// others. That is rare: it happens after a restart or a script flush, and at the first use of a script that is
-    /// not preloaded.
+    /// others. That is rare: it happens at the first use of a script after the server has started or flushed its scripts.
     pub(super) async fn send_all(&self, ops: &[(Lock, Op)], deadline: Instant) -> Vec<Outcome> {
         if let Backend::Cluster(cluster) = &*self.backend {
             return self.send_all_in(cluster, ops, deadline).await;
@@ -154,7 +153,7 @@ impl RedisStore {
                 let ops = &ops[of];
                 match answer {
                     Ok((call, Some(value))) if is_unknown_script(&value) => {
-                        match self.reply(0, &call, true, OnSplit::Retry, deadline).await {
+                        match self.reply(0, &call, true, OnTryAgain::Retry, deadline).await {
                             Ok((value, target)) => self.outcomes(ops, &value, &target),
                             Err(outcome) => vec![outcome; ops.len()],
                         }
@@ -268,7 +267,7 @@ impl RedisStore {
         let requests = requests.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
         let slot = requests.first().map_or(0, |(keys, _)| keys.slot());
         let call = Call::acquire_all(&requests);
-        let (value, target) = self.reply(slot, &call, false, OnSplit::Retry, deadline).await?;
+        let (value, target) = self.reply(slot, &call, false, OnTryAgain::Retry, deadline).await?;
         self.check_error(&value, &target)?;
         self.well_formed(reply::multi_acquired(requests.len(), &value))
     }

@@ -3,7 +3,7 @@
 use super::call_target::CallTarget;
 use super::send::is_wrong_type;
 use super::{Backend, RedisStore, SessionOutcome};
-use crate::cluster::{OnSplit, is_split};
+use crate::cluster::{OnTryAgain, is_try_again};
 use crate::script::Call;
 use crate::script::reply::{self, Malformed};
 use crate::session_keys::SessionKeys;
@@ -23,11 +23,11 @@ impl RedisStore {
     ) -> Result<SessionReply, SessionOutcome> {
         let slot = session_keys.slot.unwrap_or(0);
         let call = Call::heartbeat(heartbeat, session_keys);
-        let (mut value, mut target) = self.reply(slot, &call, false, OnSplit::Report, deadline).await?;
-        if session_keys.slot.is_some() && is_split(&value) {
+        let (mut value, mut target) = self.reply(slot, &call, false, OnTryAgain::Report, deadline).await?;
+        if session_keys.slot.is_some() && is_try_again(&value) {
             // The index only serves listings, so the heartbeat may skip it while the slot migrates.
             let call = Call::reduced_heartbeat(heartbeat, session_keys);
-            (value, target) = self.reply(slot, &call, false, OnSplit::Retry, deadline).await?;
+            (value, target) = self.reply(slot, &call, false, OnTryAgain::Retry, deadline).await?;
         }
         self.check_error(&value, &target)?;
         let reply = self.well_formed(reply::heartbeat(&value))?.map_err(|refused| {

@@ -89,8 +89,8 @@ fn check_what_is_left(before: &Keyspace, after: &Keyspace) {
         let new = after.entry(keys.name()) != before.entry(keys.name());
         let is_recorded = match after.entry(keys.record()).map(|entry| &entry.content) {
             Some(Content::Hash(fields)) => fields
-                .get(&b"tenant"[..])
-                .is_some_and(|tenant| tenant.starts_with(request(1, 0).claim.token().as_bytes())),
+                .get(&b"holder"[..])
+                .is_some_and(|last_holder| last_holder.starts_with(request(1, 0).claim.token().as_bytes())),
             _ => false,
         };
         assert!(!new || is_recorded, "`{name}` is held, and its record does not name the holder");

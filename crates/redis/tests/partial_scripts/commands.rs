@@ -179,13 +179,13 @@ fn acquires() -> Vec<Path> {
             "HMGET GET HMGET PTTL",
         ),
         (
-            "acquire of a lock that was left free, by the first who waits",
+            "acquire of a lock that was left free, by the first waiter",
             left_free(),
             take(2),
             "HMGET GET HMGET HMGET TIME HSET SET HDEL",
         ),
         (
-            "the same, by another, which grants it to the first",
+            "the same, by another client, which grants it to the first",
             left_free(),
             take(4),
             "HMGET GET HMGET HGET HMGET TIME PTTL HGET HSET SET HDEL PUBLISH",
@@ -224,15 +224,15 @@ fn releases() -> Vec<Path> {
             "GET HMGET TIME DEL HSET SET",
         ),
         (
-            "release that leaves the lock resting",
+            "release that starts a cooldown",
             vec![take(1)],
-            rest(1),
+            cooldown(1),
             "GET HMGET TIME PTTL PEXPIRE SET HSET",
         ),
-        ("the same, sent again", vec![take(1), rest(1)], rest(1), "GET HMGET"),
+        ("the same, sent again", vec![take(1), cooldown(1)], cooldown(1), "GET HMGET"),
         ("release that is sent again", vec![take(1), release(1)], release(1), "HMGET GET GET HMGET"),
-        ("release of one who waits", queue(), release(2), "HMGET GET GET HMGET HMGET HSET HDEL"),
-        ("release of one who is not known", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
+        ("release of a waiting hold", queue(), release(2), "HMGET GET GET HMGET HMGET HSET HDEL"),
+        ("release of an unknown hold", vec![take(1)], release(2), "HMGET GET GET HMGET PTTL"),
     ]
 }
 
@@ -273,10 +273,10 @@ fn removals() -> Vec<Path> {
             evict(1),
             "GET HMGET HMGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH SET",
         ),
-        ("eviction of one who waits", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
-        ("eviction of one who has nothing", vec![take(1)], evict(2), "GET HMGET HMGET"),
+        ("eviction of a waiting session", queue(), evict(2), "GET HMGET HMGET HMGET HSET HDEL"),
+        ("eviction of a session without a hold", vec![take(1)], evict(2), "GET HMGET HMGET"),
         (
-            "freed from its holder",
+            "force-released from its holder",
             queue(),
             free(hold()),
             "GET HMGET HGET TIME GET HGET HMGET DEL HSET SET HDEL PUBLISH PUBLISH SET",
@@ -287,7 +287,12 @@ fn removals() -> Vec<Path> {
             free(hold()),
             "GET HMGET TIME GET DEL HSET PUBLISH SET",
         ),
-        ("not freed", vec![take(1)], free(ObservedHolder::Hold(FencingToken::new(1))), "GET HMGET PTTL"),
+        (
+            "not force-released",
+            vec![take(1)],
+            free(ObservedHolder::Hold(FencingToken::new(1))),
+            "GET HMGET PTTL",
+        ),
         (
             "inspect in full",
             vec![take(1), free(hold())],
@@ -424,13 +429,13 @@ fn entries() -> Vec<Path> {
         ),
         ("raise for a hold that is gone", vec![take(1)], raise(4, START_US), "HMGET HLEN HGET TIME"),
         (
-            "acquire by the owner who has the lock",
+            "acquire by the owner that holds the lock",
             vec![take(1)],
             take(2),
             "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
         ),
         (
-            "the same, past others, of one who had queued",
+            "the same, past others, by a queued session",
             [queue(), vec![release(3)]].concat(),
             take(2),
             "HMGET HLEN TIME HMGET PTTL PEXPIRE HSET",
@@ -464,9 +469,9 @@ fn entries() -> Vec<Path> {
             release(1),
             "HMGET HLEN TIME HMGET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH",
         ),
-        ("release of one who is not known", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET"),
+        ("release of an unknown hold", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET"),
         (
-            "eviction of one of several",
+            "eviction of one of several sessions",
             twice(),
             evict(1),
             "HMGET HLEN HGET TIME HMGET HMGET GET PEXPIRE HSET HSET SET",
@@ -478,7 +483,7 @@ fn entries() -> Vec<Path> {
             "HMGET HLEN HGET TIME HMGET HMGET GET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH SET",
         ),
         (
-            "freed from its holders",
+            "force-released from its holders",
             twice(),
             free(),
             "HMGET HLEN HGET TIME HMGET GET DEL HSET PUBLISH PUBLISH PUBLISH SET",
@@ -562,21 +567,21 @@ fn permits() -> Vec<Path> {
             release(1),
             "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
         ),
-        ("release of one who waits", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
+        ("release of a waiting hold", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
         (
-            "eviction of one of several",
+            "eviction of one of several sessions",
             queue(),
             evict(1),
             "HGET HGETALL TIME HMGET HMGET HVALS GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH SET",
         ),
         (
-            "eviction of one who waits",
+            "eviction of a waiting session",
             queue(),
             evict(3),
             "HGET HGETALL TIME HMGET HMGET HVALS HMGET HGET HSET HDEL",
         ),
         (
-            "freed from its holder",
+            "force-released from its holder",
             queue(),
             free(START_US),
             "HGET HGETALL TIME HMGET GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH PUBLISH SET",
@@ -608,13 +613,13 @@ fn readers() -> Vec<Path> {
         ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
         ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET"),
         (
-            "read behind a writer who waits",
+            "read behind a waiting writer",
             vec![read(1), write(2)],
             read(3),
             "HGET HGETALL TIME HMGET HGET PTTL HSET",
         ),
         (
-            "read by an owner who reads, past a writer",
+            "read by an owner that reads, past a writer",
             vec![read(1), write(2)],
             read(5),
             "HGET HGETALL TIME HMGET HGET PTTL HSET PEXPIRE HSET",
@@ -632,7 +637,7 @@ fn readers() -> Vec<Path> {
             "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
         ),
         (
-            "upgrade before a writer who waits",
+            "upgrade before a waiting writer",
             vec![take(1, LockMode::Upgradable), read(3), write(2)],
             take(5, LockMode::Upgrade),
             "HGET HGETALL TIME HMGET HGET PTTL HSET",
@@ -719,7 +724,7 @@ fn release(n: u8) -> Op {
     give(n, ReleaseAction::Grant, None)
 }
 
-fn rest(n: u8) -> Op {
+fn cooldown(n: u8) -> Op {
     give(n, ReleaseAction::Cooldown { for_ms: 60_000 }, None)
 }
 

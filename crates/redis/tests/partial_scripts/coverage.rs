@@ -106,7 +106,7 @@ impl Coverage {
                 (OpKind::Extend, Left::Lasting),
                 (OpKind::RaiseFence, Left::Done),
             ][..],
-            // At rest, but with the record of the hold before; and extended, before tokens are reserved.
+            // Free, but with the record of the hold before; and extended, before tokens are reserved.
             Kind::Mutex => &[
                 (OpKind::Acquire, Left::Unwritten),
                 (OpKind::AcquireAhead, Left::Unwritten),
@@ -162,7 +162,7 @@ impl Coverage {
             let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        // A Mutex has scripts for an extend by its token, for other extends, and for a rest; an Election has one for extends;
+        // A Mutex has scripts for an extend by its token, for other extends, and for a cooldown; an Election has one for extends;
         // a Semaphore has one for its size; and the kinds that a quorum supports have one for the token. A heartbeat is a script too.
         let scripts = match kinds[0] {
             Kind::Mutex => 10,

@@ -189,11 +189,11 @@ impl Fixture {
         let message = |notification: &Notification| {
             (format!("{MAILBOXES}{}", notification.to()), notification.message())
         };
-        let freed = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let tells = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
+        let became_free = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
+        let notifies = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
-            Kind::Reentrant if freed => Some((self.keys.redisson_channel(), "0".to_owned())),
-            Kind::Mutex if freed && tells => {
+            Kind::Reentrant if became_free => Some((self.keys.redisson_channel(), "0".to_owned())),
+            Kind::Mutex if became_free && notifies => {
                 Some((self.space.release_channel(&self.keys), "free".to_owned()))
             }
             _ => None,
@@ -313,7 +313,7 @@ fn audit_entry(line: &str) -> Result<AuditEntry, Violation> {
     let ended = match ended {
         "released" => Ended::Released,
         "evicted" => Ended::Evicted,
-        "freed" => Ended::ForceReleased,
+        "force_released" => Ended::ForceReleased,
         other => return Err(Violation(format!("an audit entry of `{other}`"))),
     };
     Ok(AuditEntry {
@@ -333,8 +333,8 @@ fn lock_of(field: &str) -> Option<Lock> {
 
 /// The tokens reserved for local hand-offs.
 fn reserved(text: &str) -> Result<Reserved, Violation> {
-    let (upto, tells) = text.strip_suffix(" tell").map_or((text, false), |upto| (upto, true));
-    Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: tells })
+    let (upto, notifies) = text.strip_suffix(" notify").map_or((text, false), |upto| (upto, true));
+    Ok(Reserved { last_fence: FencingToken::new(parsed(upto)?), notify_wanted: notifies })
 }
 
 /// The fields of a record.
@@ -363,7 +363,7 @@ impl Fields {
             .field("last")
             .map(|last_fence| parsed::<u64>(last_fence).map(FencingToken::new))
             .transpose()?;
-        let last_holder = self.field("tenant").map(tenant).transpose()?;
+        let last_holder = self.field("holder").map(recorded_holder).transpose()?;
         let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
         let reserved = self.field("reserved").map(reserved).transpose()?;
         let mut record = Record {
@@ -381,7 +381,7 @@ impl Fields {
         let known = |field: &&str| match field.split_once(':') {
             Some((link, of)) => matches!(link, "w" | "n" | "p") && queue_entry_id(kind, of).is_ok(),
             None if kind.is_shared() => matches!(*field, "format" | "last" | "limit" | "ended" | "queue"),
-            None => matches!(*field, "format" | "last" | "reserved" | "tenant" | "ended" | "queue"),
+            None => matches!(*field, "format" | "last" | "reserved" | "holder" | "ended" | "queue"),
         };
         match self.0.keys().map(String::as_str).find(|field| !known(field)) {
             Some(field) => Err(Violation(format!("a field `{field}`"))),
@@ -392,13 +392,14 @@ impl Fields {
     /// A session's record; none if it has not begun.
     fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Violation> {
         let mut held = std::collections::BTreeSet::new();
-        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "about")) {
+        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "metadata"))
+        {
             held.insert(lock_of(field).ok_or_else(|| Violation(format!("a session's field `{field}`")))?);
         }
         if self.field("format") != Some("1") {
             return Err(Violation(format!("a session of format {:?}", self.field("format"))));
         }
-        match (self.field("until"), self.field("about")) {
+        match (self.field("until"), self.field("metadata")) {
             (Some(until), Some(about)) => Ok(Some(SessionRecord {
                 alive_until_ms: parsed(until)?,
                 expires_ms,
@@ -480,7 +481,7 @@ fn queue_entry(text: &str, kind: Kind) -> Result<QueueEntry, Violation> {
     })
 }
 
-fn tenant(text: &str) -> Result<RecordedHolder, Violation> {
+fn recorded_holder(text: &str) -> Result<RecordedHolder, Violation> {
     let words: Vec<_> = text.splitn(5, '\n').collect();
     let [hold, since_ms, liveness, own, label] = words[..] else {
         return Err(Violation(format!("a holder with {} of 5 fields", words.len())));

@@ -120,7 +120,7 @@ impl<'a> Generator<'a> {
 
     fn write_as_foreigner(&mut self, write: ForeignWrite) -> Result<(), Violation> {
         if write == ForeignWrite::RemovesExpiry && self.state.value.is_none() {
-            // The rest that a partial script left of a free lock keeps its expiry.
+            // What a partial script left of a free lock keeps its expiry.
             return Ok(());
         }
         self.fixture.write_as_foreigner(write, &self.state)?;

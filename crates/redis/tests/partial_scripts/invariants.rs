@@ -23,7 +23,7 @@
 //!   does not exist; it never gets "held". The next request grants the lock.
 //! - Opened has no effect.
 //! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has its own expiry, or as long as the
-//!   remaining holds. A hold that was to rest ends when the rest would. A hold for which tokens were to be reserved lasts
+//!   remaining holds. A hold that was to start a cooldown ends when the cooldown would. A hold for which tokens were to be reserved lasts
 //!   longer, and none are reserved.
 //! - Entered: the last holder in the record was never granted the lock, was not notified, and has left the queue. Its
 //!   fencing token is used up. Its next poll finds the lock free; waiters that queued meanwhile come first.
@@ -31,7 +31,7 @@
 //!   not notified. Its next poll finds the hold, and its release ends it. Other clients see a foreign holder until the
 //!   lease ends.
 //!
-//! A released lock has no holder, even if it rests. A ReentrantMutex still belongs to an owner with other holds. What a
+//! A released lock has no holder, even in its cooldown. A ReentrantMutex still belongs to an owner with other holds. What a
 //! script writes never outlasts its key: a lock that is as after expires as after. Expired entries count as none.
 //!
 //! In no state is the lock held by a client that did not request it, or whose release was recorded, and the record knows
@@ -100,14 +100,14 @@ pub(crate) fn left(
 fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool {
     let record = |state: &LockState| for_ever(state).record;
     let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
-    let tenant = after.record.as_ref().and_then(|record| record.last_holder.as_ref());
+    let last_holder = after.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let token = left.value.as_ref().and_then(|value| value.content.token());
     let is_new = before.record.is_none() && left.record.as_ref().is_some_and(is_empty);
     left.kind == Kind::Mutex
         && before.value.is_none()
         && !awaited
         && left.value == after.value
-        && tenant.is_some_and(|tenant| token == Some(&tenant.claim.hold.token()))
+        && last_holder.is_some_and(|last_holder| token == Some(&last_holder.claim.hold.token()))
         && (record(left) == record(before) || is_new)
         && left.audit == before.audit
 }

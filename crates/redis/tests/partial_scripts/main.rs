@@ -267,7 +267,7 @@ impl Generator<'_> {
                 let rest = Release { next: None, ..release.clone() };
                 state.apply(self.now_us, &Op::Release(rest.clone()), &all_alive);
                 let stands = state.value.as_ref().and_then(|value| value.content.token());
-                if !stands.is_some_and(|stands| stands.contains("rest\n")) {
+                if !stands.is_some_and(|stands| stands.contains("cooldown\n")) {
                     state.clone_from(before);
                     let release = Release { action: ReleaseAction::Free, ..rest };
                     state.apply(self.now_us, &Op::Release(release), &all_alive);

@@ -101,7 +101,7 @@ impl Generator<'_> {
     fn next_to_poll(&self, waiting: &BTreeMap<String, Claim>) -> Result<Option<Claim>, Violation> {
         match self.holders().pop() {
             Some(claim) if !waiting.contains_key(&claim.hold.token()) => {
-                Err(Violation("the lock was given to one who does not wait".to_owned()))
+                Err(Violation("the lock was given to a client that does not wait".to_owned()))
             }
             Some(claim) => Ok(Some(claim)),
             None => Ok(waiting.values().next().cloned()),
@@ -166,15 +166,15 @@ fn holders(state: &LockState) -> Vec<Claim> {
 
 /// The claim that holds a Mutex, if it is ours.
 fn holder(state: &LockState) -> Option<&Claim> {
-    let tenant = state.record.as_ref()?.last_holder.as_ref()?;
-    let stands = state.value.as_ref()?.content.token() == Some(&*state.kind.token(&tenant.claim));
+    let last_holder = state.record.as_ref()?.last_holder.as_ref()?;
+    let stands = state.value.as_ref()?.content.token() == Some(&*state.kind.token(&last_holder.claim));
     let ended = |hold: &HoldId| {
         let record = state.record.as_ref();
         record.is_some_and(|record| record.ended.find(hold).is_some())
     };
     // A client of another library may use the same value as one of ours.
-    let own = tenant.claim.value.is_some() && ended(&tenant.claim.hold);
-    (stands && !own).then_some(&tenant.claim)
+    let own = last_holder.claim.value.is_some() && ended(&last_holder.claim.hold);
+    (stands && !own).then_some(&last_holder.claim)
 }
 
 /// The greatest token that was granted or reserved.

@@ -20,8 +20,8 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
     let seen = [
         "adopted",
         "foreign fingerprint",
-        "left resting",
-        "found resting",
+        "left in cooldown",
+        "found in cooldown",
         "another string",
         "a whole block",
         "some tokens reserved",
@@ -39,7 +39,7 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
 
 #[test]
 fn the_scripts_of_an_election_mean_what_the_model_means() {
-    let seen = ["adopted", "left resting", "found resting", "another string", "published leader"];
+    let seen = ["adopted", "left in cooldown", "found in cooldown", "another string", "published leader"];
     means_what_the_model_means(Kind::Election, &seen);
 }
 
@@ -141,7 +141,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
     for (what, seldom) in [
         "granted",
         "taken",
-        "spent",
+        "already ended",
         "woken",
         "held",
         "queued",
@@ -162,10 +162,10 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
         "evicted a queue entry",
         "nothing to evict",
         "not evicted",
-        "freed",
-        "not freed",
+        "force released",
+        "not force released",
         "warned",
-        "found freed",
+        "found force released",
         "audit",
         "begun",
         "beaten",

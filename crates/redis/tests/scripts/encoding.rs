@@ -16,12 +16,12 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
     if let Some(last) = record.last_fence {
         put("last", last.to_string());
     }
-    if let Some(Reserved { last_fence, notify_wanted: tells }) = record.reserved {
-        put("reserved", format!("{last_fence}{}", if tells { " tell" } else { "" }));
+    if let Some(Reserved { last_fence, notify_wanted: notifies }) = record.reserved {
+        put("reserved", format!("{last_fence}{}", if notifies { " notify" } else { "" }));
     }
     if let Some(RecordedHolder { claim, since_ms, liveness, label }) = &record.last_holder {
         let (hold, liveness) = (claim.hold.token(), letter(*liveness));
-        put("tenant", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
+        put("holder", format!("{hold}\n{since_ms}\n{liveness}\n{}\n{label}", own(claim)));
     }
     let endings = record.ended.holds.iter().map(|(hold, how)| hold.token()[17..29].to_owned() + mark(*how));
     let endings: String = endings.collect();
@@ -60,7 +60,7 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
 pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String> {
     let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
     let until = record.alive_until_ms.to_string();
-    let rest = [("format", "1"), ("until", &until), ("about", &record.metadata)];
+    let rest = [("format", "1"), ("until", &until), ("metadata", &record.metadata)];
     held.chain(rest.map(|(field, text)| (field.to_owned(), text.to_owned()))).collect()
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn word(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
         Ended::Evicted => "evicted",
-        Ended::ForceReleased => "freed",
+        Ended::ForceReleased => "force_released",
         _ => panic!("{how:?} is none of the model's"),
     }
 }

@@ -69,7 +69,7 @@ impl Fixture {
         subscriber.call(&["PSUBSCRIBE", "m:leasehold:mailbox:*"]).unwrap();
         subscriber.call(&["PSUBSCRIBE", "redisson_lock__channel:*"]).unwrap();
         subscriber.call(&["PSUBSCRIBE", "m:leasehold:{*}:leader:*"]).unwrap();
-        subscriber.call(&["PSUBSCRIBE", "m:leasehold:{*}:told:*"]).unwrap();
+        subscriber.call(&["PSUBSCRIBE", "m:leasehold:{*}:release:*"]).unwrap();
         Self {
             clock,
             now_us: START_US,

@@ -94,7 +94,7 @@ impl Sequence<'_> {
             }
             Reply::Acquire(Acquired::Granted { .. }) => seen("granted"),
             Reply::Acquire(Acquired::Taken { .. }) => seen("taken"),
-            Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("spent"),
+            Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("already ended"),
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {
@@ -112,7 +112,7 @@ impl Sequence<'_> {
                     HoldStatus::Held => "held",
                     HoldStatus::Queued => "queued",
                     HoldStatus::Ended(Ended::Evicted) => "found evicted",
-                    HoldStatus::Ended(Ended::ForceReleased) => "found freed",
+                    HoldStatus::Ended(Ended::ForceReleased) => "found force released",
                     HoldStatus::Ended(_) => "released",
                     HoldStatus::Vanished => "vanished",
                     HoldStatus::Superseded => "superseded",
@@ -134,8 +134,8 @@ impl Sequence<'_> {
                     seen("evicted a queue entry");
                 }
             }
-            Reply::ForceRelease(ForceReleased::Released) => seen("freed"),
-            Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not freed"),
+            Reply::ForceRelease(ForceReleased::Released) => seen("force released"),
+            Reply::ForceRelease(ForceReleased::Changed { .. }) => seen("not force released"),
             Reply::Inspect(found) => {
                 if found.foreign_fingerprint.is_some() {
                     seen("foreign fingerprint");
@@ -173,14 +173,14 @@ impl Sequence<'_> {
         *self.fixture.seen.entry(what).or_default() += 1;
     }
 
-    /// Counts locks that rest.
-    pub(crate) fn count_rests(&mut self, reply: &Reply) {
+    /// Counts cooldowns.
+    pub(crate) fn count_cooldowns(&mut self, reply: &Reply) {
         let stands = self.state.value.as_ref().and_then(|value| value.content.token());
-        let rests = stands.is_some_and(|token| token.contains("rest\n"));
+        let in_cooldown = stands.is_some_and(|token| token.contains("cooldown\n"));
         let what = match reply {
-            Reply::Release(Released { status: HoldStatus::Held, .. }) if rests => "left resting",
+            Reply::Release(Released { status: HoldStatus::Held, .. }) if in_cooldown => "left in cooldown",
             Reply::Acquire(Acquired::Taken { holder: Some(holder), .. }) if holder.in_cooldown => {
-                "found resting"
+                "found in cooldown"
             }
             _ => return,
         };

@@ -108,7 +108,7 @@ impl Fixture {
                 continue;
             }
             let claim = match one.state.record.as_ref().and_then(|record| record.last_holder.clone()) {
-                Some(tenant) if random.below(2) == 0 => tenant.claim,
+                Some(last_holder) if random.below(2) == 0 => last_holder.claim,
                 _ => Claim { value: None, ..one.workload.fresh_claim(u8::try_from(n).unwrap()) },
             };
             let (liveness, label) = (Liveness::Session { alive_ms: 10_000 }, label.clone());
@@ -144,7 +144,7 @@ impl Fixture {
                 MultiAcquired::Acquired(_) if abandoned => "had, past the dead",
                 MultiAcquired::Acquired(Acquired::Granted { others_wait: true, .. }) => "had, awaited",
                 MultiAcquired::Acquired(_) => "had",
-                MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(_))) => "spent",
+                MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(_))) => "already ended",
                 MultiAcquired::Blocked(Ok(Acquired::Taken { holder: None, .. })) => "awaited",
                 MultiAcquired::Blocked(Ok(_)) => "taken",
                 MultiAcquired::Blocked(Err(_)) => "refused",
@@ -220,9 +220,17 @@ fn the_script_means_what_the_model_means() {
     let mut environment = Fixture::new();
     (0..SEQUENCES).for_each(|seed| environment.sequence(seed));
     println!("{:?}", environment.seen);
-    for what in
-        ["had", "had, awaited", "had, past the dead", "spent", "awaited", "taken", "refused", "open", "held"]
-    {
+    for what in [
+        "had",
+        "had, awaited",
+        "had, past the dead",
+        "already ended",
+        "awaited",
+        "taken",
+        "refused",
+        "open",
+        "held",
+    ] {
         let times = environment.seen.get(what).copied().unwrap_or(0);
         assert!(times >= SEQUENCES / 50, "`{what}` came {times} times only");
     }

@@ -92,7 +92,7 @@ impl Sequence<'_> {
         }
         self.count(&reply, &notifications);
         self.count_entries(&before, op, &reply);
-        self.count_rests(&reply);
+        self.count_cooldowns(&reply);
         self.count_reserved(&before, op, &reply);
         self.count_parts(&before, op, &reply, &notifications);
         let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.entries.clone());

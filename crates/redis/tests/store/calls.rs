@@ -55,6 +55,8 @@ async fn extends_that_follow_one_another_are_one_call() {
     let kept = Extend { keep_record: true, ..extend(80) };
     ops[80].1 = Op::Extend(kept);
     ops[90].0 = Lock::mutex("b}".parse().unwrap());
+    // The first calls load the scripts.
+    drop(store.execute_all(&ops, LONG).await);
     for (flushed, requests) in [(false, 4), (true, 4)] {
         if flushed {
             server.cli(&["SCRIPT", "FLUSH"]).unwrap();
@@ -94,21 +96,16 @@ async fn the_commands_of_an_uncontended_lock_are_counted() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
+    let extend =
+        |n| Op::Extend(Extend { claim: claim(n), lease_ms: 30_000, keep_record: false, reserve: None });
+    drop(execute(&store, &extend(1), LONG).await);
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     let mut counted = Vec::new();
     for what in ["acquire", "extend", "release"] {
         server.reset_counts().unwrap();
         match what {
             "acquire" => granted(acquire(&store, &claim(2), Some(nonce(1))).await),
-            "extend" => {
-                let op = Op::Extend(Extend {
-                    claim: claim(2),
-                    lease_ms: 30_000,
-                    keep_record: false,
-                    reserve: None,
-                });
-                drop(execute(&store, &op, LONG).await);
-            }
+            "extend" => drop(execute(&store, &extend(2), LONG).await),
             _ => assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held),
         }
         let mut counts = server.command_counts().unwrap();

@@ -50,6 +50,8 @@ async fn a_connection_that_died_after_the_answer_to_another_call_is_given_up() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
+    // The first call loads the script.
+    granted(acquire_of(&store, "first", &claim(1)).await);
     proxy.delay_replies(Duration::from_millis(80));
     proxy.drop_requests(1, AfterDrop::Stall, |words| words.iter().any(|word| word == b"dead"));
     let claim = claim(1);
@@ -68,6 +70,8 @@ async fn a_lost_reply_is_unknown_and_nothing_is_sent_again() {
     let server = RedisServer::start().unwrap();
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
+    // The first call loads the script.
+    granted(acquire_of(&store, "first", &claim(1)).await);
     proxy.reset_counts();
     proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
     let fault = unknown(acquire(&store, &claim(1), None).await);

@@ -199,7 +199,7 @@ async fn the_permissions_that_the_docs_name_suffice() {
     let named: Vec<_> = ["ACL", "SETUSER"].into_iter().chain(list.split_whitespace()).collect();
     assert_eq!(named.join(" "), line, "docs/reference/redis-layout.md names another list");
     // This server may be an older one.
-    let line = permissions.on(ServerVersion::ask(&config).await.unwrap()).acl("locks").unwrap();
+    let line = permissions.on(ServerVersion::query(&config).await.unwrap()).acl("locks").unwrap();
     let command: Vec<_> =
         line.split(' ').map(|word| if word.starts_with('#') { ">password" } else { word }).collect();
     server.cli(&command).unwrap().ok().unwrap();

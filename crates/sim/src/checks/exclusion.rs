@@ -18,7 +18,7 @@ pub struct Exclusion {
     /// The total numbers of permits, and since when each applied.
     limits: BTreeMap<LockId, Vec<(Instant, u32)>>,
     /// Holds that were ended by force.
-    freed: BTreeSet<(LockId, FencingToken)>,
+    force_released: BTreeSet<(LockId, FencingToken)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +85,8 @@ impl Exclusion {
     }
 
     fn executed(&mut self, at: Instant, done: &Execution<'_>) {
-        if let Some(fence) = done.freed() {
-            self.freed(done.lock, fence);
+        if let Some(fence) = done.force_released() {
+            self.force_released(done.lock, fence);
         }
         if done.state.kind != Kind::Semaphore {
             return;
@@ -103,9 +103,9 @@ impl Exclusion {
     }
 
     /// A hold was ended by force.
-    fn freed(&mut self, lock: LockId, fence: Option<FencingToken>) {
+    fn force_released(&mut self, lock: LockId, fence: Option<FencingToken>) {
         let Some(fence) = fence else { return self.remove_guard(lock, None) };
-        self.freed.insert((lock, fence));
+        self.force_released.insert((lock, fence));
         let is_freed = |other: &ValidGuard| other.guard.is_some_and(|(_, _, token)| token == fence);
         self.valid_guards.entry(lock).or_default().retain(|other| !is_freed(other));
     }
@@ -134,7 +134,7 @@ impl Check for Exclusion {
                 | TaskEvent::ValidityChanged(guard_id, validity),
             ) => {
                 let Some(known) = context.guards.get(guard_id) else { return Ok(()) };
-                if self.freed.contains(&(lock, known.hold_token)) {
+                if self.force_released.contains(&(lock, known.hold_token)) {
                     return Ok(());
                 }
                 let guard = Some((known.task, guard_id, known.hold_token));

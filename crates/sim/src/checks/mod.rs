@@ -22,7 +22,7 @@
 //! | [`Cleanup`] | holds and queue entries that no task needs end soon; every key expires |
 //! | [`AfterRelease`] | after a release has returned, the client sends nothing about its hold |
 //! | [`Observers`] | observers of an Election report each leader in order and soon, and no other |
-//! | [`OncePerPeriod`] | at most one start succeeds in a period, and its guard knows how long |
+//! | [`OncePerPeriod`] | at most one start succeeds in a period, and its guard is not valid for longer than the store keeps the hold |
 //! | [`SessionLiveness`] | a lapsed session is over, at the store and in its process; none lapses without a cause |
 //!
 //! The first two apply only while the documentation promises exclusion ([`Promises`]).

@@ -73,7 +73,7 @@ impl OncePerPeriod {
             let starts = self.starts.values_mut().filter(|start| start.hold == hold);
             starts.for_each(|start| start.is_void = true);
         }
-        if let Some(Some(fence)) = done.freed() {
+        if let Some(Some(fence)) = done.force_released() {
             self.valid_guards.remove(&(done.lock, fence));
             if let Some(start) = self.starts.get_mut(&(done.lock, fence)) {
                 start.is_void = true;

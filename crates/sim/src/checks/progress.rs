@@ -44,7 +44,8 @@ pub struct Progress {
     polled: BTreeMap<HoldId, Instant>,
     /// Until when each guard of a process is valid.
     valid_until: BTreeMap<(HostId, LockId), BTreeMap<GuardId, Instant>>,
-    /// The hold that a process queued for last. It knows nothing of other grants, or learns of them at once.
+    /// The last hold for which a process queued. Only the grant of this hold has to be noticed: a grant of an earlier
+    /// one is void, and any other grant is the reply to its own request.
     queued_hold: BTreeMap<(HostId, LockId), HoldId>,
     /// When a process last sent a request about a lock.
     last_activity: BTreeMap<(HostId, LockId), Instant>,

@@ -59,7 +59,7 @@ pub struct Counts {
     /// Times that the server went down, failed over or had its clock set.
     pub server_events: u64,
     /// Acquires of a hold that had ended.
-    pub spent: u64,
+    pub already_ended: u64,
     /// Heartbeats that the store executed.
     pub heartbeats: u64,
     /// Sessions that began.
@@ -67,7 +67,7 @@ pub struct Counts {
     /// Holds of lapsed sessions that were evicted.
     pub evicted: u64,
     /// Holds that were released by force.
-    pub freed: u64,
+    pub force_released: u64,
     /// Acquired permits, reads and writes.
     pub shared: u64,
     /// Of these, upgrades.
@@ -103,11 +103,11 @@ impl AddAssign for Counts {
         self.stops += other.stops;
         self.broken_links += other.broken_links;
         self.server_events += other.server_events;
-        self.spent += other.spent;
+        self.already_ended += other.already_ended;
         self.heartbeats += other.heartbeats;
         self.sessions += other.sessions;
         self.evicted += other.evicted;
-        self.freed += other.freed;
+        self.force_released += other.force_released;
         self.shared += other.shared;
         self.upgraded += other.upgraded;
         self.admitted += other.admitted;
@@ -127,10 +127,10 @@ impl Counts {
                 self.wanted += wanted;
                 self.granted += done.notifications.len() as u64 - wanted;
                 self.stale += u64::from(done.is_stale);
-                let spent =
+                let already_ended =
                     done.acquires().is_some_and(|(_, reply)| matches!(reply, Acquired::AlreadyEnded(_)));
-                self.spent += u64::from(spent && matches!(done.op, Op::Acquire(_)));
-                self.freed += u64::from(done.freed().is_some());
+                self.already_ended += u64::from(already_ended && matches!(done.op, Op::Acquire(_)));
+                self.force_released += u64::from(done.force_released().is_some());
                 self.entered_remotely += u64::from(has_entered_remotely(at, done));
                 self.evicted += u64::from(has_evicted(at, done));
                 self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));

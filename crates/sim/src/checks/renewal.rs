@@ -33,7 +33,7 @@ pub struct Renewal {
     /// Holds that the store has refused to extend, and that must become invalid.
     refused: Vec<(Instant, HoldId)>,
     /// Holds that were released by force.
-    freed: BTreeSet<(LockId, FencingToken)>,
+    force_released: BTreeSet<(LockId, FencingToken)>,
     /// Holds that were evicted from lapsed sessions.
     evicted: BTreeSet<HoldId>,
     held: BTreeMap<LockId, Vec<Held>>,
@@ -80,8 +80,8 @@ impl Renewal {
     }
 
     fn executed(&mut self, at: Instant, done: &Execution<'_>) {
-        if let Some(Some(fence)) = done.freed() {
-            self.freed.insert((done.lock, fence));
+        if let Some(Some(fence)) = done.force_released() {
+            self.force_released.insert((done.lock, fence));
         }
         let holds = done.holds(at);
         let entries = done.state.value.as_ref().and_then(|value| value.content.reentrant_holds());
@@ -246,7 +246,7 @@ impl Renewal {
         // alive.
         let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(&hold))
             && context.last_server_event.is_some_and(|event| granted < event + SESSION_LIFETIME);
-        if is_forgotten || self.freed.contains(&(lock, guard.hold_token)) {
+        if is_forgotten || self.force_released.contains(&(lock, guard.hold_token)) {
             return Ok(());
         }
         let due = match guard.lease_policy {

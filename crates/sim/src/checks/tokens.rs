@@ -22,7 +22,7 @@ pub struct Tokens {
     /// The greatest token of a guard of a lock.
     of_lock: BTreeMap<LockId, FencingToken>,
     /// Holds that were released by force. A process may hand one off before it learns of that.
-    freed: BTreeSet<(LockId, FencingToken)>,
+    force_released: BTreeSet<(LockId, FencingToken)>,
 }
 
 impl Tokens {
@@ -92,7 +92,7 @@ impl Tokens {
         }
         let last = self.of_lock.entry(lock).or_insert(fence);
         let is_smaller = *last > fence && context.promises.exclusion;
-        if self.freed.contains(&(lock, known.hold_token)) {
+        if self.force_released.contains(&(lock, known.hold_token)) {
             return Ok(());
         }
         *last = fence.max(*last);
@@ -111,7 +111,7 @@ impl Check for Tokens {
                 let after = done.holds(at);
                 let mut before = self.held.insert(done.lock, after.clone()).unwrap_or_default();
                 before.retain(|held| held.lasts(at));
-                self.freed.extend(done.freed().flatten().map(|fence| (done.lock, fence)));
+                self.force_released.extend(done.force_released().flatten().map(|fence| (done.lock, fence)));
                 self.check_reservation(done)?;
                 return self.executed(done.lock, &before, &after, context.is_shared(done.lock));
             }

@@ -29,7 +29,7 @@ pub struct HolderValidity {
     /// When sessions end at the store.
     session_ends: BTreeMap<SessionId, Instant>,
     /// Holds that were released by force, and when.
-    freed: BTreeMap<(LockId, FencingToken), Instant>,
+    force_released: BTreeMap<(LockId, FencingToken), Instant>,
     /// The tokens of each hold. A hold released by force can return with another token.
     tokens: BTreeMap<HoldId, BTreeSet<(LockId, FencingToken)>>,
     /// Holds that returned by a late acquire, after they were released by force and another hold had ended since.
@@ -60,7 +60,7 @@ impl HolderValidity {
     ) -> CheckResult {
         let ValidGuard { lock, task, fence, until, .. } = guard;
         let hold = context.guards.hold(guard_id);
-        if until <= at || self.freed.contains_key(&(lock, fence)) {
+        if until <= at || self.force_released.contains_key(&(lock, fence)) {
             return Ok(());
         }
         if let Some(hold) = hold.filter(|hold| self.sessions.contains(hold)) {
@@ -88,8 +88,8 @@ impl HolderValidity {
 
     fn executed(&mut self, at: Instant, done: &Execution<'_>) {
         self.session_ends = session_ends(done.sessions, done.clock);
-        if let Some(Some(fence)) = done.freed() {
-            self.freed.insert((done.lock, fence), at);
+        if let Some(Some(fence)) = done.force_released() {
+            self.force_released.insert((done.lock, fence), at);
         }
         let holds = done.holds(at);
         for Held { hold, fence, liveness, .. } in &holds {
@@ -98,7 +98,7 @@ impl HolderValidity {
             }
             let tokens = self.tokens.entry(*hold).or_default();
             tokens.insert((done.lock, *fence));
-            if tokens.iter().any(|old| old.1 != *fence && self.freed.contains_key(old)) {
+            if tokens.iter().any(|old| old.1 != *fence && self.force_released.contains_key(old)) {
                 self.returned.insert(*hold);
             }
         }
@@ -170,7 +170,7 @@ impl Check for HolderValidity {
                 self.guards.remove(&guard_id);
             }
             // A failover may restore a released hold.
-            Event::Server(ServerEvent::FailedOver) => self.freed.clear(),
+            Event::Server(ServerEvent::FailedOver) => self.force_released.clear(),
             Event::Host(host, HostEvent::Crashed) => {
                 self.guards.retain(|_, guard| guard.task.host != host);
             }
@@ -187,14 +187,14 @@ impl Check for HolderValidity {
             else {
                 continue;
             };
-            if let Some(freed) = self.freed.get(&(lock, fence))
+            if let Some(force_released) = self.force_released.get(&(lock, fence))
                 && let LeasePolicy::Renewed(lease) = guard.lease_policy
-                && at > freed.max(&healthy_since).add(lease / 3 + RENEWAL_SLACK)
+                && at > force_released.max(&healthy_since).add(lease / 3 + RENEWAL_SLACK)
                 && guard.until > at
                 && context.guards.hold(*guard_id).is_none_or(|hold| !self.returned.contains(&hold))
             {
                 return Err(format!(
-                    "the guard of {task} on {lock} is still valid, and it was released by force at {freed}"
+                    "the guard of {task} on {lock} is still valid, and it was released by force at {force_released}"
                 ));
             }
             // If a hold is found to be gone, its validity ends early.

@@ -103,7 +103,7 @@ impl LockCall {
                 let actor = arguments.label()?;
                 let observed = match (arguments.text()?, arguments.text()?) {
                     ("hold", fence) => ObservedHolder::Hold(parsed(fence)?),
-                    ("stranger", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
+                    ("foreign", fingerprint) => ObservedHolder::Foreign(parsed(fingerprint)?),
                     _ => return Err(malformed()),
                 };
                 Op::ForceRelease(ForceRelease { observed, actor })
@@ -144,7 +144,7 @@ impl LockCall {
                 let action = match arguments.text()? {
                     "grant" => ReleaseAction::Grant,
                     "free" => ReleaseAction::Free,
-                    "tell" => {
+                    "publish" => {
                         arguments.last()?.clone_into(&mut released);
                         ReleaseAction::FreeAndPublish
                     }
@@ -205,9 +205,9 @@ impl<'a> Arguments<'a> {
 
     /// The arguments of an extend that reserves fencing tokens.
     fn reserve(&mut self) -> CallResult<Reserve> {
-        let (tokens, tell) = (parsed(self.text()?)?, self.text()?);
-        match tell {
-            "" | "1" => Ok(Reserve { tokens, notify_wanted: tell == "1" }),
+        let (tokens, notify) = (parsed(self.text()?)?, self.text()?);
+        match notify {
+            "" | "1" => Ok(Reserve { tokens, notify_wanted: notify == "1" }),
             _ => Err(malformed()),
         }
     }

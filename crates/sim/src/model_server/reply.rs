@@ -120,7 +120,7 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     let rest = [
         ("format", "1".to_owned()),
         ("until", record.alive_until_ms.to_string()),
-        ("about", record.metadata.clone()),
+        ("metadata", record.metadata.clone()),
     ];
     let fields = rest.map(|(field, text)| (field.to_owned(), text)).into_iter().chain(held);
     Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())
@@ -161,7 +161,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let hold = hold.map_or(Value::Integer(-1), |fence| Value::number(fence.as_u64()));
             Value::Array(vec![Value::bulk("gone"), hold, Value::Integer((*was_queued).into())])
         }
-        Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("freed")]),
+        Reply::ForceRelease(ForceReleased::Released) => Value::Array(vec![Value::bulk("released")]),
         Reply::ForceRelease(ForceReleased::Changed { holder }) => {
             Value::Array(vec![Value::bulk("changed"), Value::Array(holder_fields(holder.as_ref()))])
         }
@@ -184,12 +184,12 @@ pub(super) fn of_multi_replies(replies: &[MultiAcquired]) -> Value {
 }
 
 fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
-    let Inspection { holder, waiters: waiting, hold_status: found, foreign_fingerprint: stranger, .. } = seen;
+    let Inspection { holder, waiters: waiting, hold_status: found, foreign_fingerprint, .. } = seen;
     let holder = Value::Array(holder_fields(holder.as_ref()));
     let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
-        let stranger = stranger.map_or_else(String::new, |stranger| stranger.to_string());
-        values.extend([Value::bulk(stranger), of_audit(seen)]);
+        let fingerprint = foreign_fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string());
+        values.extend([Value::bulk(fingerprint), of_audit(seen)]);
     }
     Value::Array(values)
 }
@@ -234,7 +234,7 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
             let others = kind.is_shared().then(|| Value::bulk(others.join(" ")));
             Value::Array(values.into_iter().chain(others).chain(holder_fields(holder.as_ref())).collect())
         }
-        Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("spent"), Value::bulk(ended(*how))]),
+        Acquired::AlreadyEnded(how) => Value::Array(vec![Value::bulk("ended"), Value::bulk(ended(*how))]),
     }
 }
 
@@ -273,7 +273,7 @@ fn holder_fields(holder: Option<&Holder>) -> Vec<Value> {
     if let (Some(label), Some(since_ms)) = (&holder.label, holder.since_ms) {
         let fence = holder.fence.map_or(0, FencingToken::as_u64);
         let session = match holder.session {
-            _ if holder.in_cooldown => "rests".to_owned(),
+            _ if holder.in_cooldown => "cooldown".to_owned(),
             session => session.map_or_else(String::new, |session| session.to_string()),
         };
         fields.extend([
@@ -306,7 +306,7 @@ fn hold_status(status: HoldStatus) -> &'static str {
 fn ended(how: Ended) -> &'static str {
     match how {
         Ended::Released => "released",
-        Ended::ForceReleased => "freed",
+        Ended::ForceReleased => "force_released",
         _ => "evicted",
     }
 }

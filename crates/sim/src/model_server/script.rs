@@ -31,7 +31,7 @@ const NAMES: [(&str, Script); 12] = [
     ("extend", Script::Extend),
     ("extend_one", Script::ExtendOne),
     ("release", Script::Release),
-    ("release_and_rest", Script::Release),
+    ("release_with_cooldown", Script::Release),
     ("inspect", Script::Inspect),
     ("evict", Script::Evict),
     ("force_release", Script::ForceRelease),

@@ -45,13 +45,13 @@ impl Mutant {
     fn reserve(self, state: &mut LockState, now_us: u64, tokens: u32, extended: &mut Extended) {
         let Some(record) = &mut state.record else { return };
         let last = record.last_fence.map_or(0, FencingToken::as_u64);
-        let tells = record.reserved.is_some_and(|reserved| reserved.notify_wanted);
-        let mut remember = |last_fence| record.reserved = Some(Reserved { last_fence, notify_wanted: tells });
+        let notify_wanted = record.reserved.is_some_and(|reserved| reserved.notify_wanted);
+        let mut remember = |last_fence| record.reserved = Some(Reserved { last_fence, notify_wanted });
         match (self, extended) {
             (Self::ReservesWithoutHold, extended @ Extended::NotHeld) => {
                 let greatest = record.last_fence.max(record.reserved.map(|reserved| reserved.last_fence));
                 let (block, last_fence) = TokenBlock::after(greatest, now_us, tokens);
-                record.reserved = Some(Reserved { last_fence, notify_wanted: tells });
+                record.reserved = Some(Reserved { last_fence, notify_wanted });
                 *extended = Extended::Reserved { block, others_wait: false };
             }
             (Self::BlockExceedsReservation, Extended::Reserved { block, .. }) => {

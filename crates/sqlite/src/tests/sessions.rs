@@ -56,17 +56,25 @@ async fn the_list_contains_sessions_that_live_or_have_something() {
     }
     granted(&store, &lock("c"), 3, 1).await;
     ask(&store, &lock("a"), acquire(4, 1, true)).await;
-    let mine = entry(1, true, "about 1", &["a", "b"]);
+    let mine = entry(1, true, "metadata 1", &["a", "b"]);
     let waits = entry(4, false, "", &[]);
-    let expected =
-        [mine.clone(), entry(2, true, "about 2", &[]), entry(3, true, "about 3", &["c"]), waits.clone()];
+    let expected = [
+        mine.clone(),
+        entry(2, true, "metadata 2", &[]),
+        entry(3, true, "metadata 3", &["c"]),
+        waits.clone(),
+    ];
     assert_eq!(listed(&store).await, expected);
     drop(theirs);
-    let expected =
-        [mine.clone(), entry(2, true, "about 2", &[]), entry(3, false, "about 3", &["c"]), waits.clone()];
+    let expected = [
+        mine.clone(),
+        entry(2, true, "metadata 2", &[]),
+        entry(3, false, "metadata 3", &["c"]),
+        waits.clone(),
+    ];
     assert_eq!(listed(&store).await, expected);
     granted(&store, &lock("c"), 2, 1).await;
-    let expected = [mine.clone(), entry(2, true, "about 2", &["c"]), waits.clone()];
+    let expected = [mine.clone(), entry(2, true, "metadata 2", &["c"]), waits.clone()];
     assert_eq!(listed(&store).await, expected, "the dead session holds nothing any more");
     done(&store, &lock("c"), release(2, 1)).await;
     assert_eq!(execute_session(&store, SessionOp::End(session(2))).await, SessionReply::End);
@@ -98,7 +106,7 @@ async fn a_session_that_ends_leaves_no_row_behind() {
     for n in 0..1100_u32 {
         done(&store, &lock("b"), Op::Inspect(Inspect { claim: None, details: n % 2 == 0 })).await;
     }
-    assert_eq!(host.query::<i64>("SELECT count(*) FROM sessions WHERE about = 'about 5'"), 0);
+    assert_eq!(host.query::<i64>("SELECT count(*) FROM sessions WHERE metadata = 'metadata 5'"), 0);
     assert_eq!(host.query::<i64>("SELECT count(*) FROM dead"), 1);
     host.advance(2 * HOUR_US);
     for n in 0..64 {

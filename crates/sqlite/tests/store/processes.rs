@@ -70,7 +70,7 @@ fn a_forced_release_reaches_the_holder_in_another_process() {
         actor: Label::new("a person").unwrap(),
     });
     assert_eq!(ours.execute(&free), Reply::ForceRelease(ForceReleased::Released));
-    assert_eq!(worker.answer(), format!("freed {fence}"));
+    assert_eq!(worker.answer(), format!("force_released {fence}"));
     let (_, next) = ours.try_acquire().expect("it is free");
     assert_eq!(ours.inspect().audit.len(), 1);
     assert_eq!(worker.ask("release"), "released", "which touches nothing");
@@ -83,7 +83,7 @@ fn the_list_shows_live_and_dead_sessions() {
     let ours = TestSession::join(&path);
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
-    let metadata = "about a worker".to_owned();
+    let metadata = "a worker".to_owned();
     let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![] };
     assert_eq!(ours.list(), [entry.clone()], "this session has not begun, and holds nothing");
     worker.ask("acquire");

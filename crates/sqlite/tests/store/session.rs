@@ -151,8 +151,8 @@ impl TestSession {
         }
     }
 
-    pub(crate) fn begin(&self, about: &str) {
-        let (session, begin) = (self.session, Some(about.to_owned()));
+    pub(crate) fn begin(&self, metadata: &str) {
+        let (session, begin) = (self.session, Some(metadata.to_owned()));
         let beat = Heartbeat { session, alive_ms: 1, begin, acquired: vec![], released: vec![] };
         assert_eq!(
             self.execute_session(&SessionOp::Heartbeat(beat)),

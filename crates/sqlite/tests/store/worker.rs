@@ -107,13 +107,13 @@ fn worker() {
             }
             "detach" => answer(&ours.acquire_detached().to_string()),
             "begin" => {
-                ours.begin("about a worker");
+                ours.begin("a worker");
                 answer(&ours.session.to_string());
             }
             "await force" => {
                 answer("waiting");
                 match ours.notifications.recv().unwrap() {
-                    Notification::ForceReleased { fence, .. } => answer(&format!("freed {fence}")),
+                    Notification::ForceReleased { fence, .. } => answer(&format!("force_released {fence}")),
                     other => panic!("{other:?}"),
                 }
             }

@@ -5,11 +5,11 @@
 //! 2. The token of a hold is the greatest granted by its majority. The hold counts once a majority that still has it
 //!    has stored that token. Each later majority contains one of those nodes, and grants a greater token. A client
 //!    that dies between the rounds has exposed no token.
-//! 3. A failed attempt is undone at each node that has not certainly refused it, for as long as it could last there.
-//!    Its hold is not used again: the next attempt has a new one, so no undo can hit it. An undo is limited by the
-//!    node's timeout, not by the caller's remaining time, which may be a millisecond.
-//! 4. The caller counts the validity of a hold from before the first request, and releases one that is over by then:
-//!    the nodes report how much longer they keep it.
+//! 3. After a failed attempt, its hold is released at each node that granted it or may have granted it, until the node
+//!    confirms that or the lease has expired there. The next attempt uses a new hold, so a late release cannot end it. A
+//!    release is limited by the node's timeout, not by the caller's remaining time, which may be a millisecond.
+//! 4. The nodes report how much longer they keep the hold. The caller counts the validity from before the first request,
+//!    and releases a hold that is not valid any more when it is granted.
 
 use super::BackgroundTasks;
 use super::tally::{MajorityGrant, Votes, fence_of};
@@ -25,8 +25,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// Pauses between attempts to undo: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The first pause between attempts to undo, which doubles up to the longest.
+const FIRST_UNDO_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_UNDO_PAUSE: Duration = Duration::from_millis(500);
 
 /// The state of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +126,7 @@ impl Ballot<'_> {
                     failed += 1;
                     faults.push(fault);
                 }
-                // Its token follows.
+                // A late vote. The result of raising that node's token follows.
                 Some(NodeEvent::Voted(..)) => {}
                 None => failed = self.nodes.len(),
             }
@@ -196,11 +197,11 @@ impl Voter {
     /// Releases the hold until that is known to have succeeded, or the hold has expired (3).
     async fn undo(&self, release: Release, over_at: Instant) {
         let op = Op::Release(release);
-        let mut pause = PAUSE.0;
+        let mut pause = FIRST_UNDO_PAUSE;
         let once = || self.node.execute(&self.lock, &op, self.node_timeout);
         while !matches!(once().await, Outcome::Done(_)) && Instant::now() + pause < over_at {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE.1);
+            pause = (pause * 2).min(LONGEST_UNDO_PAUSE);
         }
     }
 

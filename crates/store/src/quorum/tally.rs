@@ -49,7 +49,7 @@ impl Tally {
     /// The result so far.
     pub(super) fn result(&self, op: &Op) -> TallyResult {
         let refused: Vec<_> = self.replies().filter_map(refused_of).collect();
-        if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.prevents(*count)) {
+        if let Some(refused) = most_frequent(refused).filter(|(_, count)| self.is_blocking_minority(*count)) {
             return TallyResult::Known(Reply::Refused(refused.0));
         }
         let known = match op {
@@ -90,13 +90,13 @@ impl Tally {
         })
     }
 
-    /// Whether this many nodes prevent a majority of the others.
-    fn prevents(&self, count: usize) -> bool {
+    /// Whether so many nodes are left over that the others are no majority: a blocking minority.
+    fn is_blocking_minority(&self, count: usize) -> bool {
         count > self.answers.len() - self.needed
     }
 
-    /// The number of nodes without a usable reply.
-    fn silent(&self) -> usize {
+    /// The number of nodes whose reply is missing or unusable: each may still support any statement.
+    fn undecided(&self) -> usize {
         self.answers.len() - self.replies().filter(|reply| refused_of(reply).is_none()).count()
     }
 
@@ -107,7 +107,7 @@ impl Tally {
         };
         match () {
             () if count(true) >= self.needed => Some(Extended::Extended),
-            () if self.prevents(count(false)) => Some(Extended::NotHeld),
+            () if self.is_blocking_minority(count(false)) => Some(Extended::NotHeld),
             () => None,
         }
     }
@@ -146,7 +146,7 @@ impl Tally {
             // By this release, or by an earlier attempt.
             return Some(HoldStatus::Ended(Ended::Released));
         }
-        if held + self.silent() >= self.needed {
+        if held + self.undecided() >= self.needed {
             return None;
         }
         let most = |of: &[HoldStatus]| {
@@ -182,8 +182,8 @@ impl Tally {
             return None;
         }
         // A holder that may have a majority is reported; the lock is reported free only if that is certain.
-        let may_hold = votes + self.silent() >= self.needed;
-        let holder = holder.filter(|_| may_hold).map(|holder| self.for_how_long(holder, &holders));
+        let may_hold = votes + self.undecided() >= self.needed;
+        let holder = holder.filter(|_| may_hold).map(|holder| self.with_majority_expiry(holder, &holders));
         let foreign_fingerprint =
             most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
         Some(Inspection {
@@ -200,10 +200,10 @@ impl Tally {
     }
 
     /// The holder, with the time left until it loses its majority.
-    fn for_how_long(&self, holder: Holder, all: &[Holder]) -> Holder {
+    fn with_majority_expiry(&self, holder: Holder, all: &[Holder]) -> Holder {
         let own = all.iter().filter(|other| is_same(other, &holder));
         let left = own.clone().map(|other| other.remaining_ms.unwrap_or(u64::MAX));
-        let left = self.of_a_majority(left.collect()).filter(|left| *left != u64::MAX);
+        let left = self.majority_value(left.collect()).filter(|left| *left != u64::MAX);
         let fence = self.fence_of(own.clone().filter_map(|other| other.fence).collect());
         let count = own.clone().map(|other| other.count).max().unwrap_or(1);
         let since_ms = own.filter_map(|other| other.since_ms).min();
@@ -214,20 +214,20 @@ impl Tally {
     /// greater one. If not all nodes report the holder, it is the token that most report.
     fn fence_of(&self, reported: Vec<FencingToken>) -> Option<FencingToken> {
         if reported.len() == self.answers.len() {
-            return self.of_a_majority(reported);
+            return self.majority_value(reported);
         }
         let count = |fence: FencingToken| reported.iter().filter(|other| **other == fence).count();
         reported.iter().copied().max_by_key(|fence| (count(*fence), *fence))
     }
 
     /// The greatest value that a majority reaches, or the smallest if there is no majority.
-    fn of_a_majority<T: Ord + Copy>(&self, mut all: Vec<T>) -> Option<T> {
+    fn majority_value<T: Ord + Copy>(&self, mut all: Vec<T>) -> Option<T> {
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.get(self.needed - 1).or(all.last()).copied()
     }
 
     fn force_release(&self) -> Option<ForceReleased> {
-        let freed = self
+        let force_released = self
             .replies()
             .filter(|reply| matches!(reply, Reply::ForceRelease(ForceReleased::Released)))
             .count();
@@ -239,8 +239,8 @@ impl Tally {
             })
             .collect();
         match () {
-            () if freed >= self.needed => Some(ForceReleased::Released),
-            () if self.prevents(changed.len()) => {
+            () if force_released >= self.needed => Some(ForceReleased::Released),
+            () if self.is_blocking_minority(changed.len()) => {
                 let holder = most_held(changed.into_iter().flatten(), is_same_hold).map(|(holder, _)| holder);
                 Some(ForceReleased::Changed { holder })
             }
@@ -262,7 +262,7 @@ impl Tally {
                 let fence = gone.iter().filter_map(|(fence, _)| *fence).max();
                 Some(Evicted::Removed { fence, was_queued: gone.iter().any(|(_, was_queued)| *was_queued) })
             }
-            () if self.prevents(alive) => Some(Evicted::Alive),
+            () if self.is_blocking_minority(alive) => Some(Evicted::Alive),
             () => None,
         }
     }
@@ -316,7 +316,7 @@ impl Votes {
             .iter()
             .flatten()
             .filter(|answer| !matches!(answer, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))));
-        self.tally.prevents(against.count())
+        self.tally.is_blocking_minority(against.count())
     }
 
     /// The outcome of a lost acquire.
@@ -327,16 +327,16 @@ impl Votes {
     pub(super) fn lost(&self) -> Outcome {
         let refused: Vec<_> = self.tally.replies().filter_map(refused_of).collect();
         if let Some((refused, count)) = most_frequent(refused)
-            && self.tally.prevents(count)
+            && self.tally.is_blocking_minority(count)
         {
             return Outcome::Done(Reply::Refused(refused));
         }
-        let spent = self.acquired().filter_map(|acquired| match acquired {
+        let already_ended = self.acquired().filter_map(|acquired| match acquired {
             Acquired::AlreadyEnded(how) => Some(*how),
             _ => None,
         });
-        if let Some((how, count)) = most_frequent(spent.collect())
-            && self.tally.prevents(count)
+        if let Some((how, count)) = most_frequent(already_ended.collect())
+            && self.tally.is_blocking_minority(count)
         {
             return Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(how)));
         }
@@ -348,12 +348,13 @@ impl Votes {
             };
             self.tally.answers.iter().flatten().filter(is).count()
         };
-        if !self.tally.prevents(failed(true)) {
+        if !self.tally.is_blocking_minority(failed(true)) {
             return Outcome::Done(Reply::Acquire(self.taken()));
         }
         let certain = self.acquired().filter(|acquired| granted(acquired).is_none()).count() + failed(false);
         let fault = self.tally.fault();
-        let executed = if self.tally.prevents(certain) { Executed::No } else { Executed::Unknown };
+        let executed =
+            if self.tally.is_blocking_minority(certain) { Executed::No } else { Executed::Unknown };
         Outcome::Failed(executed, fault)
     }
 
@@ -365,14 +366,14 @@ impl Votes {
                 _ => None,
             })
         };
-        let silent = self.tally.silent();
+        let undecided = self.tally.undecided();
         // Split votes have different tokens.
         let most =
-            most_held(holders(), is_same_hold).filter(|(_, votes)| votes + silent >= self.tally.needed);
+            most_held(holders(), is_same_hold).filter(|(_, votes)| votes + undecided >= self.tally.needed);
         let holder = most.map(|(holder, _)| {
             // It can be acquired once so many nodes are free that they are a majority.
             let mut left: Vec<_> = holders().map(|holder| holder.remaining_ms.unwrap_or(u64::MAX)).collect();
-            left.resize(self.tally.answers.len() - silent, 0);
+            left.resize(self.tally.answers.len() - undecided, 0);
             left.sort_unstable();
             let left = left.get(self.tally.needed - 1).or(left.last()).copied();
             Holder { remaining_ms: left.filter(|left| *left != u64::MAX), ..holder }

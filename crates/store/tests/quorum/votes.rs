@@ -280,8 +280,11 @@ async fn the_holder_of_a_majority_is_reported_and_can_be_forced_to_release() {
     let fence = five.granted(&one).await;
     five.nodes[4].flush();
     let (observed, actor) = (ObservedHolder::Hold(fence), Label::new("the night shift").unwrap());
-    let freed = five.execute(Op::ForceRelease(ForceRelease { observed, actor })).await;
-    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
+    let force_released = five.execute(Op::ForceRelease(ForceRelease { observed, actor })).await;
+    assert!(
+        matches!(force_released, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))),
+        "{force_released:?}"
+    );
     assert!(five.inspect().await.holder.is_none());
     assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
 }

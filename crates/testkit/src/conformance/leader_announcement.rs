@@ -28,5 +28,5 @@ pub fn leader_announcement(before: &LockState, after: &LockState, now_us: u64) -
     let (seen, _) = before.clone().apply(now_us, &inspect, &all_alive);
     let was_held = matches!(seen, Reply::Inspect(seen) if seen.holder.is_some());
     let over = after.value.is_none() || (in_cooldown && token(before) != token(after));
-    (was_held && over).then(|| "nobody".to_owned())
+    (was_held && over).then(|| "none".to_owned())
 }

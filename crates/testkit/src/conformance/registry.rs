@@ -168,7 +168,7 @@ macro_rules! conformance_cases {
             a_poll_keeps_the_queue_position: queued;
             a_session_has_one_queue_entry: exclusive;
             each_lock_has_its_own_queue: queued;
-            a_try_does_not_barge: queued;
+            a_try_does_not_overtake_waiters: queued;
             an_expired_hold_goes_to_the_first_waiter: queued;
             a_deleted_key_goes_to_the_first_waiter: queued;
             expired_entries_are_skipped: queued;
@@ -192,7 +192,7 @@ macro_rules! conformance_cases {
             a_release_frees: every;
             a_release_by_another_hold_changes_nothing: exclusive;
             a_resent_release_reports_released: every;
-            a_spent_hold_cannot_be_acquired_again: every;
+            an_ended_hold_cannot_be_acquired_again: every;
             a_late_release_leaves_the_successor_alone: exclusive;
             a_release_leaves_the_queue: queued;
             a_released_grant_goes_to_the_next_waiter: queued;

@@ -476,11 +476,11 @@ impl Workload {
             let hold = self.random.pick(&record.ended.holds).0;
             return Claim { hold, ..self.claim() };
         }
-        let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
-        let tenant = tenant.map(|tenant| &tenant.claim);
+        let last_holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+        let last_holder = last_holder.map(|last_holder| &last_holder.claim);
         let token = state.value.as_ref().and_then(|value| value.content.token());
         let holder = || self.claims.iter().find(|claim| Some(&*self.kind.token(claim)) == token);
-        match tenant.or_else(holder) {
+        match last_holder.or_else(holder) {
             Some(claim) if self.random.below(2) == 0 => claim.clone(),
             _ => self.claim(),
         }

@@ -10,7 +10,7 @@ use std::thread;
 #[test]
 fn a_mutant_fails_its_case() {
     thread::scope(|all| {
-        fails(all, StoreMutant::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
+        fails(all, StoreMutant::ForgetsEnded, cases::an_ended_hold_cannot_be_acquired_again);
         fails(all, StoreMutant::ForgetsEnded, cases::a_resent_release_reports_released);
         fails(all, StoreMutant::ReleasesAnyHold, cases::a_late_release_leaves_the_successor_alone);
         fails(all, StoreMutant::ReleasesAnyHold, cases::a_release_by_another_hold_changes_nothing);
@@ -18,7 +18,7 @@ fn a_mutant_fails_its_case() {
         fails(all, StoreMutant::ExtendsNothing, cases::a_hold_that_has_ended_cannot_be_extended);
         fails(all, StoreMutant::WholeSeconds, cases::any_lease_from_a_millisecond_to_a_month);
         fails(all, StoreMutant::OneToken, cases::fencing_tokens_grow);
-        fails(all, StoreMutant::Barges, cases::a_try_does_not_barge);
+        fails(all, StoreMutant::Barges, cases::a_try_does_not_overtake_waiters);
         fails(all, StoreMutant::PublishesToAll, cases::a_grant_notifies_exactly_one_waiter);
         fails(all, StoreMutant::PublishesToClosed, cases::a_closed_mailbox_receives_nothing);
         fails(all, StoreMutant::AlwaysGrants, cases::a_lock_left_free_keeps_its_queue);
@@ -62,7 +62,7 @@ fn a_reentry_mutant_fails_its_case() {
         fails_of(all, kind, StoreMutant::EvictsTheOwner, cases::a_lapsed_session_loses_only_its_own_holds);
         fails_of(all, kind, StoreMutant::MixesKinds, cases::another_kind_of_lock_is_refused);
         fails_of(all, kind, StoreMutant::ForgetsEnded, cases::a_resent_release_reports_released);
-        fails_of(all, kind, StoreMutant::Barges, cases::a_try_does_not_barge);
+        fails_of(all, kind, StoreMutant::Barges, cases::a_try_does_not_overtake_waiters);
         fails_of(
             all,
             Kind::Reentrant,

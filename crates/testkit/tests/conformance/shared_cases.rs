@@ -51,7 +51,7 @@ fn a_semaphore_mutant_fails_its_case() {
         );
         fails_of(all, kind, StoreMutant::ForceReleasesAll, cases::a_forced_release_ends_one_of_several);
         fails_of(all, kind, StoreMutant::ExceedsPermits, cases::held_permits_never_exceed_their_number);
-        fails_of(all, kind, StoreMutant::ForgetsEnded, cases::a_spent_hold_cannot_be_acquired_again);
+        fails_of(all, kind, StoreMutant::ForgetsEnded, cases::an_ended_hold_cannot_be_acquired_again);
         fails_of(all, Kind::Semaphore, StoreMutant::PublishesOne, cases::a_release_grants_to_as_many_as_fit);
         fails_of(
             all,

@@ -22,7 +22,7 @@
 mod poll_delay;
 mod watched_sessions;
 
-use crate::machine::jitter::{Random, backoff, between};
+use crate::machine::jitter::{Backoff, Jitter, Random};
 use crate::{
     Acquire, Acquired, Claim, Enqueue, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Label, Liveness,
     LockMode, Moment, Nonce, OwnValue, OwnerHolds, Predecessor, SessionId, drift, whole_millis,
@@ -37,7 +37,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub const MAX_QUEUE_ENTRY_TTL: Duration = Duration::from_secs(21);
 
 /// Pauses after a fault: the first, and the longest.
-const FAULT_BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const FAULT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// How many nonces the contender remembers. A notification with an older one makes it poll.
 const MAX_NONCES: usize = 4;
 /// How often in a row a hold may be over before its reply arrives.
@@ -409,8 +409,8 @@ impl Contender {
         }
         self.faults += 1;
         self.unresponsive_since.get_or_insert(sent.sent_at);
-        let pause = backoff(FAULT_BACKOFF, self.faults);
-        self.state = ContenderState::Sleeping(now + between((pause / 2, pause), random()));
+        let pause = FAULT_BACKOFF.pause(self.faults);
+        self.state = ContenderState::Sleeping(now + Jitter::upper_half(pause).pick(random()));
     }
 
     /// The request was not sent after all, or the store replied that it did nothing. This is no fault: the contender may

@@ -159,7 +159,7 @@ fn a_hold_that_may_exist_is_given_up_by_its_claim() {
     contender.handle_fault(nonce, Executed::No, ms(5001), random);
     assert_eq!(contender.give_up(), Some(request.claim.clone()), "the first may have been");
     let (_, other) = expect_send(contender.poll(ms(6000), &terms(), random));
-    assert_ne!(other.claim, request.claim, "a hold that was given up is spent");
+    assert_ne!(other.claim, request.claim, "a hold that was given up is not used again");
 }
 
 #[test]

@@ -217,7 +217,7 @@ async fn a_detached_hold_is_attached_once(store: &TestStore) {
     assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused:?}");
     // The dropped guard is released in the background: until then no other attach may succeed.
     drop(guard);
-    let refused = third.attach(&b).await.expect_err("it is spent");
+    let refused = third.attach(&b).await.expect_err("it has ended");
     assert!(matches!(refused, AttachError::AlreadyAttached { .. }), "{refused:?}");
     until_at_rest(&mutex(&a)).await;
     let refused = hold.attach(&a).await.expect_err("it was released");

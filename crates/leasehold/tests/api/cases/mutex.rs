@@ -14,7 +14,7 @@ on_every_store! {
     one_at_a_time_over_tasks_and_clients,
     a_release_hands_the_lock_on_and_tokens_grow,
     a_try_reports_the_holder,
-    a_try_does_not_barge,
+    a_try_does_not_overtake_waiters,
     waiting_ends_at_its_limit_and_reports_the_holder,
     a_dropped_guard_releases_the_lock,
     tasks_of_a_process_are_served_in_order,
@@ -119,7 +119,7 @@ async fn a_try_reports_the_holder(store: &TestStore) {
     guard.release().await.expect("released");
 }
 
-async fn a_try_does_not_barge(store: &TestStore) {
+async fn a_try_does_not_overtake_waiters(store: &TestStore) {
     let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
     let mutex = |client: &leasehold::Client| client.mutex("m").expect("a good name");
     let guard = mutex(&a).acquire().await.expect("acquired");

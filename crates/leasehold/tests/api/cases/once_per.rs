@@ -13,8 +13,8 @@ on_every_store! {
     an_abandoned_run_frees_its_period_at_once,
     a_finished_period_outlives_its_client,
     no_waiter_is_woken_early,
-    no_late_request_about_the_hold_ends_or_lengthens_the_rest,
-    a_rest_can_be_ended_by_force,
+    no_late_request_about_the_hold_ends_or_lengthens_the_cooldown,
+    a_cooldown_can_be_ended_by_force,
     try_start_cancelled_at_every_await,
     finish_cancelled_at_every_await,
     run_cancelled_at_every_await,
@@ -131,7 +131,7 @@ async fn no_waiter_is_woken_early(store: &TestStore) {
     guard.release().await.expect("released");
 }
 
-async fn no_late_request_about_the_hold_ends_or_lengthens_the_rest(store: &TestStore) {
+async fn no_late_request_about_the_hold_ends_or_lengthens_the_cooldown(store: &TestStore) {
     let client = store.client("a").await;
     let lock = mutex(&client).lease(HOUR);
     let mut hold = lock.acquire_detached().await.expect("acquired");
@@ -150,7 +150,7 @@ async fn no_late_request_about_the_hold_ends_or_lengthens_the_rest(store: &TestS
     assert!(status.remaining.is_some_and(|left| left > Duration::from_secs(10)), "{status:?}");
 }
 
-async fn a_rest_can_be_ended_by_force(store: &TestStore) {
+async fn a_cooldown_can_be_ended_by_force(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     start(&once(&a, HOUR)).await.finish().await.expect("finished");
     let details = mutex(&b).inspect_full().await.expect("an answer");

@@ -383,7 +383,7 @@ async fn row_45_a_cluster_refuses_nothing_to_a_user_with_the_list() {
     let cluster = with_replicas();
     let url = format!("{}?replicas=1&prefix=app:", cluster.url());
     let config: RedisConfig = url.parse().expect("a good URL");
-    let version = ServerVersion::ask(&config).await.expect("a version");
+    let version = ServerVersion::query(&config).await.expect("a version");
     let rules = Permissions::of(&config).expect("a good prefix").on(version).rules();
     let command = ["ACL", "SETUSER", "locks", "reset", "on", ">password"].into_iter();
     let command: Vec<_> = command.chain(rules.iter().map(String::as_str)).collect();

@@ -77,7 +77,7 @@ async fn row_38_a_clock_difference_is_measured() {
         let uncertain = i64::try_from(seen.uncertainty.as_micros()).expect("a short time");
         // The server reads its clock once per iteration of its event loop.
         assert!((seen.ahead_us - ahead_us).abs() <= uncertain + 20_000, "{seconds} s: {seen}");
-        assert_eq!(words(&found).contains(&"clock_apart"), apart, "{seconds} s: {seen}");
+        assert_eq!(words(&found).contains(&"clock_differs"), apart, "{seconds} s: {seen}");
         let side = if seconds < 0 { "behind ours" } else { "ahead of ours" };
         assert!(!apart || seen.to_string().contains(side), "{seen}");
     }

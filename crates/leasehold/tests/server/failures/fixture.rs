@@ -30,6 +30,13 @@ pub(crate) fn mutex(client: &Client) -> Mutex {
     client.mutex("m").expect("a good name")
 }
 
+/// Acquires the lock once, extends it and releases it: the first call of each script loads it into the server.
+pub(crate) async fn load_scripts(mutex: &Mutex) {
+    let guard = mutex.acquire().await.expect("acquired");
+    guard.extend().await.expect("extended");
+    guard.release().await.expect("released");
+}
+
 /// Waits until the lock is free and has no waiters.
 pub(crate) async fn until_free(mutex: &Mutex, within: Duration) {
     let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Lost replies, resends, cancellation: rows 1 to 6.
 
-use super::fixture::{MS, client, mutex, quick, server, until_free};
+use super::fixture::{MS, client, load_scripts, mutex, quick, server, sessionless, until_free};
 use leasehold::{AcquireError, Attempt};
 use leasehold_testkit::{AfterDrop, Proxy, any_command, command};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ async fn row_1_a_lost_reply_leaves_no_orphaned_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (mutex(&client(&proxy.url()).await), mutex(&client(&server.url()).await));
+    load_scripts(&other).await;
     for _ in 0..5 {
         proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
         let guard = ours.acquire().await.expect("acquired by a resend");
@@ -30,6 +31,7 @@ async fn row_1_a_reply_that_never_comes_is_undone() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), 200 * MS, Duration::from_secs(30)).await);
     let other = mutex(&client(&server.url()).await);
+    load_scripts(&other).await;
     proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let start = Instant::now();
     let missed = ours.try_acquire().await;
@@ -67,10 +69,11 @@ async fn row_2_sent_twice_equals_sent_once() {
 
 /// Row 3: the Redis client library resends nothing on its own, even where its timeout is far shorter than ours.
 #[tokio::test]
-async fn row_3_nothing_is_resent_behind_our_back() {
+async fn row_3_the_redis_client_library_resends_nothing() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&client(&proxy.url()).await);
+    load_scripts(&mutex(&sessionless(&server.url()).await)).await;
     proxy.delay_replies(900 * MS);
     proxy.reset_counts();
     let guard = ours.acquire().await.expect("acquired");
@@ -140,6 +143,7 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), 300 * MS, Duration::from_secs(30)).await);
     let other = mutex(&client(&server.url()).await);
+    load_scripts(&other).await;
     proxy.pause_requests(1, command("EVALSHA"));
     let missed = ours.acquire_timeout(150 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
@@ -171,7 +175,7 @@ async fn a_connection_that_breaks_while_it_greets_is_replaced() {
     }
 }
 
-/// A hold counts as spent once its release was first sent: the next local waiter gets a hold of its own, even if the
+/// A hold counts as ended once its release was first sent: the next local waiter gets a hold of its own, even if the
 /// reply to the release is lost.
 #[tokio::test]
 async fn a_hold_whose_release_was_sent_is_never_handed_off() {

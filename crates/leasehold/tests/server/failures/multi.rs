@@ -18,6 +18,12 @@ fn held(server: &RedisServer) -> i64 {
     server.cli(&exists).expect("an answer").integer().expect("a number")
 }
 
+/// Acquires and releases the locks: the first call of each script loads it into the server.
+async fn load_scripts(server: &RedisServer) {
+    let guard = all(&sessionless(&server.url()).await).acquire().await.expect("acquired");
+    guard.release().await.expect("released");
+}
+
 async fn refused(locks: &MultiMutex) {
     let tried = locks.try_acquire().await.expect("an answer");
     assert!(matches!(tried, MultiAttempt::Taken { .. }), "{tried:?}");
@@ -31,10 +37,11 @@ async fn until_waiting(client: &Client, name: &str) {
 /// Rows 1 and 2: the reply is lost with its connection. The repeated request finds the caller's own holds of all the
 /// locks.
 #[tokio::test]
-async fn row_1_a_lost_reply_about_several_leaves_no_orphaned_lock() {
+async fn row_1_a_lost_reply_to_a_multi_acquire_leaves_no_orphaned_lock() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = all(&client(&server.url()).await);
+    load_scripts(&server).await;
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
         let ours = all(&client(&proxy.url()).await);
@@ -51,10 +58,11 @@ async fn row_1_a_lost_reply_about_several_leaves_no_orphaned_lock() {
 
 /// Row 1: the reply never arrives, and the call times out: all holds are undone.
 #[tokio::test]
-async fn row_1_several_without_an_answer_are_undone() {
+async fn row_1_a_multi_acquire_without_a_reply_is_undone() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = all(&quick(&proxy.url(), 200 * MS, 30 * S).await);
+    load_scripts(&server).await;
     proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
@@ -68,7 +76,7 @@ async fn row_1_several_without_an_answer_are_undone() {
 
 /// Row 2: every script arrives twice.
 #[tokio::test]
-async fn row_2_several_sent_twice_are_taken_once() {
+async fn row_2_a_multi_acquire_sent_twice_counts_once() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (ours, other) = (all(&client(&proxy.url()).await), client(&server.url()).await);
@@ -93,11 +101,12 @@ async fn row_2_several_sent_twice_are_taken_once() {
 
 /// Row 3: one request acquires all the locks, however many, and is not repeated; one request releases each.
 #[tokio::test]
-async fn row_3_no_acquire_of_several_is_resent_behind_our_back() {
+async fn row_3_no_multi_acquire_is_resent() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     // A lease that needs no extension.
     let ours = all(&sessionless(&proxy.url()).await).lease(2_900 * MS);
+    load_scripts(&server).await;
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
     let guard = ours.acquire().await.expect("acquired");
@@ -108,7 +117,7 @@ async fn row_3_no_acquire_of_several_is_resent_behind_our_back() {
 
 /// Row 14: a task that hangs with several locks keeps none of them for longer than its cap.
 #[tokio::test]
-async fn row_14_a_hung_task_keeps_none_of_several() {
+async fn row_14_a_hung_task_keeps_no_lock_of_a_multi_mutex() {
     let server = server();
     let (ours, other) = (quick(&server.url(), 2 * S, 600 * MS).await, client(&server.url()).await);
     for capped in [all(&ours).max_hold(1_500 * MS), all(&ours).max_renewals(3)] {
@@ -127,7 +136,7 @@ async fn row_14_a_hung_task_keeps_none_of_several() {
 /// Row 17: tasks share a handle. Each has its own holds, and a late call of one task does not affect those of
 /// another.
 #[tokio::test]
-async fn row_17_tasks_of_one_handle_have_their_own_holds_of_several() {
+async fn row_17_tasks_that_share_a_multi_mutex_have_their_own_holds() {
     let server = server();
     let handle = std::sync::Arc::new(all(&sessionless(&server.url()).await));
     let stale = MultiMutex::clone(&handle).lease(300 * MS).acquire().await.expect("acquired");
@@ -173,7 +182,7 @@ async fn row_28_a_lock_named_twice_does_not_wait_for_itself() {
 }
 
 fn start(server: &RedisServer, session: Duration) -> Worker {
-    Worker::of_test("failures::multi::a_worker_that_holds_several", "together")
+    Worker::of_test("failures::multi::a_worker_that_holds_a_multi_mutex", "together")
         .env("LEASEHOLD_TEST_URL", server.url())
         .env("LEASEHOLD_TEST_SESSION_MS", session.as_millis().to_string())
         .start()
@@ -183,7 +192,7 @@ fn start(server: &RedisServer, session: Duration) -> Worker {
 /// Rows 23 and 29: a process that holds several locks is killed, and so is one that waits for them and may already
 /// hold some. The next client acquires all of them once their sessions end.
 #[tokio::test]
-async fn row_29_dead_processes_block_no_set() {
+async fn row_29_dead_processes_block_no_multi_mutex() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;
@@ -215,7 +224,7 @@ async fn row_29_dead_processes_block_no_set() {
 /// Row 10: a process that was suspended with several locks for longer than its session has lost them all, detects it
 /// before it sends a request, and does not affect their current holder.
 #[tokio::test]
-async fn row_10_a_suspended_holder_has_lost_several() {
+async fn row_10_a_suspended_holder_has_lost_all_locks_of_a_multi_mutex() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;
@@ -235,7 +244,7 @@ async fn row_10_a_suspended_holder_has_lost_several() {
 
 /// Not a test by itself: a process that holds several locks, or waits for them.
 #[test]
-fn a_worker_that_holds_several() {
+fn a_worker_that_holds_a_multi_mutex() {
     if Worker::role().as_deref() != Some("together") {
         return;
     }

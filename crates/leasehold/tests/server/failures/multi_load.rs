@@ -13,7 +13,7 @@ const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const LIMIT: Duration = Duration::from_secs(240);
 
 fn start(server: &RedisServer, process: u64) -> Worker {
-    Worker::of_test("failures::multi_load::a_worker_that_takes_sets", "sets")
+    Worker::of_test("failures::multi_load::a_worker_that_acquires_multi_mutexes", "sets")
         .env("LEASEHOLD_TEST_URL", server.url())
         .env("LEASEHOLD_TEST_PROCESS", process.to_string())
         .start()
@@ -23,7 +23,7 @@ fn start(server: &RedisServer, process: u64) -> Worker {
 /// Sixteen tasks in four processes acquire two to five of eight locks, 500 times each. Every acquire succeeds, and
 /// nothing stays held. Inside, each task increments a number per lock that only the holder of that lock may touch.
 #[test]
-fn row_29_each_process_gets_its_set_of_locks() {
+fn row_29_each_process_acquires_its_multi_mutex() {
     let server = server();
     let begun = Instant::now();
     let mut workers: Vec<_> = (0..PROCESSES).map(|process| start(&server, process)).collect();
@@ -51,7 +51,7 @@ fn row_29_each_process_gets_its_set_of_locks() {
 
 /// Not a test by itself: one of the processes.
 #[test]
-fn a_worker_that_takes_sets() {
+fn a_worker_that_acquires_multi_mutexes() {
     if Worker::role().as_deref() != Some("sets") {
         return;
     }
@@ -64,7 +64,9 @@ fn a_worker_that_takes_sets() {
         let redis = redis::Client::open(url).expect("a good URL");
         let redis = redis.get_multiplexed_async_connection().await.expect("connected");
         let tasks: Vec<_> = (0..TASKS)
-            .map(|task| tokio::spawn(take_sets(client.clone(), redis.clone(), process * TASKS + task)))
+            .map(|task| {
+                tokio::spawn(acquire_multi_mutexes(client.clone(), redis.clone(), process * TASKS + task))
+            })
             .collect();
         let mut taken = 0;
         for task in tasks {
@@ -78,7 +80,11 @@ fn a_worker_that_takes_sets() {
 }
 
 /// Returns how many locks it acquired.
-async fn take_sets(client: Client, mut redis: redis::aio::MultiplexedConnection, seed: u64) -> u64 {
+async fn acquire_multi_mutexes(
+    client: Client,
+    mut redis: redis::aio::MultiplexedConnection,
+    seed: u64,
+) -> u64 {
     let random = Random::from_seed(seed);
     let mut taken = 0;
     for _ in 0..ROUNDS {

@@ -23,6 +23,15 @@ async fn until_counted(server: &RedisServer, owner: &Owner, times: i64, time: Du
     until(&format!("{times} entries"), time, async || counted(server, owner) == times).await;
 }
 
+/// Acquires the lock twice, and releases it: the first call of each script loads it into the server.
+async fn load_scripts(server: &RedisServer) {
+    let client = sessionless(&server.url()).await;
+    let lock = lock(&client, &client.new_owner());
+    let (outer, inner) = (lock.acquire().await.expect("acquired"), lock.acquire().await.expect("entered"));
+    assert_eq!(inner.release().await.expect("released"), ONCE_MORE);
+    assert_eq!(outer.release().await.expect("released"), NO_LONGER_HELD);
+}
+
 async fn refused(lock: &ReentrantMutex) {
     let tried = lock.try_acquire().await.expect("an answer");
     assert!(matches!(tried, Attempt::Taken(_)), "{tried:?}");
@@ -31,11 +40,12 @@ async fn refused(lock: &ReentrantMutex) {
 /// Rows 1 and 2: the reply to an entry, a re-entry or a release is lost with its connection. The repeated request
 /// counts once.
 #[tokio::test]
-async fn row_2_a_lost_reply_leaves_no_orphaned_count() {
+async fn row_2_a_lost_reply_leaves_no_orphaned_reentrant_hold() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let other = client(&server.url()).await;
     let other = lock(&other, &other.new_owner());
+    load_scripts(&server).await;
     let lose = || proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
     for _ in 0..3 {
         // A client whose connections have broken often pauses before it opens the next.
@@ -87,7 +97,7 @@ async fn row_2_a_re_entry_without_an_answer_is_undone() {
 
 /// Row 2: every script arrives twice, and one entry counts once. Redisson's own first count was two.
 #[tokio::test]
-async fn row_2_entries_sent_twice_count_once() {
+async fn row_2_reentrant_acquires_sent_twice_count_once() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let (a, other) = (client(&proxy.url()).await, client(&server.url()).await);
@@ -115,12 +125,13 @@ async fn row_2_entries_sent_twice_count_once() {
 /// Row 3: acquire, re-enter and release are one request each, even where the Redis client library would have retried
 /// long before.
 #[tokio::test]
-async fn row_3_no_entry_is_resent_behind_our_back() {
+async fn row_3_no_reentrant_acquire_is_resent() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = sessionless(&proxy.url()).await;
     // A lease that the test reaches without an extension.
     let ours = lock(&ours, &ours.new_owner()).lease(2_900 * MS);
+    load_scripts(&server).await;
     proxy.reset_counts();
     proxy.delay_replies(700 * MS);
     let outer = ours.acquire().await.expect("acquired");
@@ -197,7 +208,7 @@ async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
 
 /// Row 17: tasks share a handle. Each has its own entry, which ends independently of the owner's other entries.
 #[tokio::test]
-async fn row_17_tasks_of_one_handle_have_their_own_entries() {
+async fn row_17_tasks_that_share_a_reentrant_mutex_have_their_own_holds() {
     let server = server();
     let (a, b) = (sessionless(&server.url()).await, client(&server.url()).await);
     let (owner, other) = (a.new_owner(), lock(&b, &b.new_owner()));
@@ -278,7 +289,7 @@ fn start(server: &RedisServer, session: Duration) -> Worker {
 /// Row 23: a process that has entered twice is killed. Its entries end with its session and leave no count; entries
 /// of the same owner in a live process stay.
 #[tokio::test]
-async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
+async fn row_23_reentrant_holds_of_dead_sessions_end_and_others_stay() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;
@@ -313,7 +324,7 @@ async fn row_23_entries_of_dead_sessions_end_and_those_of_live_ones_stay() {
 /// Row 10: a process that was suspended for longer than its session has lost all its entries, detects it before it
 /// sends a request, and does not affect the current holder.
 #[tokio::test]
-async fn row_10_a_suspended_owner_has_lost_all_entries() {
+async fn row_10_a_suspended_owner_has_lost_all_reentrant_holds() {
     let server = server();
     let session = 2 * S;
     let live = client(&server.url()).await;

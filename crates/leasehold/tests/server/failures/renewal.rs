@@ -1,6 +1,6 @@
 //! Renewal: rows 7 to 11 and 13.
 
-use super::fixture::{MS, client, mutex, quick, server};
+use super::fixture::{MS, client, load_scripts, mutex, quick, server};
 use leasehold::{Attempt, Client, LostReason, ReleaseError};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
@@ -60,6 +60,7 @@ async fn row_9_a_failed_renewal_is_tried_again() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     let ours = mutex(&quick(&proxy.url(), LONG, 1200 * MS).await);
     let guard = ours.acquire().await.expect("acquired");
+    guard.extend().await.expect("the first call loads the script");
     for then in [AfterDrop::Stall, AfterDrop::Disconnect] {
         proxy.drop_requests(1, then, command("EVALSHA"));
         let start = Instant::now();
@@ -169,6 +170,7 @@ async fn a_given_lease_costs_one_extend_at_most() {
     let proxy = Proxy::to_server(&server).expect("a proxy");
     // Heartbeats would be counted, too.
     let ours = Client::builder(proxy.url()).without_session().connect().await.expect("it connects");
+    load_scripts(&mutex(&ours)).await;
     for (lease, requests) in [(Duration::from_secs(60), 3), (Duration::from_millis(2500), 2)] {
         proxy.reset_counts();
         let guard = mutex(&ours).lease(lease).acquire().await.expect("acquired");

@@ -133,7 +133,7 @@ async fn a_client_that_connects_while_a_shard_is_down_gets_the_locks_of_the_othe
 
 /// Several locks are held together even if different servers store them.
 #[tokio::test]
-async fn a_set_over_several_shards_is_held_as_one() {
+async fn a_multi_mutex_over_several_shards_is_held_as_one() {
     let servers = boot();
     let names = names(&servers).await;
     let (ours, theirs) = (Client::connect(&url(&servers)).await, Client::connect(&url(&servers)).await);

@@ -201,17 +201,23 @@ async fn a_hand_off_is_one_request() {
         released.expect("released");
         next.expect("acquired").release().await.expect("released");
     }
-    let guard = a.acquire().await.expect("acquired");
-    let mut tasks = Vec::new();
-    for mutex in [&b, &b, &a] {
-        let mutex = mutex.clone();
-        tasks.push(tokio::spawn(async move { mutex.acquire().await.expect("acquired").release().await }));
-    }
-    until_waiting(&a, 1).await;
-    proxy.reset_counts();
-    guard.release().await.expect("released");
-    for task in tasks {
-        task.await.expect("no panic").expect("released");
+    // The first rounds load the scripts.
+    let mut rounds = 0;
+    while rounds == 0 || proxy.count("SCRIPT") > 0 {
+        rounds += 1;
+        assert!(rounds <= 5, "scripts are loaded again and again");
+        let guard = a.acquire().await.expect("acquired");
+        let mut tasks = Vec::new();
+        for mutex in [&b, &b, &a] {
+            let mutex = mutex.clone();
+            tasks.push(tokio::spawn(async move { mutex.acquire().await.expect("acquired").release().await }));
+        }
+        until_waiting(&a, 1).await;
+        proxy.reset_counts();
+        guard.release().await.expect("released");
+        for task in tasks {
+            task.await.expect("no panic").expect("released");
+        }
     }
     // One release per process and turn, a token for one of the two tasks, and no more than a poll or two that came
     // due.

@@ -43,7 +43,7 @@ impl TestCluster {
     }
 
     /// Sends a call to a node.
-    fn ask(&self, node: usize, within: Duration) -> JoinHandle<Answered> {
+    fn call(&self, node: usize, within: Duration) -> JoinHandle<Answered> {
         self.ask_for("x", node, within)
     }
 
@@ -59,8 +59,8 @@ impl TestCluster {
         })
     }
 
-    fn asks(&self, calls: usize, node: usize, within: Duration) -> Vec<JoinHandle<Answered>> {
-        (0..calls).map(|_| self.ask(node, within)).collect()
+    fn calls(&self, calls: usize, node: usize, within: Duration) -> Vec<JoinHandle<Answered>> {
+        (0..calls).map(|_| self.call(node, within)).collect()
     }
 
     async fn until(&self, since: Duration) {
@@ -103,7 +103,7 @@ async fn all(calls: Vec<JoinHandle<Answered>>) -> Vec<Option<Duration>> {
 #[tokio::test(start_paused = true)]
 async fn one_query_answers_all_waiting_tasks() {
     let cluster = TestCluster::of(|_, _, since| if since < 3000 * MS { DOWN } else { WELL }).await;
-    let durations = all(cluster.asks(50, 1, 5000 * MS)).await;
+    let durations = all(cluster.calls(50, 1, 5000 * MS)).await;
     assert!(
         durations.iter().all(|durations| durations.is_some_and(|durations| durations < 3110 * MS)),
         "{durations:?}"
@@ -117,9 +117,9 @@ async fn one_query_answers_all_waiting_tasks() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_passes_the_turn_to_the_next() {
     let cluster = TestCluster::of(|_, _, since| if since < 500 * MS { DOWN } else { WELL }).await;
-    let first = cluster.ask(1, 5000 * MS);
+    let first = cluster.call(1, 5000 * MS);
     cluster.until(5 * MS).await;
-    let others = cluster.asks(6, 1, 2000 * MS);
+    let others = cluster.calls(6, 1, 2000 * MS);
     cluster.until(501 * MS).await;
     first.abort();
     let durations = all(others).await;
@@ -137,10 +137,10 @@ async fn a_call_refused_by_one_node_does_not_wait_for_another() {
         _ => WELL,
     })
     .await;
-    let first = cluster.ask(1, 4000 * MS);
+    let first = cluster.call(1, 4000 * MS);
     cluster.until(490 * MS).await;
-    let mut others = cluster.asks(3, 2, 2000 * MS);
-    others.extend(cluster.asks(3, 2, 450 * MS));
+    let mut others = cluster.calls(3, 2, 2000 * MS);
+    others.extend(cluster.calls(3, 2, 450 * MS));
     let durations = all(others).await;
     assert!(
         durations.iter().all(|durations| durations.is_some_and(|durations| durations < 610 * MS)),
@@ -160,7 +160,7 @@ async fn no_call_waits_long_for_one_that_is_refused_forever() {
     .await;
     let first = cluster.ask_for("lost", 1, 4000 * MS);
     cluster.until(5 * MS).await;
-    let durations = all(cluster.asks(4, 1, 2000 * MS)).await;
+    let durations = all(cluster.calls(4, 1, 2000 * MS)).await;
     assert!(
         durations.iter().all(|durations| durations.is_some_and(|durations| durations < 1600 * MS)),
         "{durations:?}"
@@ -174,7 +174,7 @@ async fn nothing_is_sent_for_which_there_is_no_time() {
     let cluster = TestCluster::of(|_, _, _| DOWN).await;
     for _ in 0..5 {
         let before = cluster.refused();
-        let durations = all(cluster.asks(200, 1, 700 * MS)).await;
+        let durations = all(cluster.calls(200, 1, 700 * MS)).await;
         assert!(durations.iter().all(Option::is_none), "{durations:?}");
         // Each call at once and once or twice again, and one for all; alone, each would be sent ten times.
         assert!(cluster.refused() - before < 600, "{}", cluster.refused() - before);
@@ -189,11 +189,11 @@ async fn a_call_that_waits_for_something_else_passes_the_turn() {
     let (mut one, mut other) = (RetryingCall::default(), RetryingCall::default());
     assert!(one.wait_to_retry(&node, 0, deadline).await && one.retry_guard.is_some());
     let waits = one.releasing_if_slow(tokio::time::sleep(1000 * MS));
-    let rests = async {
+    let second_wait = async {
         assert!(other.wait_to_retry(&node, 0, deadline).await && other.retry_guard.is_some());
         cluster.start.elapsed()
     };
-    let ((), rested) = tokio::join!(waits, rests);
-    assert!(rested > PAUSE.1 && rested < 2 * PAUSE.1, "{rested:?}");
+    let ((), waited) = tokio::join!(waits, second_wait);
+    assert!(waited > RETRY_BACKOFF.longest && waited < 2 * RETRY_BACKOFF.longest, "{waited:?}");
     assert!(one.retry_guard.is_none());
 }

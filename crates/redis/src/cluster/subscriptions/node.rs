@@ -11,15 +11,15 @@
 //!    and replaced if it does not respond.
 
 use super::{ChannelTable, deliver, record_subscribed};
-use crate::cluster::refresh::REFRESH_PAUSE;
+use crate::cluster::refresh::REFRESH_BACKOFF;
 use crate::cluster::topology::{Redirect, redirect};
-use crate::cluster::{PAUSE, Shared};
+use crate::cluster::{RETRY_BACKOFF, Shared};
 use crate::config::address::Address;
-use crate::conn::link::{Link, LinkConnection, STABLE_AFTER, backoff};
+use crate::conn::link::{Backoff, Link, LinkConnection, STABLE_AFTER};
 use crate::conn::mailbox::Mailboxes;
 use crate::conn::messages::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use crate::error_map::classify;
-use crate::location::{ConnPurpose, ServerLocation};
+use crate::location::ServerLocation;
 use futures_util::future::join_all;
 use leasehold_store::watched::Watched;
 use leasehold_store::{Fault, Phase};
@@ -68,12 +68,12 @@ async fn maintain_node(shared: Arc<Shared>, table: Arc<Watched<ChannelTable>>, n
             deliver(&shared, &table, &node, push);
         }
     };
-    let config = shared.config.for_cluster_node(&node, ConnPurpose::Messages);
+    let config = shared.config.for_cluster_node(&node);
     let link = Link::new(config, Mailboxes::with_handler(handler));
     let environment = shared.config.shared_environment();
     let mut failures = 0;
     loop {
-        let pause = backoff(REFRESH_PAUSE, failures, environment.random());
+        let pause = REFRESH_BACKOFF.pause(failures, environment.random());
         tokio::time::sleep(pause).await;
         let connection = match link.connection(Instant::now() + SUBSCRIBE_TIMEOUT).await {
             Ok(connection) => connection,
@@ -151,7 +151,10 @@ impl NodeSubscriptions<'_> {
             self.responded_at = Instant::now();
             failures = if has_failed { failures + 1 } else { 0 };
             let random = self.shared.config.shared_environment().random();
-            tokio::time::sleep(backoff((PAUSE.0, REFRESH_PAUSE.1), failures, random)).await;
+            tokio::time::sleep(
+                Backoff::new(RETRY_BACKOFF.first, REFRESH_BACKOFF.longest).pause(failures, random),
+            )
+            .await;
         }
     }
 
@@ -306,7 +309,7 @@ fn is_of(data: &[Value], channel: &str) -> bool {
 /// The address that a link leads to.
 fn link_address(link: &Link) -> Option<Address> {
     match link.config().location() {
-        ServerLocation::ClusterNode(address, _) => Some(address.clone()),
+        ServerLocation::ClusterNode(address) => Some(address.clone()),
         _ => None,
     }
 }

@@ -37,7 +37,7 @@ impl QuorumConfig {
 /// A URL that parses to this configuration, except for passwords.
 fn redacted(config: &RedisConfig) -> String {
     let (kind, addresses) = match config.location() {
-        ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address, _) => {
+        ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => {
             ("", std::slice::from_ref(address))
         }
         ServerLocation::Sentinel(group) => ("+sentinel", group.sentinels.as_slice()),

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 /// Pauses between attempts: the first, and the longest.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const RECONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// Time over which clients spread their connections to a new primary, since all learn of it at the same moment.
 const SPREAD: Duration = Duration::from_millis(50);
 /// How long a connection must last for the next attempt to start without a pause.
@@ -109,7 +109,7 @@ fn publish(shared: &Shared, connection: LinkConnection, mailboxes: OpenMailboxes
 }
 
 /// Makes one attempt.
-async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<LinkConnection, Fault> {
+async fn attempt(shared: &Arc<Shared>, last_report: Option<PrimaryReport>) -> Result<LinkConnection, Fault> {
     let health = Arc::new(ConnectionHealth::new(Arc::clone(shared.config.shared_environment())));
     let on_push = {
         let (mailboxes, health) = (Arc::clone(&shared.mailboxes), Arc::clone(&health));
@@ -131,22 +131,36 @@ async fn attempt(shared: &Arc<Shared>, hint: Option<PrimaryReport>) -> Result<Li
             }
         }
     };
-    let ready = open_connection(&shared.config, &shared.node, &shared.mailboxes, hint, on_push).await?;
+    let ready =
+        open_connection(&shared.config, &shared.node, &shared.mailboxes, last_report, on_push).await?;
     Ok(LinkConnection { ready, health })
 }
 
 /// Pause after this many failures in a row (1). `random` is 64 random bits.
 fn pause(failures: u32, random: u64) -> Duration {
-    backoff(PAUSE, failures, random)
+    RECONNECT_BACKOFF.pause(failures, random)
 }
 
-/// Same as `pause`, with other bounds: the first pause, and the longest.
-pub(crate) fn backoff((first, longest): (Duration, Duration), failures: u32, random: u64) -> Duration {
-    let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
-    let pause = first.saturating_mul(1 << doublings.min(10)).min(longest);
-    #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
-    let fraction = random as f64 / u64::MAX as f64;
-    pause / 2 + (pause / 2).mul_f64(fraction)
+/// Pauses between attempts, which grow with the number of failures in a row.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backoff {
+    pub(crate) first: Duration,
+    pub(crate) longest: Duration,
+}
+
+impl Backoff {
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest }
+    }
+
+    /// The pause after this many failures in a row. `random` is 64 random bits.
+    pub(crate) fn pause(self, failures: u32, random: u64) -> Duration {
+        let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
+        let pause = self.first.saturating_mul(1 << doublings.min(10)).min(self.longest);
+        #[allow(clippy::cast_precision_loss, reason = "a jitter needs no more than the leading bits")]
+        let fraction = random as f64 / u64::MAX as f64;
+        pause / 2 + (pause / 2).mul_f64(fraction)
+    }
 }
 
 #[cfg(test)]

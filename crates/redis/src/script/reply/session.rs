@@ -51,7 +51,7 @@ pub(crate) fn session_entry(session: SessionId, now_ms: u64, value: &Value) -> R
     Ok(Some(SessionEntry {
         session,
         alive_ms: until_ms.checked_sub(now_ms),
-        metadata: field("about").unwrap_or_default().to_owned(),
+        metadata: field("metadata").unwrap_or_default().to_owned(),
         held,
     }))
 }

@@ -17,7 +17,7 @@ fn replies_that_no_script_gives_are_malformed() {
             Value::Int(7),
             Value::Array(vec![]),
             Value::Array(vec![Value::Nil; 3]),
-            Value::Array(vec![bulk("gone"), bulk("freed"), bulk("alive")]),
+            Value::Array(vec![bulk("gone"), bulk("released"), bulk("alive")]),
         ] {
             assert_eq!(read(&op, &value), Err(Malformed), "{value:?}");
         }
@@ -35,7 +35,7 @@ fn bulk(text: &str) -> Value {
 fn a_session_is_parsed_from_either_protocol() {
     let session = SessionId::from_random([7; 12]);
     let texts =
-        ["format", "1", "until", "5000", "about", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
+        ["format", "1", "until", "5000", "metadata", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
     let pairs = texts.chunks(2).map(|pair| (bulk(pair[0]), bulk(pair[1])));
     let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
     for value in [Value::Map(pairs.collect()), flat] {
@@ -55,7 +55,7 @@ fn a_session_is_parsed_from_either_protocol() {
 
 #[test]
 fn an_audit_is_read_line_by_line() {
-    let text = "1762000000123\tfreed\t17\t1\tweb-1 7\tops\nno line of ours\n\
+    let text = "1762000000123\tforce_released\t17\t1\tweb-1 7\tops\nno line of ours\n\
         1762000000122\tevicted\t\t0\t\t";
     let found = entries(text);
     assert_eq!(found.len(), 2);

@@ -30,7 +30,7 @@ fn holder(who: &str) -> Holder {
 }
 
 /// `H` held, `R` released before, `F` released by force, `V` vanished, `S` held by another client, `-` unknown hold;
-/// `x` refused, `?` no answer, `.` none yet.
+/// `x` not executed, `?` no answer, `.` none yet.
 fn answer(what: &str, letter: char) -> Option<Outcome> {
     let fault = Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
     let hold_status = match letter {
@@ -87,7 +87,7 @@ fn shown(what: &str, answers: &str) -> String {
         }
         TallyResult::Known(other) => panic!("{other:?}"),
         TallyResult::Open if tally.is_complete() => match tally.failure() {
-            Outcome::Failed(Executed::No, _) => "refused".to_owned(),
+            Outcome::Failed(Executed::No, _) => "not executed".to_owned(),
             _ => "unknown".to_owned(),
         },
         TallyResult::Open => "open".to_owned(),
@@ -102,7 +102,7 @@ fn replies_combine_to_a_result() {
         ("extend", "HH-?x", "unknown"),
         ("extend", "HH--x", "unknown"),
         ("extend", "---..", "NotHeld"),
-        ("extend", "xxxxx", "refused"),
+        ("extend", "xxxxx", "not executed"),
         ("extend", "?xxxx", "unknown"),
         ("extend", "HH-", "Extended"),
         ("extend", "HH--", "NotHeld"),
@@ -172,12 +172,12 @@ fn voted(votes: &str) -> String {
         return "open".to_owned();
     }
     match tally.lost() {
-        Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => {
-            holder.and_then(|holder| holder.label).map_or("split".to_owned(), |who| format!("taken by {who}"))
-        }
-        Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(_))) => "spent".to_owned(),
+        Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => holder
+            .and_then(|holder| holder.label)
+            .map_or("split vote".to_owned(), |who| format!("taken by {who}")),
+        Outcome::Done(Reply::Acquire(Acquired::AlreadyEnded(_))) => "already ended".to_owned(),
         Outcome::Done(Reply::Refused(refused)) => format!("{refused:?}"),
-        Outcome::Failed(Executed::No, _) => "refused".to_owned(),
+        Outcome::Failed(Executed::No, _) => "not executed".to_owned(),
         Outcome::Failed(Executed::Unknown, _) => "unknown".to_owned(),
         Outcome::Done(other) => panic!("{other:?}"),
     }
@@ -192,16 +192,16 @@ fn votes_combine_to_a_result() {
         ("31TT.", "open"),
         ("TTT..", "taken by them"),
         ("31TTT", "taken by them"),
-        ("1TTUU", "split"),
-        ("12TUx", "split"),
-        ("1TTVV", "split"),
+        ("1TTUU", "split vote"),
+        ("12TUx", "split vote"),
+        ("1TTVV", "split vote"),
         ("12TT?", "taken by them"),
-        ("xxx..", "refused"),
-        ("1xxx.", "refused"),
+        ("xxx..", "not executed"),
+        ("1xxx.", "not executed"),
         ("1xx?.", "unknown"),
-        ("1xT?x", "refused"),
+        ("1xT?x", "not executed"),
         ("TTTxx", "taken by them"),
-        ("SSS..", "spent"),
+        ("SSS..", "already ended"),
         ("KKK..", "WrongKind { found: \"list\" }"),
     ] {
         assert_eq!(voted(votes), meaning, "{votes}");

@@ -94,7 +94,7 @@ impl<'a> ModelComparison<'a> {
             2 if !self.lock.kind.is_shared() => self.put_foreign(&random).await,
             _ => self.compare(step, &random).await,
         }
-        // Some claims are spent ones, but most are fresh.
+        // Some claims have ended, but most are fresh.
         if random.below(3) == 0 {
             let index = usize::try_from(random.below(self.claims.len() as u64)).unwrap_or(0);
             let (client_index, claim) = &mut self.claims[index];

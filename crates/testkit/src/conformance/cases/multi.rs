@@ -121,13 +121,13 @@ pub async fn a_released_multi_acquire_is_spent(fixture: &Fixture) {
     let Some(set) = MultiLock::of(fixture, &a, 2).await else { return };
     set.all_granted(LONG).await;
     assert_eq!(set.release(0).await.status, HoldStatus::Held);
-    let spent = MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(Ended::Released)));
-    assert_eq!(set.request(LONG).await, [spent.clone(), MultiAcquired::Held]);
+    let already_ended = MultiAcquired::Blocked(Ok(Acquired::AlreadyEnded(Ended::Released)));
+    assert_eq!(set.request(LONG).await, [already_ended.clone(), MultiAcquired::Held]);
     assert_eq!(set.release(1).await.status, HoldStatus::Held);
-    assert_eq!(set.request(LONG).await, [spent.clone(), spent.clone()]);
+    assert_eq!(set.request(LONG).await, [already_ended.clone(), already_ended.clone()]);
     let mixed =
         MultiLock { claims: vec![set.claims[0].clone(), (set.lock(1).clone(), a.claim())], ..set.clone() };
-    assert_eq!(mixed.request(LONG).await, [spent, MultiAcquired::Available]);
+    assert_eq!(mixed.request(LONG).await, [already_ended, MultiAcquired::Available]);
     for at in 0..2 {
         assert!(set.client(at).inspect().await.holder.is_none());
     }

@@ -73,8 +73,8 @@ pub async fn each_lock_has_its_own_queue(fixture: &Fixture) {
     assert_eq!(a.status(&here).await, HoldStatus::Held);
 }
 
-/// An attempt does not barge: a free lock with waiters is granted to the first waiter, which the attempt triggers.
-pub async fn a_try_does_not_barge(fixture: &Fixture) {
+/// A try does not overtake waiters: if the lock is free and has waiters, it grants the lock to the first waiter.
+pub async fn a_try_does_not_overtake_waiters(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;
     a.acquire_new(fixture.short_lease()).await;
     let (claim, nonce) = b.enqueue().await;

@@ -38,7 +38,7 @@ pub async fn a_resent_release_reports_released(fixture: &Fixture) {
 }
 
 /// Rows 1 and 2: an acquire that arrives after the release of its hold grants nothing.
-pub async fn a_spent_hold_cannot_be_acquired_again(fixture: &Fixture) {
+pub async fn an_ended_hold_cannot_be_acquired_again(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let claim = a.acquire_new(LONG).await;
     a.release(&claim).await;

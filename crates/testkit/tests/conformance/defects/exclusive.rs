@@ -9,10 +9,11 @@ use leasehold_core::{
 };
 
 pub(crate) fn mutate_operation(mutant: StoreMutant, state: &LockState, op: &mut Op) {
-    let tenant = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+    let last_holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let part = parts(state).and_then(|parts| parts.holds.first());
     let part = part.map(|part| Claim { hold: part.hold, value: part.owner.clone() });
-    let holder = tenant.map(|tenant| &tenant.claim).filter(|_| state.value.is_some()).or(part.as_ref());
+    let holder =
+        last_holder.map(|last_holder| &last_holder.claim).filter(|_| state.value.is_some()).or(part.as_ref());
     match (mutant, op) {
         (StoreMutant::ReleasesAnyHold, Op::Release(release)) => {
             release.claim = holder.unwrap_or(&release.claim).clone();

@@ -11,7 +11,8 @@ pub(crate) fn mutate_reservation(mutant: StoreMutant, state: &mut LockState, op:
     match (mutant, op) {
         (StoreMutant::ReservesOfAnyKind, Op::Extend(extend)) if !is_mutex => extend.reserve = None,
         (StoreMutant::ReservesForAnyHold, Op::Extend(extend)) => {
-            extend.claim = record.last_holder.as_ref().map_or(&extend.claim, |tenant| &tenant.claim).clone();
+            extend.claim =
+                record.last_holder.as_ref().map_or(&extend.claim, |last_holder| &last_holder.claim).clone();
         }
         (StoreMutant::ReservesAgain, Op::Extend(_))
         | (StoreMutant::GrantsReserved, Op::Acquire(_) | Op::Release(_)) => {
@@ -54,16 +55,16 @@ pub(crate) fn mutate_notifications(
         return;
     };
     let Some(record) = state.record.as_ref() else { return };
-    let (Some(tenant), Some(reserved), Some(fence)) =
+    let (Some(last_holder), Some(reserved), Some(fence)) =
         (&record.last_holder, record.reserved, record.last_fence)
     else {
         return;
     };
-    let to = tenant.claim.hold.session();
-    let tells = reserved.notify_wanted && reserved.last_fence > fence;
+    let to = last_holder.claim.hold.session();
+    let notifies = reserved.notify_wanted && reserved.last_fence > fence;
     let own = mutant == StoreMutant::NotifiesOfOwnRequest && to == request.claim.hold.session();
     let lost = mutant == StoreMutant::NotifiesLostHold && holder.is_foreign();
-    if tells && (own || lost) {
+    if notifies && (own || lost) {
         notifications.push(Notification::Wanted { to, fence });
     }
 }

@@ -4,6 +4,9 @@
 //! 2. Sending never blocks for longer than [`SEND_TIMEOUT`]: the receiver may be stopped, with a full queue.
 //! 3. A receiver whose queue may have been full reports it, so that no message is lost silently.
 //! 4. Closing does not wait.
+//! 5. The sink receives messages in the order in which they were sent. A message of this process does not pass through
+//!    the socket, so those that are queued there are delivered first. One mutex covers reading the socket and calling
+//!    the sink.
 
 use super::session_files::SessionFiles;
 use leasehold_core::{Notification, SessionId};
@@ -16,7 +19,7 @@ use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a sender waits for space in the receiver's queue.
@@ -41,7 +44,10 @@ pub(super) struct Mailbox {
 struct Receiver {
     session: SessionId,
     socket: UnixDatagram,
+    /// Locked while the socket is read and the sink is called (5).
     sink: Mutex<Arc<dyn NotificationSink>>,
+    /// How many messages fill the socket's queue.
+    queue_length: u32,
     closed: AtomicBool,
 }
 
@@ -54,8 +60,9 @@ impl Mailbox {
     ) -> io::Result<Self> {
         let file = sessions.create(session)?;
         let listening = bind(&sessions.socket(session)).and_then(|socket| {
+            let (sink, queue_length) = (Mutex::new(sink), queue_length());
             let closed = AtomicBool::new(false);
-            let receiver = Arc::new(Receiver { session, socket, sink: Mutex::new(sink), closed });
+            let receiver = Arc::new(Receiver { session, socket, sink, queue_length, closed });
             let receiving = receiver.clone();
             std::thread::Builder::new().name("leasehold-mail".into()).spawn(move || receiving.run())?;
             Ok(receiver)
@@ -69,15 +76,18 @@ impl Mailbox {
         }
     }
 
-    /// Delivers a message of this process.
+    /// Delivers a message of this process, after those that other processes sent before (5).
     pub(super) fn deliver(&self, notification: Notification) {
-        self.receiver.sink().deliver(notification);
+        let sink = self.receiver.sink();
+        // The receiving thread meets the same error, and handles it.
+        let _ = self.receiver.drain(&**sink);
+        sink.deliver(notification);
     }
 
     /// Sends messages to another sink from now on, and notifies it that it may have missed some.
     pub(super) fn redirect(&self, sink: Arc<dyn NotificationSink>) {
         let new_sink = sink.clone();
-        *self.receiver.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        *self.receiver.sink() = sink;
         new_sink.resubscribed();
     }
 }
@@ -94,25 +104,9 @@ impl Drop for Mailbox {
 impl Receiver {
     /// Receives until the mailbox is closed.
     fn run(&self) {
-        let queue_length = queue_length();
-        let mut message = [0; BUFFER_LEN];
-        let mut in_a_row = 0_u32;
         while !self.closed.load(Ordering::Acquire) {
-            // Non-blocking first: only that shows whether the queue has been empty in between.
-            match self.receive(&mut message, in_a_row > 0) {
-                Ok(len) => {
-                    in_a_row += 1;
-                    if let Ok(notification) = Notification::parse(self.session, &message[..len]) {
-                        self.sink().deliver(notification);
-                    }
-                }
-                Err(Errno::AGAIN) => {
-                    if in_a_row >= queue_length {
-                        self.sink().resubscribed();
-                    }
-                    in_a_row = 0;
-                }
-                Err(Errno::INTR) => {}
+            match self.wait_for_message().and_then(|()| self.drain(&**self.sink())) {
+                Ok(()) | Err(Errno::INTR) => {}
                 Err(errno) => {
                     tracing::warn!(session = %self.session, %errno, "the mailbox cannot be read");
                     self.sink().resubscribed();
@@ -122,13 +116,39 @@ impl Receiver {
         }
     }
 
-    fn sink(&self) -> Arc<dyn NotificationSink> {
-        self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Waits until a message is queued, and leaves it there: it is read with the sink locked (5).
+    fn wait_for_message(&self) -> Result<(), Errno> {
+        rustix::net::recv(&self.socket, &mut [0; BUFFER_LEN], RecvFlags::PEEK).map(drop)
     }
 
-    fn receive(&self, message: &mut [u8], nonblocking: bool) -> Result<usize, Errno> {
-        let flags = if nonblocking { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-        rustix::net::recv(&self.socket, message, flags).map(|(len, _)| len)
+    /// Delivers all queued messages to the sink, which the caller has locked (5).
+    fn drain(&self, sink: &dyn NotificationSink) -> Result<(), Errno> {
+        let mut message = [0; BUFFER_LEN];
+        let mut in_a_row = 0_u32;
+        // A closed socket yields empty messages without end.
+        while !self.closed.load(Ordering::Acquire) {
+            match rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
+                Ok((len, _)) => {
+                    in_a_row += 1;
+                    if let Ok(notification) = Notification::parse(self.session, &message[..len]) {
+                        sink.deliver(notification);
+                    }
+                }
+                Err(Errno::AGAIN) => {
+                    if in_a_row >= self.queue_length {
+                        sink.resubscribed();
+                    }
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn sink(&self) -> MutexGuard<'_, Arc<dyn NotificationSink>> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,6 +243,21 @@ mod tests {
         assert_eq!(received.recv(), Err(mpsc::RecvError), "the thread has ended and dropped the sink");
         assert!(send(&sessions, notification(session, 8)).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
+    }
+
+    #[test]
+    fn a_message_of_this_process_does_not_overtake_one_that_is_queued() {
+        let (_dir, sessions) = sessions();
+        let session = SessionId::from_random([1; 12]);
+        let (sender, received) = mpsc::channel();
+        let mailbox = Mailbox::open(&sessions, session, Arc::new(TestSink(sender, None))).expect("fresh");
+        for n in 0..1000 {
+            send(&sessions, notification(session, 2 * n)).expect("the mailbox is open");
+            mailbox.deliver(notification(session, 2 * n + 1));
+            for sent in [2 * n, 2 * n + 1] {
+                assert_eq!(received.recv(), Ok(Received::Notification(notification(session, sent))));
+            }
+        }
     }
 
     #[test]

@@ -30,6 +30,8 @@ use leasehold_core::Notification;
 /// ```
 pub trait NotificationSink: Send + Sync + 'static {
     /// A notification has arrived. Does not block.
+    ///
+    /// A notification of an operation that began after another one had returned arrives after that one's.
     fn deliver(&self, notification: Notification);
 
     /// Notifications may have been missed: the mailbox was reopened. Does not block.

@@ -209,38 +209,48 @@ impl Cluster {
         self.nodes[from].cli(&command)?.ok().map(drop)
     }
 
-    /// Ends the move. Returns when all nodes report the new owner and know each other's epochs: before that, the former
-    /// owner could claim the slot when it moves again.
+    /// Ends the move of a slot whose keys have all moved. Returns when all nodes report the new owner and know each
+    /// other's epochs: before that, the former owner could claim the slot when it moves again.
+    ///
+    /// Only the target is notified, with `SETSLOT NODE`; it takes a greater epoch and announces itself. A node that is
+    /// notified by command too early then sees an older message in which the target does not claim the slot. Redis
+    /// 7.0 keeps a note of that for ever (`owner_not_claiming_slot`), and if this node is the target of a later
+    /// move, it gives the slot, with the keys, back to the source, which no longer wants it: no node claims the slot.
     pub fn end_move(&self, slot: u16, from: usize, to: usize) -> io::Result<()> {
-        let (slot, id) = (slot.to_string(), &self.ids[to]);
-        let others = (0..self.nodes.len()).filter(|at| ![from, to].contains(at));
-        for at in [to, from].into_iter().chain(others) {
-            let node = &self.nodes[at];
-            if node.pid().is_some() && is_primary(node)? {
-                node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", id])?.ok()?;
-            }
+        if self.nodes[from].pid().is_some() && !self.keys(slot, from)?.is_empty() {
+            return Err(io::Error::other(format!("keys of slot {slot} are left at its source")));
         }
-        let (slot, port) = (slot.parse().unwrap_or(0), i64::from(self.nodes[to].port()));
+        self.assign(slot, to, to)?;
         self.wait_until("the nodes to agree on a slot that has moved", || {
             let mut epochs = Vec::new();
             for node in self.running() {
-                let map = shards(&node.cli(&["CLUSTER", "SLOTS"])?.ok()?);
-                let owns = |(first, last, ports): &Shard| {
-                    (*first..=*last).contains(&slot) && ports.first() == Some(&port)
-                };
-                if !map.iter().any(owns) {
+                if !self.is_owner_by(node, slot, to)? {
                     return Ok(false);
                 }
-                let info = node.cli(&["CLUSTER", "INFO"])?.ok()?;
-                let epoch = |text: &str| {
-                    text.lines()
-                        .find_map(|line| line.strip_prefix("cluster_current_epoch:"))
-                        .map(str::to_owned)
-                };
-                epochs.push(info.text().and_then(epoch));
+                epochs.push(current_epoch(node)?);
             }
             Ok(epochs.windows(2).all(|pair| pair[0] == pair[1]))
-        })
+        })?;
+        // The source keeps the slot as "migrating" otherwise.
+        if self.nodes[from].pid().is_some() && is_primary(&self.nodes[from])? {
+            self.assign(slot, from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Notifies the node `at` of the owner of a slot.
+    fn assign(&self, slot: u16, at: usize, owner: usize) -> io::Result<()> {
+        let command = ["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &self.ids[owner]];
+        self.nodes[at].cli(&command)?.ok().map(drop)
+    }
+
+    /// Whether a node reports this owner of a slot.
+    fn is_owner_by(&self, node: &RedisServer, slot: u16, owner: usize) -> io::Result<bool> {
+        let port = i64::from(self.nodes[owner].port());
+        let owns = |(first, last, ports): &Shard| {
+            (*first..=*last).contains(&slot.into()) && ports.first() == Some(&port)
+        };
+        Ok(shards(&node.cli(&["CLUSTER", "SLOTS"])?.ok()?).iter().any(owns))
     }
 
     /// Waits until another node owns the slots of this one. Returns its index.
@@ -284,6 +294,13 @@ fn shards(map: &Value) -> Vec<Shard> {
     let mut shards: Vec<_> = map.elements().iter().filter_map(shard).collect();
     shards.sort_unstable();
     shards
+}
+
+/// The greatest epoch that a node knows.
+fn current_epoch(node: &RedisServer) -> io::Result<Option<String>> {
+    let info = node.cli(&["CLUSTER", "INFO"])?.ok()?;
+    let mut lines = info.text().unwrap_or_default().lines();
+    Ok(lines.find_map(|line| line.strip_prefix("cluster_current_epoch:")).map(str::to_owned))
 }
 
 fn is_primary(node: &RedisServer) -> io::Result<bool> {

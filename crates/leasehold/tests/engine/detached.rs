@@ -1,7 +1,8 @@
 //! Detached holds over a store with injected faults.
 
+use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
-use leasehold::store::{Lock, MemoryStore, Op};
+use leasehold::store::{Lock, Op};
 use leasehold::{AcquireError, AttachError, Client, DetachedHold, ExtendError, LostReason, ReleaseError};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use tokio::time::{sleep, timeout};
 async fn faulty_and_healthy(
     rule: impl Fn(&Lock, &Op) -> Behavior + Send + Sync + 'static,
 ) -> (Client, Client) {
-    let memory = MemoryStore::new();
-    let faulty =
-        Client::with_store(FaultyStore::new(&memory, rule)).call_timeout(200 * MS).watchdog_lease(900 * MS);
-    let healthy = Client::with_store(memory).connect().await.expect("it connects");
+    let memory = memory();
+    let faulty = client_in_paused_time(FaultyStore::new(&memory, rule))
+        .call_timeout(200 * MS)
+        .watchdog_lease(900 * MS);
+    let healthy = client_in_paused_time(memory).connect().await.expect("it connects");
     (faulty.connect().await.expect("it connects"), healthy)
 }
 
@@ -26,7 +28,7 @@ async fn is_free(client: &Client) -> bool {
     !client.mutex("m").expect("a good name").inspect().await.expect("an answer").held
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_detached_hold_whose_extend_is_not_answered_is_released() {
     for behavior in [Behavior::LoseReply, Behavior::LoseRequest] {
         let (faulty, healthy) =
@@ -42,7 +44,7 @@ async fn a_detached_hold_whose_extend_is_not_answered_is_released() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_detached_hold_that_is_gone_before_its_extend_is_an_error() {
     let (faulty, _) = faulty_and_healthy(|_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
@@ -55,7 +57,7 @@ async fn a_detached_hold_that_is_gone_before_its_extend_is_an_error() {
     assert!(missed.to_string().starts_with("the lock was granted, but could not be held for its lease: "));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_detached_hold_survives_replies_that_are_lost() {
     let (acquire, extend, release) = (once(), once(), once());
     let (faulty, healthy) = faulty_and_healthy(move |_, op| match op {
@@ -72,7 +74,7 @@ async fn a_detached_hold_survives_replies_that_are_lost() {
     assert!(is_free(&healthy).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unanswered_attach_returns_the_hold_and_can_be_repeated() {
     let first = once();
     let (faulty, healthy) = faulty_and_healthy(move |_, op| {
@@ -90,7 +92,7 @@ async fn an_unanswered_attach_returns_the_hold_and_can_be_repeated() {
     assert!(is_free(&healthy).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
     let (faulty, healthy) = faulty_and_healthy(|_, op| match op {
         Op::Extend(_) => Behavior::ExecuteAfter(100 * MS),
@@ -111,7 +113,7 @@ async fn a_hold_that_is_released_while_it_is_attached_becomes_no_guard() {
     assert_eq!(lost.reason, LostReason::Released);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_guard_stops_renewing_a_hold_whose_release_elsewhere_failed() {
     let (faulty, healthy) = faulty_and_healthy(|_, op| match op {
         Op::Release(_) => Behavior::Fail,
@@ -133,10 +135,10 @@ async fn client_hold(client: &Client, lease: Duration) -> DetachedHold {
     mutex.acquire_detached().await.expect("acquired")
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_detached_acquire_polls_if_no_mailbox_can_be_opened() {
-    let memory = MemoryStore::new();
-    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
+    let memory = memory();
+    let other = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
     let held = other.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let store = FaultyStore::new(&memory, |_, _| Behavior::Execute);
     let mailboxes_fail = store.mailboxes_fail.clone();
@@ -152,9 +154,9 @@ async fn a_detached_acquire_polls_if_no_mailbox_can_be_opened() {
     hold.release(&other).await.expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_session_of_a_detached_hold_outlives_its_acquisition() {
-    let memory = MemoryStore::new();
+    let memory = memory();
     let store = FaultyStore::new(&memory, |_, _| Behavior::Execute);
     let closed = store.mailboxes_closed.clone();
     let client = store.client(900 * MS).await;

@@ -1,11 +1,12 @@
 //! Environments whose time the tests control.
 
 use futures_util::future::BoxFuture;
-use leasehold::{Environment, Moment};
+use leasehold::store::{MemoryStore, Store};
+use leasehold::{Client, ClientBuilder, Environment, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
-use tokio::time::sleep;
+use std::time::{Duration, SystemTime};
+use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -42,7 +43,18 @@ impl Environment for SuspendableMachine {
 
 /// An environment whose clock follows tokio's paused time, from this instant on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PausedTime(pub(crate) tokio::time::Instant);
+pub(crate) struct PausedTime(pub(crate) Instant);
+
+/// A memory store whose clock follows tokio's paused time.
+pub(crate) fn memory() -> MemoryStore {
+    let environment = PausedTime(Instant::now());
+    MemoryStore::with_clock(move || environment.now().as_micros())
+}
+
+/// A client whose timers, clock and keeper follow tokio's paused time.
+pub(crate) fn client_in_paused_time(store: impl Store) -> ClientBuilder {
+    Client::with_store(store).environment(PausedTime(Instant::now()))
+}
 
 impl Environment for PausedTime {
     fn now(&self) -> Moment {

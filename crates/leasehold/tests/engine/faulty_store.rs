@@ -1,5 +1,6 @@
 //! A memory store with injected faults.
 
+use crate::environment::{client_in_paused_time, memory};
 use futures_util::future::BoxFuture;
 use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Reply,
@@ -77,20 +78,20 @@ impl FaultyStore {
 
     /// A store of its own that keeps sessions.
     pub(crate) fn with_sessions(rule: impl Fn(&Lock, &Op) -> Behavior + Send + Sync + 'static) -> Self {
-        Self { keeps_sessions: true, ..Self::new(&MemoryStore::new(), rule) }
+        Self { keeps_sessions: true, ..Self::new(&memory(), rule) }
     }
 
     pub(crate) async fn client(self, watchdog: Duration) -> Client {
-        Client::with_store(self).watchdog_lease(watchdog).connect().await.expect("it connects")
+        client_in_paused_time(self).watchdog_lease(watchdog).connect().await.expect("it connects")
     }
 
     pub(crate) async fn client_with_timeout(&self, call: Duration) -> Client {
-        Client::with_store(self.clone()).call_timeout(call).connect().await.expect("it connects")
+        client_in_paused_time(self.clone()).call_timeout(call).connect().await.expect("it connects")
     }
 
     /// A client for which the store works.
     pub(crate) async fn healthy_client(&self) -> Client {
-        Client::with_store(self.inner.clone()).connect().await.expect("it connects")
+        client_in_paused_time(self.inner.clone()).connect().await.expect("it connects")
     }
 }
 

@@ -1,17 +1,17 @@
 //! Lost holds, and how they are reported.
 
-use crate::environment::SuspendableMachine;
+use crate::environment::{SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use leasehold::Client;
-use leasehold::store::{MemoryStore, Op};
+use leasehold::store::Op;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn many_lost_holds_are_reported_at_once_without_a_reason() {
-    let store = FaultyStore::new(&MemoryStore::new(), |_, op| match op {
+    let store = FaultyStore::new(&memory(), |_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
         Op::Inspect(_) => Behavior::LoseRequest,
         _ => Behavior::Execute,
@@ -25,9 +25,9 @@ async fn many_lost_holds_are_reported_at_once_without_a_reason() {
     timeout(SOON, all).await.expect("not one after the other");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_dropped_extend_that_found_the_hold_gone_signals_the_loss() {
-    let store = FaultyStore::new(&MemoryStore::new(), |_, op| match op {
+    let store = FaultyStore::new(&memory(), |_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
         Op::Inspect(_) => Behavior::LoseRequest,
         _ => Behavior::Execute,
@@ -40,13 +40,13 @@ async fn a_dropped_extend_that_found_the_hold_gone_signals_the_loss() {
     timeout(SOON, guard.lost()).await.expect("waiters for the loss are notified");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_hold_ends_with_its_lease_though_the_queue_entry_asked_for_more() {
-    let memory = MemoryStore::new();
-    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
+    let memory = memory();
+    let other = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
-    let client = Client::with_store(memory).connect().await.expect("it connects");
+    let client = client_in_paused_time(memory).connect().await.expect("it connects");
     let long = client.mutex("m").expect("a good name");
     let short = long.clone().lease(500 * MS);
     let first = tokio::spawn(async move { long.acquire().await.map(drop) });
@@ -65,10 +65,10 @@ async fn a_hold_ends_with_its_lease_though_the_queue_entry_asked_for_more() {
     assert!(start.elapsed() < 900 * MS, "{:?}", start.elapsed());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_loss_during_a_suspend_is_signaled_soon_after_it() {
     let machine = SuspendableMachine { booted: Instant::now(), suspended_us: Arc::default() };
-    let client = Client::with_store(MemoryStore::new()).environment(machine.clone()).connect();
+    let client = Client::with_store(memory()).environment(machine.clone()).connect();
     let client = client.await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name").lease(Duration::from_secs(3600));
     let guard = mutex.acquire().await.expect("acquired");

@@ -1,5 +1,6 @@
 //! A `MultiMutex` over stores that are slow, lose replies, or lack an acquire of several locks in one step.
 
+use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, Counter, FaultyStore, MS};
 use crate::fixture::{both, force_release, mutex};
 use crate::until::{until_at_rest, until_waiting};
@@ -12,15 +13,15 @@ use leasehold::{AcquireError, Attempt, Client, KeyError, LostReason, MultiAttemp
 use leasehold_testkit::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const SOON: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(2);
 
 /// The reason for the loss of the first hold is learned although the second is known to be lost before that.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_loss_of_another_lock_hides_no_reason() {
     let store = FaultyStore::with_sessions(|lock, op| match op {
         Op::Inspect(_) if lock.name.as_str() == "a" => Behavior::ExecuteAfter(200 * MS),
@@ -60,20 +61,20 @@ async fn acquired_slowly(lease: Duration) -> MultiGuard {
     timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired")
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lock_that_ended_during_the_acquire_is_not_handed_out() {
     let guard = acquired_slowly(300 * MS).await;
     guard.check().expect("all are held when it is returned");
     assert!(guard.remaining() > 150 * MS, "{:?}", guard.remaining());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_lease_counts_from_the_last_acquired_lock() {
     let guard = acquired_slowly(1_500 * MS).await;
     assert!(guard.remaining() > 1_200 * MS, "{:?}", guard.remaining());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_time_limit_holds_though_acquired_locks_cannot_be_released() {
     let store = FaultyStore::with_sessions(|_, op| {
         if matches!(op, Op::Release(_)) { Behavior::LoseRequest } else { Behavior::Execute }
@@ -97,7 +98,7 @@ async fn a_time_limit_holds_though_acquired_locks_cannot_be_released() {
     kept.release().await.expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_time_limit_holds_though_acquired_locks_cannot_be_extended() {
     let store = FaultyStore::with_sessions(|_, op| {
         if matches!(op, Op::Extend(_)) { Behavior::LoseRequest } else { Behavior::Execute }
@@ -118,7 +119,7 @@ async fn a_time_limit_holds_though_acquired_locks_cannot_be_extended() {
 
 /// The reply to the multi-lock request is lost, and no session can begin before the deadline: whether anything was
 /// acquired is unknown.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lost_reply_is_unknown_though_the_session_lapses_afterwards() {
     let heartbeats_fail = Arc::new(AtomicBool::new(false));
     let (silent, requests) = (heartbeats_fail.clone(), Counter::default());
@@ -131,7 +132,7 @@ async fn a_lost_reply_is_unknown_though_the_session_lapses_afterwards() {
         _ => Behavior::Execute,
     });
     store.heartbeats_fail = heartbeats_fail;
-    let builder = Client::with_store(store.clone()).session_ttl(1_000 * MS).call_timeout(200 * MS);
+    let builder = client_in_paused_time(store.clone()).session_ttl(1_000 * MS).call_timeout(200 * MS);
     let client = builder.connect().await.expect("it connects");
     let missed = both(&client).acquire_timeout(2_500 * MS).await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
@@ -196,11 +197,11 @@ impl Store for OneByOne {
 }
 
 /// On such a store the locks are tried one by one: if one is taken, those acquired before are released.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_an_atomic_acquire_it_is_all_or_none_as_well() {
-    let store = OneByOne(MemoryStore::new());
+    let store = OneByOne(memory());
     let connect = async |label: &str| {
-        let client = Client::with_store(store.clone()).label(label).connect().await;
+        let client = client_in_paused_time(store.clone()).label(label).connect().await;
         client.expect("the store can be reached")
     };
     let [a, b] = [connect("one").await, connect("another").await];
@@ -295,12 +296,13 @@ impl Store for Interrupted {
 }
 
 /// The hold that was waited for can end while the rest is requested: then not all locks are held.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_locks_are_held_when_the_guard_is_returned() {
-    let store = Interrupted { inner: MemoryStore::new(), once: Arc::default(), noticed: Arc::default() };
-    let one = Client::with_store(store.clone()).watchdog_lease(Duration::from_millis(600)).connect().await;
+    let store = Interrupted { inner: memory(), once: Arc::default(), noticed: Arc::default() };
+    let one = client_in_paused_time(store.clone()).watchdog_lease(Duration::from_millis(600)).connect().await;
     let one = one.expect("the store can be reached");
-    let another = Client::with_store(store.inner.clone()).connect().await.expect("the store can be reached");
+    let another =
+        client_in_paused_time(store.inner.clone()).connect().await.expect("the store can be reached");
     let taken = mutex(&another, "b").acquire().await.expect("acquired");
     let all = one.multi_mutex(["a", "b"]).expect("good names");
     let waits = tokio::spawn(async move { all.acquire().await });

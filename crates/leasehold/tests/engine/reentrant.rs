@@ -1,5 +1,6 @@
 //! A ReentrantMutex over a store that loses replies, or that a client of another library uses too.
 
+use crate::environment::{client_in_paused_time, memory};
 use crate::until::until;
 use futures_util::future::BoxFuture;
 use leasehold::store::{
@@ -10,7 +11,8 @@ use leasehold::{AcquireError, Client, Holder, Owner, ReentrantGuard, ReentrantMu
 use leasehold_core::{Acquire, Acquired, KeyError, LockMode, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -43,8 +45,12 @@ struct FaultyStore {
 }
 
 impl FaultyStore {
+    fn new() -> Self {
+        Self { inner: memory(), ..Self::default() }
+    }
+
     async fn client(&self) -> Client {
-        let builder = Client::with_store(self.clone()).call_timeout(100 * MS);
+        let builder = client_in_paused_time(self.clone()).call_timeout(100 * MS);
         builder.outage_limit(1_000 * MS).connect().await.expect("it connects")
     }
 
@@ -142,9 +148,9 @@ impl Store for FaultyStore {
 }
 
 /// The parent waits for the child: after a lost reply the child's re-entry must not queue behind the parent.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_re_entry_whose_reply_is_lost_is_repeated_and_counts_once() {
-    let store = FaultyStore::default();
+    let store = FaultyStore::new();
     let client = store.client().await;
     let ours = lock(&client, &client.new_owner());
     let outer = acquired(&ours).await;
@@ -155,9 +161,9 @@ async fn a_re_entry_whose_reply_is_lost_is_repeated_and_counts_once() {
     assert_eq!(outer.release().await.expect("released"), Released::NoLongerHeld);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_re_entry_gives_up_with_the_store() {
-    let store = FaultyStore::default();
+    let store = FaultyStore::new();
     let client = store.client().await;
     let ours = lock(&client, &client.new_owner());
     let outer = acquired(&ours).await;
@@ -173,9 +179,9 @@ async fn a_re_entry_gives_up_with_the_store() {
     outer.release().await.expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiter_behind_a_foreign_client_is_woken_by_its_message_and_polls_rarely() {
-    let store = FaultyStore::default();
+    let store = FaultyStore::new();
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;
     let waiting: Vec<_> = (0..3)
@@ -201,9 +207,9 @@ async fn a_waiter_behind_a_foreign_client_is_woken_by_its_message_and_polls_rare
     assert_eq!(store.listen.load(Ordering::SeqCst), 0, "no subscription is left");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_foreign_client_does_before_the_subscription_is_polled_for() {
-    let store = FaultyStore { leaves_unheard: true, ..FaultyStore::default() };
+    let store = FaultyStore { leaves_unheard: true, ..FaultyStore::new() };
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;
     let start = Instant::now();
@@ -211,9 +217,9 @@ async fn what_a_foreign_client_does_before_the_subscription_is_polled_for() {
     assert!(start.elapsed() < 200 * MS, "at the poll after subscribing: {:?}", start.elapsed());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_gives_up_unsubscribes() {
-    let store = FaultyStore::default();
+    let store = FaultyStore::new();
     store.stranger.store(true, Ordering::SeqCst);
     let client = store.client().await;
     let missed = lock(&client, &client.new_owner()).acquire_timeout(300 * MS).await;

@@ -1,20 +1,19 @@
 //! Releases: what they await, and what is sent after them.
 
-use crate::environment::PausedTime;
+use crate::environment::{PausedTime, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
 use leasehold::core::LockMode;
 use leasehold::store::{MemoryStore, Op};
 use leasehold::{Client, Environment, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone() {
     let renewal = once();
-    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| match op {
+    let store = FaultyStore::new(&memory(), move |_, op| match op {
         Op::Extend(_) if renewal() => Behavior::ExecuteAfter(100 * MS),
         Op::Extend(_) => Behavior::NotHeld,
         _ => Behavior::Execute,
@@ -30,16 +29,16 @@ async fn a_release_awaits_a_renewal_under_way_also_of_a_hold_that_was_found_gone
     assert_eq!(delayed.load(Ordering::SeqCst), 0, "nothing about the hold is sent any more");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_dropped_guard_is_released_though_an_unanswered_extend_was_executed() {
-    let inner = MemoryStore::new();
+    let inner = memory();
     let begun = Instant::now();
     let store = FaultyStore::new(&inner, move |_, op| match op {
         Op::Extend(_) => Behavior::LoseReply,
         Op::Release(_) if begun.elapsed() < 1000 * MS => Behavior::Fail,
         _ => Behavior::Execute,
     });
-    let client = Client::with_store(store)
+    let client = client_in_paused_time(store)
         .call_timeout(100 * MS)
         .watchdog_lease(400 * MS)
         .connect()
@@ -48,18 +47,18 @@ async fn a_dropped_guard_is_released_though_an_unanswered_extend_was_executed() 
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     guard.extend_to(60_000 * MS).await.expect_err("there is no answer");
     drop(guard);
-    let other = Client::with_store(inner).connect().await.expect("it connects");
+    let other = client_in_paused_time(inner).connect().await.expect("it connects");
     let mutex = other.mutex("m").expect("a good name").lease(1000 * MS);
     drop(mutex.acquire_timeout(SOON).await.expect("not after a minute"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_that_finds_the_hold_lost_gives_the_signal() {
     let now_us = Arc::new(AtomicU64::new(1_000_000));
     let clock = now_us.clone();
     let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
-    let client = Client::with_store(store.clone()).connect().await.expect("it connects");
-    let other = Client::with_store(store).connect().await.expect("it connects");
+    let client = client_in_paused_time(store.clone()).connect().await.expect("it connects");
+    let other = client_in_paused_time(store).connect().await.expect("it connects");
     let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
     let lost = guard.lost_signal();
     now_us.fetch_add(3_600_000_000, Ordering::SeqCst);
@@ -69,25 +68,25 @@ async fn a_release_that_finds_the_hold_lost_gives_the_signal() {
     taken_over.release().await.expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_swallowed_release_of_a_dropped_guard_is_sent_again_within_the_call_timeout() {
-    let memory = MemoryStore::new();
+    let memory = memory();
     let first = once();
     let store = FaultyStore::new(&memory, move |_, op| {
         if matches!(op, Op::Release(_)) && first() { Behavior::LoseRequest } else { Behavior::Execute }
     });
-    let client = Client::with_store(store).call_timeout(200 * MS).connect().await.expect("it connects");
+    let client = client_in_paused_time(store).call_timeout(200 * MS).connect().await.expect("it connects");
     drop(client.mutex("m").expect("a good name").acquire().await.expect("acquired"));
     timeout(SOON, client.flush()).await.expect("before the watchdog's lease ends");
     let status = client.mutex("m").expect("a good name").inspect().await.expect("an answer");
     assert!(!status.held, "{status:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_is_sent_about_a_lost_hold_after_its_release() {
     let requests = Arc::new(AtomicU32::new(0));
     let count = requests.clone();
-    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| match op {
+    let store = FaultyStore::new(&memory(), move |_, op| match op {
         Op::Extend(_) => Behavior::NotHeld,
         Op::Inspect(_) => {
             count.fetch_add(1, Ordering::SeqCst);
@@ -106,12 +105,12 @@ async fn nothing_is_sent_about_a_lost_hold_after_its_release() {
     assert_eq!(requests.load(Ordering::SeqCst), before);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_capped_hold_is_lost_before_its_release_is_sent() {
     let signal: Arc<OnceLock<CancellationToken>> = Arc::default();
     let (seen, sent) = (signal.clone(), Arc::new(AtomicU32::new(0)));
     let early = sent.clone();
-    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| {
+    let store = FaultyStore::new(&memory(), move |_, op| {
         if matches!(op, Op::Release(_)) {
             let lost = seen.get().is_some_and(CancellationToken::is_cancelled);
             early.fetch_add(if lost { 1 } else { 1000 }, Ordering::SeqCst);
@@ -129,18 +128,18 @@ async fn a_capped_hold_is_lost_before_its_release_is_sent() {
     assert_eq!(sent.load(Ordering::SeqCst), 1, "the keeper has done it already");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_of_a_capped_hold_ends_within_a_call_and_nothing_is_sent_after_it() {
     let sent = Arc::new(AtomicU32::new(0));
     let count = sent.clone();
-    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| match op {
+    let store = FaultyStore::new(&memory(), move |_, op| match op {
         Op::Release(_) => {
             count.fetch_add(1, Ordering::SeqCst);
             Behavior::Fail
         }
         _ => Behavior::Execute,
     });
-    let client = Client::with_store(store).call_timeout(300 * MS).connect().await.expect("it connects");
+    let client = client_in_paused_time(store).call_timeout(300 * MS).connect().await.expect("it connects");
     let guard = client.mutex("m").expect("a good name").max_hold(100 * MS).acquire().await.expect("acquired");
     assert_eq!(guard.lost().await.reason, LostReason::Capped);
     let start = Instant::now();
@@ -164,7 +163,7 @@ async fn the_keeper_repeats_failed_releases_of_a_writer() {
         (1, true, vec![LockMode::Read]),
         (2, true, vec![LockMode::Read]),
     ] {
-        let environment = PausedTime(tokio::time::Instant::now());
+        let environment = PausedTime(Instant::now());
         let (inner, seen) =
             (MemoryStore::with_clock(move || environment.now().as_micros()), AtomicU32::new(0));
         let is_down = Arc::new(AtomicBool::new(true));

@@ -1,6 +1,6 @@
 //! When holds are renewed, and the effect of a failed renewal.
 
-use crate::environment::PausedTime;
+use crate::environment::{PausedTime, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, once};
 use futures_util::future::BoxFuture;
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
@@ -10,12 +10,13 @@ use leasehold_core::Partition;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio::time::sleep;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_failed_renewal_is_repeated_while_another_of_its_batch_is_inspected() {
     let first = once();
-    let store = FaultyStore::new(&MemoryStore::new(), move |lock, op| match op {
+    let store = FaultyStore::new(&memory(), move |lock, op| match op {
         Op::Extend(_) if lock.name.as_str() == "gone" => Behavior::NotHeld,
         Op::Extend(_) if first() => Behavior::Fail,
         Op::Inspect(_) => Behavior::LoseRequest,
@@ -30,12 +31,12 @@ async fn a_failed_renewal_is_repeated_while_another_of_its_batch_is_inspected() 
     kept.release().await.expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_long_extend_by_the_user_keeps_the_record_beside_the_lock() {
     let now_us = Arc::new(AtomicU64::new(1_762_000_000_000_000));
     let clock = now_us.clone();
     let store = MemoryStore::with_clock(move || clock.load(Ordering::SeqCst));
-    let client = Client::with_store(store).connect().await.expect("it connects");
+    let client = client_in_paused_time(store).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name").value("mine").expect("a good value");
     let guard = mutex.lease(60_000 * MS).acquire().await.expect("acquired");
     let hours = |n: u64| Duration::from_secs(n * 3600);
@@ -122,7 +123,7 @@ impl Store for Counted {
 /// When the keeper wakes for one hold, it takes those due soon after into the same batch.
 #[tokio::test(start_paused = true)]
 async fn many_holds_are_renewed_in_few_batches() {
-    let environment = PausedTime(tokio::time::Instant::now());
+    let environment = PausedTime(Instant::now());
     let store = Counted::new(environment);
     let guards = store.holding(environment, 30_000 * MS, 1000, 10_000 * MS).await;
     sleep(15_000 * MS).await;
@@ -137,7 +138,7 @@ async fn many_holds_are_renewed_in_few_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn holds_that_are_due_at_once_are_renewed_one_batch_after_the_other() {
-    let environment = PausedTime(tokio::time::Instant::now());
+    let environment = PausedTime(Instant::now());
     let store = Counted::new(environment);
     let guards = store.holding(environment, 30_000 * MS, 1000, Duration::ZERO).await;
     sleep(15_000 * MS).await;
@@ -152,7 +153,7 @@ async fn holds_that_are_due_at_once_are_renewed_one_batch_after_the_other() {
 #[tokio::test(start_paused = true)]
 async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
     for lease_ms in [9, 30, 300, 2000] {
-        let environment = PausedTime(tokio::time::Instant::now());
+        let environment = PausedTime(Instant::now());
         let store = Counted::new(environment);
         let lease = Duration::from_millis(lease_ms);
         let guards = store.holding(environment, lease, 20, Duration::ZERO).await;

@@ -1,12 +1,12 @@
 //! Shutdowns of clients over a store with injected faults.
 
+use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
-use leasehold::store::{MemoryStore, Op};
-use leasehold::{AcquireError, Client, ExtendError, LostReason, ReleaseError};
+use leasehold::store::Op;
+use leasehold::{AcquireError, ExtendError, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Counts the operations sent about holds.
@@ -28,13 +28,13 @@ impl Sent {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_invalidates_all_guards_before_it_releases_anything() {
     let signals: Arc<OnceLock<Vec<CancellationToken>>> = Arc::default();
     let (seen, early) = (signals.clone(), Arc::new(AtomicU32::new(0)));
     let (count, sent) = (early.clone(), Sent::default());
     let noted = sent.clone();
-    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| {
+    let store = FaultyStore::new(&memory(), move |_, op| {
         noted.note(op);
         let all_lost = seen.get().is_some_and(|all| all.iter().all(CancellationToken::is_cancelled));
         if matches!(op, Op::Release(_)) && !all_lost {
@@ -55,12 +55,12 @@ async fn a_shutdown_invalidates_all_guards_before_it_releases_anything() {
     sent.assert_silent().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     let silent = Arc::new(AtomicU32::new(0));
     let (is_silent, sent) = (silent.clone(), Sent::default());
     let noted = sent.clone();
-    let store = FaultyStore::new(&MemoryStore::new(), move |_, op| {
+    let store = FaultyStore::new(&memory(), move |_, op| {
         noted.note(op);
         if is_silent.load(Ordering::SeqCst) == 0 { Behavior::Execute } else { Behavior::LoseRequest }
     });
@@ -97,9 +97,9 @@ async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     sent.assert_silent().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_takes_over_a_release_and_its_acquire_request() {
-    let inner = MemoryStore::new();
+    let inner = memory();
     let first = once();
     let store = FaultyStore::new(&inner, move |_, op| match op {
         Op::Release(_) if first() => Behavior::ExecuteAfter(200 * MS),
@@ -128,10 +128,10 @@ async fn a_shutdown_takes_over_a_release_and_its_acquire_request() {
     assert!(!status.held && status.waiting == 0, "{status:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_grant_to_a_client_that_shuts_down_goes_to_the_next() {
-    let inner = MemoryStore::new();
-    let other = Client::with_store(inner.clone()).connect().await.expect("it connects");
+    let inner = memory();
+    let other = client_in_paused_time(inner.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
     // Its reply is lost: the queue entry exists, and the client does not know.
@@ -154,9 +154,9 @@ async fn a_grant_to_a_client_that_shuts_down_goes_to_the_next() {
     next.expect("no panic").release().await.expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_tries_again_what_failed_and_does_what_was_dropped() {
-    let inner = MemoryStore::new();
+    let inner = memory();
     let failed = AtomicU32::new(0);
     let store = FaultyStore::new(&inner, move |_, op| match op {
         Op::Release(_) if failed.fetch_add(1, Ordering::SeqCst) < 12 => Behavior::Fail,

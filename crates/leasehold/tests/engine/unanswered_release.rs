@@ -27,7 +27,7 @@ async fn waited_for(other: &Client) -> tokio::task::JoinHandle<()> {
 
 /// The release was executed and its reply lost. By the time it is repeated, so many other holds have ended that the
 /// store no longer remembers: it cannot report whether the release or a loss ended the hold.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_that_may_have_worked_is_not_reported_as_a_loss() {
     let releases = Counter::default();
     let store = FaultyStore::with_sessions(move |_, op| match op {
@@ -46,7 +46,7 @@ async fn a_release_that_may_have_worked_is_not_reported_as_a_loss() {
 }
 
 /// Two holds of one owner are released at the same time over a connection that breaks: the store remembers both.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn two_repeated_releases_of_one_owner_report_no_loss() {
     let releases = Counter::default();
     let count = releases.clone();
@@ -67,7 +67,7 @@ async fn two_repeated_releases_of_one_owner_report_no_loss() {
 }
 
 /// A loss that the store reports for certain is reported, even if the release may have been executed before.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_forced_release_is_reported_by_whichever_request_finds_it() {
     let releases = Counter::default();
     let count = releases.clone();
@@ -84,7 +84,7 @@ async fn a_forced_release_is_reported_by_whichever_request_finds_it() {
 }
 
 /// A shutdown during a release learns its result by a second release request, sent after the first.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_taken_over_by_a_shutdown_reports_its_outcome() {
     for visited in [false, true] {
         let releases = Counter::default();
@@ -113,7 +113,7 @@ async fn a_release_taken_over_by_a_shutdown_reports_its_outcome() {
 }
 
 /// The result includes the owner's remaining hold count, whichever client released.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_release_taken_over_by_a_shutdown_reports_the_remaining_count() {
     let releases = Counter::default();
     let count = releases.clone();

@@ -1,22 +1,23 @@
 //! Waiting, giving up, and the cleanup afterwards.
 
+use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use futures_util::future::BoxFuture;
+use leasehold::SessionId;
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Store,
 };
-use leasehold::{Client, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Partition;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_waiter_behind_a_single_try_queues_at_once() {
-    let memory = MemoryStore::new();
-    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
+    let memory = memory();
+    let other = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
     let client = FaultyStore::new(&memory, |_, _| Behavior::ExecuteAfter(50 * MS)).client(30_000 * MS).await;
@@ -34,9 +35,9 @@ async fn a_waiter_behind_a_single_try_queues_at_once() {
     waiter.await.expect("no panic").expect("released");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
-    let client = Client::with_store(MemoryStore::new()).connect().await.expect("it connects");
+    let client = client_in_paused_time(memory()).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.acquire().await.expect("acquired");
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
@@ -51,26 +52,23 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
     waiter.await.expect("no panic").expect("acquired");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
-    let store = FaultyStore {
-        mailboxes_hang: true,
-        ..FaultyStore::new(&MemoryStore::new(), |_, _| Behavior::Execute)
-    };
+    let store = FaultyStore { mailboxes_hang: true, ..FaultyStore::new(&memory(), |_, _| Behavior::Execute) };
     let closed = store.mailboxes_closed.clone();
-    assert!(timeout(20 * MS, Client::with_store(store).connect()).await.is_err());
+    assert!(timeout(20 * MS, client_in_paused_time(store).connect()).await.is_err());
     assert_eq!(closed.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_outage_counts_from_its_beginning_and_not_from_the_last_request() {
-    let memory = MemoryStore::new();
+    let memory = memory();
     let requests = AtomicU32::new(0);
     let store = FaultyStore::new(&memory, move |_, op| match op {
         Op::Acquire(_) if requests.fetch_add(1, Ordering::SeqCst) == 1 => Behavior::Fail,
         _ => Behavior::Execute,
     });
-    let client = Client::with_store(store).outage_limit(200 * MS).connect().await.expect("it connects");
+    let client = client_in_paused_time(store).outage_limit(200 * MS).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
     let guard = mutex.acquire().await.expect("acquired");
     let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
@@ -79,13 +77,13 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_request() {
     waiter.await.expect("no panic").expect("a single fault does not end the wait");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_polling_task_keeps_no_other_task_from_the_queue() {
-    let memory = MemoryStore::new();
-    let other = Client::with_store(memory.clone()).connect().await.expect("it connects");
+    let memory = memory();
+    let other = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
     let others = other.mutex("m").expect("a good name");
     let held = others.acquire().await.expect("acquired");
-    let client = Client::with_store(memory).connect().await.expect("it connects");
+    let client = client_in_paused_time(memory).connect().await.expect("it connects");
     let mutex = client.mutex("m").expect("a good name");
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(Duration::from_secs(3)).jitter(0.0));
     let poller = tokio::spawn(async move { polling.acquire().await.map(drop) });
@@ -154,13 +152,13 @@ impl Store for Backlog {
 
 /// The undo of an acquire is also sent after it on the same connection: sent by the keeper's connection alone it
 /// would overtake the acquire, which would then hold the lock without an owner until its first lease ends.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_undo_does_not_only_overtake_what_it_undoes() {
-    let inner = MemoryStore::new();
-    let slow = Client::with_store(Backlog::new(&inner, 30 * MS)).call_timeout(500 * MS).connect().await;
+    let inner = memory();
+    let slow = client_in_paused_time(Backlog::new(&inner, 30 * MS)).call_timeout(500 * MS).connect().await;
     let slow = slow.expect("it connects").mutex("m").expect("a good name");
     let other =
-        Client::with_store(inner).connect().await.expect("it connects").mutex("m").expect("a good name");
+        client_in_paused_time(inner).connect().await.expect("it connects").mutex("m").expect("a good name");
     for _ in 0..5 {
         assert!(slow.acquire_timeout(10 * MS).await.is_err());
         sleep(40 * MS).await;

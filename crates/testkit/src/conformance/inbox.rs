@@ -65,6 +65,12 @@ impl Inbox {
         self.unread().grants.is_empty()
     }
 
+    /// How many notifications are unread.
+    pub fn unread_count(&self) -> usize {
+        let unread = self.unread();
+        unread.grants.len() + unread.force_released.len() + unread.wanted.len()
+    }
+
     async fn next<T>(&self, pop: impl Fn(&mut Unread) -> Option<T>) -> T {
         loop {
             let arrived = self.arrived.notified();

@@ -77,9 +77,9 @@ impl Mutant {
 /// Runs the world once.
 pub fn run(run: &Run) -> Outcome {
     let random = Random::from_seed(run.seed);
-    let slots = usize::try_from(random.between(1, 4)).unwrap_or(1);
+    let processes = usize::try_from(random.between(1, 4)).unwrap_or(1);
     let locks = u8::try_from(*random.pick(&[1, 2, 2, 3])).unwrap_or(1);
-    let fault_plan = FaultPlan::draw(&random, slots, locks);
+    let fault_plan = FaultPlan::draw(&random, processes, locks);
     let profile = fault_plan.profile;
     let clock = Clock::new(1_760_000_000_000_000 + random.below(1_000_000), drift(&random, &fault_plan));
     let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &random)).collect();
@@ -115,7 +115,7 @@ pub fn run(run: &Run) -> Outcome {
         recorder,
         start_process: |sim, host, random| Box::pin(process(sim, host, random)),
     });
-    for _ in 0..slots {
+    for _ in 0..processes {
         sim.add_slot(random.branch());
     }
     if random.chance(250) {

@@ -151,37 +151,37 @@ impl fmt::Debug for HoldId {
 /// ```
 /// use leasehold_core::Nonce;
 ///
-/// let nonce = Nonce::new(2, 0x4d); // for the waiter in slot 2
+/// let nonce = Nonce::new(2, 0x4d); // for the waiter with index 2
 /// assert_eq!(nonce.to_string(), "00000002000000000000004d");
-/// assert_eq!("00000002000000000000004d".parse::<Nonce>().map(Nonce::slot), Ok(2));
+/// assert_eq!("00000002000000000000004d".parse::<Nonce>().map(Nonce::index), Ok(2));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nonce {
-    slot: u32,
+    index: u32,
     random: u64,
 }
 
 impl Nonce {
-    /// A nonce for the client's own `slot`, from random bits that the caller supplies.
-    pub const fn new(slot: u32, random: u64) -> Self {
-        Self { slot, random }
+    /// A nonce for the waiter with the client's own `index`, from random bits that the caller supplies.
+    pub const fn new(index: u32, random: u64) -> Self {
+        Self { index, random }
     }
 
-    /// The client's own part.
-    pub const fn slot(self) -> u32 {
-        self.slot
+    /// The client's index of the waiter.
+    pub const fn index(self) -> u32 {
+        self.index
     }
 }
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}{:016x}", self.slot, self.random)
+        write!(f, "{:08x}{:016x}", self.index, self.random)
     }
 }
 
 impl fmt::Debug for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Nonce({:08x}…)", self.slot)
+        write!(f, "Nonce({:08x}…)", self.index)
     }
 }
 
@@ -193,9 +193,9 @@ impl FromStr for Nonce {
         if !canonical {
             return Err(ParseIdError);
         }
-        let slot = u32::from_str_radix(&text[..8], 16).map_err(|_| ParseIdError)?;
+        let index = u32::from_str_radix(&text[..8], 16).map_err(|_| ParseIdError)?;
         let random = u64::from_str_radix(&text[8..], 16).map_err(|_| ParseIdError)?;
-        Ok(Self { slot, random })
+        Ok(Self { index, random })
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct MutantStore {
 /// The calls of a client so far.
 #[derive(Default)]
 struct CallHistory {
-    /// The last poll of each queue entry, by its slot.
+    /// The last poll of each queue entry, by the index in its nonce.
     last_nonce: BTreeMap<u32, Nonce>,
     /// Holds that the client knows it acquired.
     acquired: BTreeSet<HoldId>,
@@ -262,7 +262,7 @@ impl MutantStore {
             _ => None,
         };
         if let Some(queue) = queue {
-            self.history().last_nonce.insert(queue.nonce.slot(), queue.nonce);
+            self.history().last_nonce.insert(queue.nonce.index(), queue.nonce);
         }
     }
 
@@ -472,7 +472,7 @@ impl NotificationSink for MutantSink {
         if self.mutant == Mutant::GrantCountsFromLastPoll {
             let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
             if let Notification::Grant { nonce, .. } = &mut notification {
-                *nonce = history.last_nonce.get(&nonce.slot()).copied().unwrap_or(*nonce);
+                *nonce = history.last_nonce.get(&nonce.index()).copied().unwrap_or(*nonce);
             }
         }
         self.inner.deliver(notification);

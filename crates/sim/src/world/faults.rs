@@ -22,10 +22,10 @@ pub enum FaultProfile {
 /// A fault at one point in time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    Break { slot: usize, keeper: bool },
-    CutOff { slot: usize, lasts: Duration },
-    Stop { slot: usize, lasts: Duration },
-    Crash { slot: usize, back_after: Duration },
+    Break { process_index: usize, keeper: bool },
+    CutOff { process_index: usize, lasts: Duration },
+    Stop { process_index: usize, lasts: Duration },
+    Crash { process_index: usize, back_after: Duration },
     Restart { lasts: Duration, with_data: bool },
     FailOver { lasts: Duration, lag: Duration },
     Jump { by_us: i64 },
@@ -52,7 +52,7 @@ pub(crate) struct FaultPlan {
 }
 
 impl FaultPlan {
-    pub(crate) fn draw(random: &Random, slots: usize, locks: u8) -> Self {
+    pub(crate) fn draw(random: &Random, processes: usize, locks: u8) -> Self {
         let profile = match random.below(100) {
             0..10 => FaultProfile::None,
             10..70 => FaultProfile::Tolerated,
@@ -83,14 +83,14 @@ impl FaultPlan {
         };
         for _ in 0..count {
             let at = Instant(random.between(200_000, faults_end_at.0));
-            let fault = fault_plan.fault(random, slots, locks);
+            let fault = fault_plan.fault(random, processes, locks);
             fault_plan.faults.push((at, fault));
         }
         fault_plan
     }
 
-    fn fault(&self, random: &Random, slots: usize, locks: u8) -> Fault {
-        let slot = usize::try_from(random.below(slots as u64)).unwrap_or(0);
+    fn fault(&self, random: &Random, processes: usize, locks: u8) -> Fault {
+        let process_index = usize::try_from(random.below(processes as u64)).unwrap_or(0);
         let lasts = |most_ms: u64| Duration::from_micros(random.between(1_000, most_ms * 1000));
         let special = random.below(12);
         match (self.profile, special) {
@@ -104,10 +104,10 @@ impl FaultPlan {
                 Fault::Jump { by_us: if random.chance(500) { by } else { -by } }
             }
             _ => match random.below(12) {
-                0..3 => Fault::Break { slot, keeper: random.chance(400) },
-                3..5 => Fault::CutOff { slot, lasts: lasts(4_000) },
-                5..8 => Fault::Stop { slot, lasts: lasts(6_000) },
-                8..10 => Fault::Crash { slot, back_after: lasts(3_000) },
+                0..3 => Fault::Break { process_index, keeper: random.chance(400) },
+                3..5 => Fault::CutOff { process_index, lasts: lasts(4_000) },
+                5..8 => Fault::Stop { process_index, lasts: lasts(6_000) },
+                8..10 => Fault::Crash { process_index, back_after: lasts(3_000) },
                 _ => Fault::Restart { lasts: lasts(3_000), with_data: true },
             },
         }

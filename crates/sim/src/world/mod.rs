@@ -71,7 +71,7 @@ pub(crate) struct Sim {
     pub(crate) net: Mutex<Net>,
     pub(crate) recorder: Mutex<Recorder>,
     guards: Mutex<Vec<WatchedGuard>>,
-    slots: Mutex<Vec<ProcessSlot>>,
+    processes: Mutex<Vec<RestartableProcess>>,
     stop_times: Mutex<BTreeMap<HostId, StopTime>>,
     pub(crate) last_guard_id: AtomicU32,
     owners: Mutex<OwnerRegistry>,
@@ -97,7 +97,7 @@ struct WatchedGuard {
 }
 
 /// A machine on which processes run, one after another.
-struct ProcessSlot {
+struct RestartableProcess {
     host: HostId,
     random: Random,
 }
@@ -135,7 +135,7 @@ impl Sim {
             net: Mutex::new(config.net),
             recorder: Mutex::new(config.recorder),
             guards: Mutex::default(),
-            slots: Mutex::default(),
+            processes: Mutex::default(),
             stop_times: Mutex::default(),
             last_guard_id: AtomicU32::default(),
             owners: Mutex::default(),
@@ -146,7 +146,7 @@ impl Sim {
     /// Adds a machine, and starts its first process.
     pub(crate) fn add_slot(self: &Arc<Self>, random: Random) {
         let host = self.boot(&random);
-        locked(&self.slots).push(ProcessSlot { host, random });
+        locked(&self.processes).push(RestartableProcess { host, random });
     }
 
     /// The first violation, how much happened, and the trace.
@@ -257,8 +257,8 @@ impl Sim {
         });
     }
 
-    pub(crate) fn host_at(&self, slot: usize) -> Option<HostId> {
-        let host = locked(&self.slots).get(slot).map(|process| process.host)?;
+    pub(crate) fn host_at(&self, process_index: usize) -> Option<HostId> {
+        let host = locked(&self.processes).get(process_index).map(|process| process.host)?;
         (!self.scheduler.is_dead(host)).then_some(host)
     }
 
@@ -267,24 +267,24 @@ impl Sim {
         // A fault with a duration ends when faults end.
         let left = self.fault_plan.faults_end_at.since(now);
         match fault {
-            Fault::Break { slot, keeper } => {
-                if let Some(host) = self.host_at(slot) {
+            Fault::Break { process_index, keeper } => {
+                if let Some(host) = self.host_at(process_index) {
                     self.break_links(host, Some(keeper));
                 }
             }
-            Fault::CutOff { slot, lasts } => {
-                if let Some(host) = self.host_at(slot) {
+            Fault::CutOff { process_index, lasts } => {
+                if let Some(host) = self.host_at(process_index) {
                     self.isolate(host, lasts.min(left));
                 }
             }
-            Fault::Stop { slot, lasts } => {
-                if let Some(host) = self.host_at(slot) {
+            Fault::Stop { process_index, lasts } => {
+                if let Some(host) = self.host_at(process_index) {
                     self.stop(host, lasts.min(left));
                 }
             }
-            Fault::Crash { slot, back_after } => {
-                if let Some(host) = self.host_at(slot) {
-                    self.crash(slot, host, back_after.min(left));
+            Fault::Crash { process_index, back_after } => {
+                if let Some(host) = self.host_at(process_index) {
+                    self.crash(process_index, host, back_after.min(left));
                 }
             }
             Fault::Restart { lasts, with_data } => {
@@ -332,7 +332,7 @@ impl Sim {
         locked(&self.stop_times).get(&host).map_or(Duration::ZERO, |stop_times| stop_times.total)
     }
 
-    pub(crate) fn crash(self: &Arc<Self>, slot: usize, host: HostId, back_after: Duration) {
+    pub(crate) fn crash(self: &Arc<Self>, process_index: usize, host: HostId, back_after: Duration) {
         if self.scheduler.live_tasks(host) == 0 {
             return;
         }
@@ -342,8 +342,8 @@ impl Sim {
         self.scheduler.kill(host);
         let sim = self.clone();
         self.scheduler.at(self.scheduler.now() + back_after, None, move || {
-            let mut slots = locked(&sim.slots);
-            let Some(process) = slots.get_mut(slot) else { return };
+            let mut processes = locked(&sim.processes);
+            let Some(process) = processes.get_mut(process_index) else { return };
             process.host = sim.boot(&process.random);
         });
     }
@@ -406,8 +406,8 @@ impl Sim {
 
     /// A process with unfinished tasks.
     pub(crate) fn busy(&self) -> Option<HostId> {
-        let slots = locked(&self.slots);
-        slots.iter().map(|process| process.host).find(|host| self.scheduler.live_tasks(*host) > 0)
+        let processes = locked(&self.processes);
+        processes.iter().map(|process| process.host).find(|host| self.scheduler.live_tasks(*host) > 0)
     }
 
     /// Advances time to a limit, or until all processes have ended. Returns whether no check has failed.

@@ -159,7 +159,7 @@ pub struct WaitStatus {
 #[derive(Debug)]
 pub struct Contender {
     session: SessionId,
-    slot: u32,
+    index: u32,
     state: ContenderState,
     /// The requested hold, if it may exist at the store.
     requested: Option<RequestedHold>,
@@ -223,11 +223,11 @@ struct SentRequest {
 }
 
 impl Contender {
-    /// A contender for one lock. The nonce of every message for it repeats `slot`.
-    pub fn new(session: SessionId, slot: u32) -> Self {
+    /// A contender for one lock. The nonce of every message for it repeats `index`.
+    pub fn new(session: SessionId, index: u32) -> Self {
         Self {
             session,
-            slot,
+            index,
             state: ContenderState::Idle,
             requested: None,
             wait_status: WaitStatus::default(),
@@ -293,7 +293,7 @@ impl Contender {
     /// Creates a request, which counts as sent now: for [`ContenderAction::Send`], or to accompany the release of another
     /// hold.
     pub fn request(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
-        let nonce = Nonce::new(self.slot, random());
+        let nonce = Nonce::new(self.index, random());
         let lease = if terms.mode.excludes() { terms.lease.min(FIRST_LEASE) } else { terms.lease };
         let queue_ttl = (self.poll_interval() * 2 + POLL_INTERVAL).min(MAX_QUEUE_ENTRY_TTL);
         let (session, predecessor) = (self.session, self.watched.next().map(|(session, _)| session));

@@ -64,7 +64,7 @@ fn a_grant_counts_from_the_sending_of_its_nonce() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 9);
     let (first, request) = expect_send(contender.poll(ms(0), &terms(), random));
-    assert_eq!((request.lease_ms, first.slot()), (3000, 9));
+    assert_eq!((request.lease_ms, first.index()), (3000, 9));
     let taken = taken(0);
     contender.handle_reply(first, &taken, ms(1), random);
     assert!(matches!(contender.poll(ms(1), &terms(), random), ContenderAction::Sleep(_)));

@@ -167,7 +167,7 @@ impl NotificationSink for LockTable {
     fn deliver(&self, notification: Notification) {
         match notification {
             Notification::Grant { nonce, fence, .. } => {
-                if let Some(entry) = self.by_slot(nonce.slot()) {
+                if let Some(entry) = self.by_slot(nonce.index()) {
                     entry.handle_grant(nonce, fence, self.environment.now());
                 }
             }

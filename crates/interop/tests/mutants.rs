@@ -115,7 +115,12 @@ const FAULTS: &[Fault] = &[
     (Leasehold, "no-expiry", "rlock-expires", "anna did not acquire the free lock"),
     (Leasehold, "extends-foreign-lock", "rlock-watchdogs", "the library's hold expires in"),
     (Leasehold, "writes-into-foreign-lock", "rlock-watchdogs", "Leasehold wrote into the library's lock"),
-    (Leasehold, "no-renewal", "rlock-watchdogs", "`as anna got` too early | ` counts {"),
+    (
+        Leasehold,
+        "no-renewal",
+        "rlock-watchdogs",
+        "`as anna got` too early | ` counts { | ` does not exist, but the lock should be held",
+    ),
     (
         Leasehold,
         "ignores-loss",

@@ -14,6 +14,7 @@ mod local;
 mod marketplace;
 mod memory;
 mod meter;
+mod monitor;
 mod peers;
 mod renewal;
 mod report;

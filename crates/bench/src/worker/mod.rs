@@ -4,6 +4,7 @@ pub(crate) mod contention;
 mod handoff;
 pub(crate) mod local;
 pub(crate) mod memory;
+mod plain;
 pub(crate) mod protocol;
 pub(crate) mod renewal;
 pub(crate) mod uncontended;

@@ -5,8 +5,9 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 13] = [
+const SCENARIOS: [&str; 14] = [
     "uncontended",
+    "names",
     "handoff",
     "herd",
     "local",

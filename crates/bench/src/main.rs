@@ -15,6 +15,7 @@ mod marketplace;
 mod memory;
 mod meter;
 mod monitor;
+mod names;
 mod peers;
 mod renewal;
 mod report;
@@ -38,6 +39,8 @@ struct Args {
 enum Scenario {
     /// Acquires and releases uncontended locks, beside a plain lock by hand.
     Uncontended(uncontended::Options),
+    /// Acquires and releases fresh names, on one server and in a cluster, beside a plain lock by hand.
+    Names(names::Options),
     /// Measures from the release in one process to the next holder in another, beside a bare message.
     Handoff(handoff::Options),
     /// Measures the cost of a hand-off with few and many waiters.
@@ -85,6 +88,7 @@ enum Scenario {
 fn main() -> Result<()> {
     match Args::parse().scenario {
         Scenario::Uncontended(options) => uncontended::run(&options),
+        Scenario::Names(options) => names::run(&options),
         Scenario::Handoff(options) => handoff::run(&options),
         Scenario::Herd(options) => herd::run(&options),
         Scenario::Marketplace(plan) => marketplace::run(&plan),

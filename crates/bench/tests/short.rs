@@ -26,3 +26,13 @@ fn check(arguments: &str, objects: usize) {
 fn uncontended() {
     check("uncontended --tasks 4,1 --rounds 1 --round-ms 50", 2);
 }
+
+#[test]
+fn names() {
+    check("names --names 200 --tasks 8 --rounds 2 --idle 1", 2);
+}
+
+#[test]
+fn names_over_time() {
+    check("names --for 1s --tasks 8", 9);
+}

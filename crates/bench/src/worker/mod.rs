@@ -4,6 +4,7 @@ pub(crate) mod contention;
 mod handoff;
 pub(crate) mod local;
 pub(crate) mod memory;
+mod names;
 mod plain;
 pub(crate) mod protocol;
 pub(crate) mod renewal;
@@ -74,6 +75,16 @@ pub(crate) enum Role {
         #[arg(long)]
         tasks: u64,
     },
+    /// Acquires and releases fresh names.
+    Names {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        tasks: u32,
+        /// The URLs of the servers on which plain locks are.
+        #[arg(long, value_delimiter = ',')]
+        nodes: Vec<String>,
+    },
     /// Acquires and releases uncontended locks, by the library or by hand.
     Uncontended {
         #[arg(long)]
@@ -108,6 +119,7 @@ pub(crate) fn run(role: Role) -> Result<()> {
             Role::Extend { url, locks } => renewal::extend_bare(&url, locks).await,
             Role::Local { url, tasks } => local::run(&url, tasks).await,
             Role::Wait { url, wait_for, tasks } => memory::run(&url, wait_for, tasks).await,
+            Role::Names { url, tasks, nodes } => names::run(&url, tasks, &nodes).await,
             Role::Uncontended { url, tasks, lease_ms } => uncontended::run(&url, tasks, lease_ms).await,
             Role::Trade(trader) => marketplace::trade(trader).await,
             Role::Peer { url } => leasehold_driver::run(&url).await,

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 14] = [
+const SCENARIOS: [&str; 15] = [
     "uncontended",
     "names",
     "handoff",
@@ -13,6 +13,7 @@ const SCENARIOS: [&str; 14] = [
     "local",
     "sticky",
     "renewal",
+    "cluster",
     "fairness",
     "memory",
     "rwlock",

@@ -4,6 +4,7 @@
 //! one core, and its clients on another, each in a process of its own: this program again, in the role of a worker.
 
 mod chart;
+mod cluster;
 mod contention;
 mod critical_section;
 mod fairness;
@@ -53,6 +54,8 @@ enum Scenario {
     Sticky(sticky::Options),
     /// Measures what many held locks cost server and client, beside as many bare extends.
     Renewal(renewal::Options),
+    /// Measures what many held locks cost a cluster, beside a single server.
+    Cluster(cluster::Options),
     /// Measures how evenly tasks share a lock.
     Fairness(fairness::Options),
     /// Measures the memory of a held lock and of a waiter.
@@ -95,6 +98,7 @@ fn main() -> Result<()> {
         Scenario::Local(options) => local::run(&options),
         Scenario::Sticky(options) => sticky::run(&options),
         Scenario::Renewal(options) => renewal::run(&options),
+        Scenario::Cluster(options) => cluster::run(&options),
         Scenario::Fairness(options) => fairness::run(&options),
         Scenario::Memory(options) => memory::run(&options),
         Scenario::Rwlock { options, reads } => sharing::rwlock(&options, &reads),

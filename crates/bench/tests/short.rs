@@ -36,3 +36,8 @@ fn names() {
 fn names_over_time() {
     check("names --for 1s --tasks 8", 9);
 }
+
+#[test]
+fn cluster() {
+    check("cluster --locks 100 --lease 6 --rounds 1", 1);
+}

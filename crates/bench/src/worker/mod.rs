@@ -51,6 +51,9 @@ pub(crate) enum Role {
         locks: u64,
         #[arg(long)]
         over_ms: u64,
+        /// The watchdog lease.
+        #[arg(long, default_value_t = 30_000)]
+        lease_ms: u64,
     },
     /// Extends as many keys with bare commands.
     Extend {
@@ -113,8 +116,9 @@ pub(crate) fn run(role: Role) -> Result<()> {
                 contention::run(&url, Contender { process, tasks, hold, lock }).await
             }
             Role::Handoff { url, process } => handoff::run(&url, process).await,
-            Role::Hold { url, locks, over_ms } => {
-                renewal::hold(&url, locks, Duration::from_millis(over_ms)).await
+            Role::Hold { url, locks, over_ms, lease_ms } => {
+                let [over, lease] = [over_ms, lease_ms].map(Duration::from_millis);
+                renewal::hold(&url, locks, over, lease).await
             }
             Role::Extend { url, locks } => renewal::extend_bare(&url, locks).await,
             Role::Local { url, tasks } => local::run(&url, tasks).await,

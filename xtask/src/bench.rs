@@ -5,10 +5,11 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 15] = [
+const SCENARIOS: [&str; 16] = [
     "uncontended",
     "names",
     "handoff",
+    "grant",
     "herd",
     "local",
     "sticky",

@@ -8,6 +8,7 @@ mod cluster;
 mod contention;
 mod critical_section;
 mod fairness;
+mod grant;
 mod handoff;
 mod herd;
 mod launch;
@@ -44,6 +45,8 @@ enum Scenario {
     Names(names::Options),
     /// Measures from the release in one process to the next holder in another, beside a bare message.
     Handoff(handoff::Options),
+    /// Hands one lock off among processes, beside a bare direct grant.
+    Grant(grant::Options),
     /// Measures the cost of a hand-off with few and many waiters.
     Herd(herd::Options),
     /// Runs sellers and buyers with WATCH, one lock, and a lock for each item.
@@ -93,6 +96,7 @@ fn main() -> Result<()> {
         Scenario::Uncontended(options) => uncontended::run(&options),
         Scenario::Names(options) => names::run(&options),
         Scenario::Handoff(options) => handoff::run(&options),
+        Scenario::Grant(options) => grant::run(&options),
         Scenario::Herd(options) => herd::run(&options),
         Scenario::Marketplace(plan) => marketplace::run(&plan),
         Scenario::Local(options) => local::run(&options),

@@ -38,6 +38,11 @@ fn names_over_time() {
 }
 
 #[test]
+fn grant() {
+    check("grant --processes 3 --rounds 1 --round-ms 300", 1);
+}
+
+#[test]
 fn cluster() {
     check("cluster --locks 100 --lease 6 --rounds 1", 1);
 }

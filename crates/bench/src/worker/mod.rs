@@ -1,5 +1,6 @@
 //! The roles in which this program takes part in a scenario, as a process of its own.
 
+mod bare_queue;
 pub(crate) mod contention;
 mod handoff;
 pub(crate) mod local;
@@ -32,7 +33,7 @@ pub(crate) enum Role {
         /// How long each holds the lock.
         #[arg(long, default_value_t = 0)]
         hold_us: u64,
-        /// `mutex`, `rwlock:READS`, `semaphore:PERMITS`
+        /// `mutex`, `bare`, `rwlock:READS`, `semaphore:PERMITS`
         #[arg(long, default_value = "mutex")]
         lock: ContendedLock,
     },

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 16] = [
+const SCENARIOS: [&str; 17] = [
     "uncontended",
     "names",
     "handoff",
@@ -19,6 +19,7 @@ const SCENARIOS: [&str; 16] = [
     "memory",
     "rwlock",
     "semaphore",
+    "quorum",
     "sqlite",
     "peers",
     "marketplace",

@@ -6,6 +6,7 @@
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};
 use crate::critical_section::handovers_ns;
+use crate::launch::Topology;
 use crate::meter::Machine;
 use crate::report::{Output, per, per_s, quantile_us};
 use anyhow::{Result, bail, ensure};
@@ -82,6 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn variant(lock: &str, options: &Options) -> Variant {
     Variant {
+        topology: Topology::Single,
         lock: lock.to_owned(),
         processes: spread_tasks(options.processes, options.processes, 0),
         warm_up: Window::of(Duration::from_millis(options.round_ms / 4)),

@@ -1,7 +1,7 @@
 //! Starts the processes of a scenario: servers on one core, and workers on another.
 
 use anyhow::{Context, Result};
-use leasehold_testkit::{Cluster, RedisServer, RedisServerBuilder, Worker};
+use leasehold_testkit::{Cluster, Quorum, RedisServer, RedisServerBuilder, Worker};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,6 +14,8 @@ pub(crate) enum Topology {
     Single,
     /// A cluster of so many primaries.
     Cluster(usize),
+    /// So many independent servers.
+    Quorum(usize),
 }
 
 /// The running servers of a store, all on one core.
@@ -21,6 +23,7 @@ pub(crate) enum Deployment {
     Single(RedisServer),
     /// With the number of its nodes.
     Cluster(Cluster, usize),
+    Quorum(Quorum),
 }
 
 impl Topology {
@@ -37,6 +40,7 @@ impl Topology {
             Self::Cluster(nodes) => {
                 Cluster::with(nodes, 0, &settings).map(|cluster| Deployment::Cluster(cluster, nodes))
             }
+            Self::Quorum(servers) => Quorum::with(servers, &settings).map(Deployment::Quorum),
         };
         started.with_context(|| format!("failed to start redis-server for {self:?}"))
     }
@@ -46,6 +50,7 @@ impl Topology {
         match self {
             Self::Single => "single",
             Self::Cluster(_) => "cluster",
+            Self::Quorum(_) => "quorum",
         }
     }
 }
@@ -56,6 +61,8 @@ impl Deployment {
         match self {
             Self::Single(server) => server.url(),
             Self::Cluster(cluster, _) => cluster.url(),
+            // Otherwise a node votes once it has been up for a minute.
+            Self::Quorum(quorum) => format!("{}?min_uptime=0s", quorum.url()),
         }
     }
 
@@ -64,6 +71,7 @@ impl Deployment {
         match self {
             Self::Single(server) => vec![server],
             Self::Cluster(cluster, nodes) => (0..*nodes).map(|at| cluster.node(at)).collect(),
+            Self::Quorum(quorum) => quorum.iter().collect(),
         }
     }
 }

@@ -19,6 +19,7 @@ mod meter;
 mod monitor;
 mod names;
 mod peers;
+mod quorum;
 mod renewal;
 mod report;
 mod sharing;
@@ -79,6 +80,8 @@ enum Scenario {
         #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
         permits: Vec<u32>,
     },
+    /// Measures the waits for a lock of a quorum, beside a single server.
+    Quorum(quorum::Options),
     /// Measures what waiting on an SQLite file costs, and how soon the next process wakes.
     Sqlite(sqlite::Options),
     /// Measures other libraries beside Leasehold: hand-offs, and many tasks that contend for one lock.
@@ -107,6 +110,7 @@ fn main() -> Result<()> {
         Scenario::Memory(options) => memory::run(&options),
         Scenario::Rwlock { options, reads } => sharing::rwlock(&options, &reads),
         Scenario::Semaphore { options, permits } => sharing::semaphore(&options, &permits),
+        Scenario::Quorum(options) => quorum::run(&options),
         Scenario::Sqlite(options) => sqlite::run(&options),
         Scenario::Peers(options) => peers::run(&options),
         Scenario::Worker { role } => worker::run(role),

@@ -4,6 +4,7 @@
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};
+use crate::launch::Topology;
 use crate::meter::Machine;
 use crate::report::{Output, per};
 use anyhow::{Result, ensure};
@@ -152,6 +153,7 @@ pub(crate) fn semaphore(options: &Options, permits: &[u32]) -> Result<()> {
 fn measure(options: &Options, locks: impl Iterator<Item = String>) -> Result<(Vec<Vec<Sample>>, Setup)> {
     let Options { rounds, seconds, hold_us, .. } = *options;
     let variant = |lock: String| Variant {
+        topology: Topology::Single,
         lock,
         processes: spread_tasks(TASKS, PROCESSES, hold_us),
         warm_up: Window::of(Duration::from_millis(500)),

@@ -46,3 +46,8 @@ fn grant() {
 fn cluster() {
     check("cluster --locks 100 --lease 6 --rounds 1", 1);
 }
+
+#[test]
+fn quorum() {
+    check("quorum --servers 3 --clients 4 --rounds 1 --seconds 2", 1);
+}

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 17] = [
+const SCENARIOS: [&str; 18] = [
     "uncontended",
     "names",
     "handoff",
@@ -19,6 +19,7 @@ const SCENARIOS: [&str; 17] = [
     "memory",
     "rwlock",
     "semaphore",
+    "sharing",
     "quorum",
     "sqlite",
     "peers",

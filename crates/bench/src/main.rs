@@ -22,6 +22,7 @@ mod peers;
 mod quorum;
 mod renewal;
 mod report;
+mod shared_locks;
 mod sharing;
 mod sqlite;
 mod sticky;
@@ -67,7 +68,7 @@ enum Scenario {
     /// Runs concurrent readers, beside a Mutex.
     Rwlock {
         #[command(flatten)]
-        options: sharing::Options,
+        options: shared_locks::Options,
         /// How many of a hundred sections read.
         #[arg(long, value_delimiter = ',', default_values_t = [100, 90, 50])]
         reads: Vec<u8>,
@@ -75,11 +76,13 @@ enum Scenario {
     /// Runs holders of several permits, beside a Mutex.
     Semaphore {
         #[command(flatten)]
-        options: sharing::Options,
+        options: shared_locks::Options,
         /// The numbers of permits.
         #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 16])]
         permits: Vec<u32>,
     },
+    /// Measures requests about a lock that many hold at once.
+    Sharing(sharing::Options),
     /// Measures the waits for a lock of a quorum, beside a single server.
     Quorum(quorum::Options),
     /// Measures what waiting on an SQLite file costs, and how soon the next process wakes.
@@ -108,8 +111,9 @@ fn main() -> Result<()> {
         Scenario::Cluster(options) => cluster::run(&options),
         Scenario::Fairness(options) => fairness::run(&options),
         Scenario::Memory(options) => memory::run(&options),
-        Scenario::Rwlock { options, reads } => sharing::rwlock(&options, &reads),
-        Scenario::Semaphore { options, permits } => sharing::semaphore(&options, &permits),
+        Scenario::Rwlock { options, reads } => shared_locks::rwlock(&options, &reads),
+        Scenario::Semaphore { options, permits } => shared_locks::semaphore(&options, &permits),
+        Scenario::Sharing(options) => sharing::run(&options),
         Scenario::Quorum(options) => quorum::run(&options),
         Scenario::Sqlite(options) => sqlite::run(&options),
         Scenario::Peers(options) => peers::run(&options),

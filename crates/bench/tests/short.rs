@@ -48,6 +48,11 @@ fn cluster() {
 }
 
 #[test]
+fn sharing() {
+    check("sharing --holders 2,20 --rounds 2 --samples 3", 4);
+}
+
+#[test]
 fn quorum() {
     check("quorum --servers 3 --clients 4 --rounds 1 --seconds 2", 1);
 }

@@ -9,6 +9,7 @@ mod names;
 mod plain;
 pub(crate) mod protocol;
 pub(crate) mod renewal;
+mod share;
 pub(crate) mod uncontended;
 
 use crate::marketplace;
@@ -17,6 +18,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use contention::{ContendedLock, Contender};
 use memory::WaitFor;
+use share::SharedKind;
 use std::time::Duration;
 
 /// A role.
@@ -69,6 +71,15 @@ pub(crate) enum Role {
         url: String,
         #[arg(long)]
         tasks: u32,
+    },
+    /// Holds a shared lock many times, and measures the next request about it.
+    Share {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        kind: SharedKind,
+        #[arg(long)]
+        holders: u64,
     },
     /// Many tasks that wait for a lock that stays held.
     Wait {
@@ -123,6 +134,7 @@ pub(crate) fn run(role: Role) -> Result<()> {
             }
             Role::Extend { url, locks } => renewal::extend_bare(&url, locks).await,
             Role::Local { url, tasks } => local::run(&url, tasks).await,
+            Role::Share { url, kind, holders } => share::run(&url, kind, holders).await,
             Role::Wait { url, wait_for, tasks } => memory::run(&url, wait_for, tasks).await,
             Role::Names { url, tasks, nodes } => names::run(&url, tasks, &nodes).await,
             Role::Uncontended { url, tasks, lease_ms } => uncontended::run(&url, tasks, lease_ms).await,

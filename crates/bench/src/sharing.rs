@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The shared locks, as the worker calls them.
 const LOCKS: [&str; 2] = ["rwlock", "semaphore"];
 /// How long many holders may take to acquire the lock.
-const HOLD_TIMEOUT: Duration = Duration::from_secs(300);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What is measured.
 #[derive(Debug, clap::Args)]

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How many acquires are in flight at once.
-const AT_ONCE: u64 = 64;
+/// How many acquires are in flight at once: so few that the extends of first leases do not wait for long behind them.
+const AT_ONCE: u64 = 8;
 /// So long that no renewal is due while anything is measured.
 const LEASE: Duration = Duration::from_secs(3600);
 /// How long it may take until all holds have their full lease.
@@ -99,10 +99,7 @@ pub(super) async fn run(url: &str, kind: SharedKind, holders: u64) -> Result<()>
             other => bail!("no such request: {other}"),
         }
     }
-    for guard in &held {
-        guard.check().context("a hold was lost")?;
-    }
-    Ok(())
+    check_all(&held)
 }
 
 async fn hold(lock: &SharedLock, holders: u64) -> Result<Vec<SharedGuard>> {
@@ -124,11 +121,22 @@ async fn hold(lock: &SharedLock, holders: u64) -> Result<Vec<SharedGuard>> {
     }
     let full = async {
         while all.iter().any(|guard| guard.remaining() <= FIRST_LEASE) {
+            check_all(&all)?;
             sleep(Duration::from_millis(50)).await;
         }
+        anyhow::Ok(())
     };
-    timeout(FULL_LEASE_TIMEOUT, full).await.context("not all holds have their full lease")?;
+    timeout(FULL_LEASE_TIMEOUT, full).await.context("not all holds have their full lease")??;
     Ok(all)
+}
+
+/// Fails if a hold was lost.
+fn check_all(held: &[SharedGuard]) -> Result<()> {
+    let lost: Vec<_> = held.iter().filter_map(|guard| guard.check().err()).collect();
+    match lost.first() {
+        Some(first) => bail!("{} of {} holds were lost, one since {first}", lost.len(), held.len()),
+        None => Ok(()),
+    }
 }
 
 /// Reads how often scripts ran and how long they took, as the server counts them.

@@ -125,7 +125,12 @@ const FAULTS: &[Fault] = &[
     (Leasehold, "force-releases-nothing", "rlock-force-release", "anna did not acquire the free lock"),
     (Leasehold, "keeps-count", "rlock-leasehold-holds", "anna did not acquire the free lock"),
     (Leasehold, "keeps-count", "rlock-hold-count", "was answered Ok and not Lost"),
-    (Leasehold, "releases-without-comparing", "rlock-expires", "Leasehold's late release returned Ok(Free)"),
+    (
+        Leasehold,
+        "releases-without-comparing",
+        "rlock-expires",
+        "Leasehold's late release returned Ok(NoLongerHeld)",
+    ),
 ];
 
 /// Runs a driver through some cases, or all, against Leasehold's clients or a mutant of them.

@@ -105,7 +105,7 @@ impl Replicas {
             // While there is no primary, or none that is reachable, the next one may be another node.
             let confirmation = match node {
                 None => Confirmation::Elsewhere(cluster.uncovered()),
-                Some(node) => self.ask_at(Some(&node), &request, asking, RETRY_BACKOFF.longest).await,
+                Some(node) => self.request_at(Some(&node), &request, asking, RETRY_BACKOFF.longest).await,
             };
             let fault = match confirmation {
                 Confirmation::Acknowledged => return Ok(()),
@@ -148,7 +148,7 @@ impl Replicas {
     async fn confirm_at_one(&self, request: &Request) -> Result<(), Fault> {
         let mut pause = RETRY_BACKOFF.first;
         loop {
-            let fault = match self.ask_at(None, request, false, Duration::MAX).await {
+            let fault = match self.request_at(None, request, false, Duration::MAX).await {
                 Confirmation::Acknowledged => return Ok(()),
                 Confirmation::Failed(fault) => return Err(fault),
                 Confirmation::Elsewhere(fault) | Confirmation::Redirected(_, fault) => fault,
@@ -159,7 +159,7 @@ impl Replicas {
 
     /// Asks a node, or the only server, once; `connect_within` limits the wait for a connection. `asking` is set after an
     /// ASK redirect.
-    async fn ask_at(
+    async fn request_at(
         &self,
         node: Option<&Address>,
         request: &Request,

@@ -31,7 +31,8 @@ use leasehold_core::Notification;
 pub trait NotificationSink: Send + Sync + 'static {
     /// A notification has arrived. Does not block.
     ///
-    /// A notification of an operation that began after another one had returned arrives after that one's.
+    /// Notifications of two operations on one lock arrive in their order, if the second began after the first had returned. A
+    /// reconnect, or a slot that moves to another node, can change the order.
     fn deliver(&self, notification: Notification);
 
     /// Notifications may have been missed: the mailbox was reopened. Does not block.

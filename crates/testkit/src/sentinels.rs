@@ -56,7 +56,8 @@ impl Sentinels {
                 .sentinel()
                 .config("sentinel", format!("monitor {NAME} {at} {quorum}"))
                 .config("sentinel", format!("down-after-milliseconds {NAME} 1000"))
-                .config("sentinel", format!("failover-timeout {NAME} 10000"))
+                // On a busy machine the election of a leader can fail. The next one follows after twice this time.
+                .config("sentinel", format!("failover-timeout {NAME} 3000"))
                 .start()
         };
         let sentinels = (0..count).map(|_| sentinel()).collect::<io::Result<_>>()?;

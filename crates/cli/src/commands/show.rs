@@ -129,11 +129,8 @@ impl<'a> Report<'a> {
 
     /// The hold of a lock that is not shared.
     fn push_hold(&self, lines: &mut Lines) {
-        let held = if self.in_cooldown {
-            "no longer, but in its cooldown: no client can acquire it yet"
-        } else {
-            "yes"
-        };
+        let held =
+            if self.in_cooldown { "no longer, but in cooldown: no client can acquire it yet" } else { "yes" };
         lines.push("held", held);
         let no_label = || "unknown: the holder has recorded no label".to_owned();
         lines.push("holder", &self.holder.map_or_else(no_label, printable));

@@ -48,9 +48,9 @@ impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(holder) = &self.holder else { return f.write_str("not held at the moment") };
         if holder.in_cooldown {
-            write_cooldown(holder, f)?
+            write_cooldown(holder, f)?;
         } else {
-            write_holder(holder, f)?
+            write_holder(holder, f)?;
         }
         match self.ahead {
             Some(ahead @ 1..) => write!(f, ", {ahead} ahead in the queue"),

@@ -67,7 +67,7 @@ impl Mutex {
         /// use leasehold::{Client, LostReason};
         /// use std::time::Duration;
         ///
-        /// let index = Client::connect("memory:").await?.mutex("index")?.max_hold(Duration::from_millis(50));
+        /// let index = Client::connect("memory:").await?.mutex("index")?.max_hold(Duration::from_secs(2));
         /// let guard = index.acquire().await?;
         /// let hangs = std::future::pending::<()>();
         /// tokio::select! {

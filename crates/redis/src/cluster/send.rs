@@ -145,8 +145,8 @@ impl Cluster {
             Some(Redirect::Moved(to)) => self.moved(slot, to),
             Some(Redirect::Ask(to)) => attempts.ask_target = Some(to),
             Some(Redirect::TryAgain) => {
-                attempts.try_agains += 1;
-                if on_try_again == OnTryAgain::Report && attempts.try_agains > TRYAGAIN_RETRIES {
+                attempts.tryagain_replies += 1;
+                if on_try_again == OnTryAgain::Report && attempts.tryagain_replies > TRYAGAIN_RETRIES {
                     return Next::Done;
                 }
                 needs_pause = true;
@@ -187,7 +187,7 @@ struct Attempts {
     /// Target of an ASK redirect, for the next attempt only.
     ask_target: Option<Address>,
     /// Number of replies that only some of the keys are on the node.
-    try_agains: u32,
+    tryagain_replies: u32,
     /// Number of pauses.
     pauses: u32,
     /// Retries at a node that reports the cluster down.

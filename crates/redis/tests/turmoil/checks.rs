@@ -82,7 +82,7 @@ struct State {
     /// When the server published each granted token.
     grant_times: BTreeMap<(String, FencingToken), Duration>,
     /// The holds whose process has begun to release them, and those that the server has released for it.
-    given_up: BTreeSet<HoldId>,
+    given_up: BTreeMap<HoldId, Duration>,
     ended: BTreeSet<HoldId>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
@@ -232,7 +232,12 @@ impl Record {
     }
 
     /// The release of a guard has returned; `released` is its result if it was executed.
-    pub(crate) fn given_back(&self, locks: &[(String, FencingToken)], released: Option<&Released>) {
+    pub(crate) fn given_back(
+        &self,
+        locks: &[(String, FencingToken)],
+        begun: Duration,
+        released: Option<&Released>,
+    ) {
         let mut state = lock(&self.state);
         for (name, fence) in locks {
             let token = (name.clone(), state.known_as(name, *fence));
@@ -240,13 +245,22 @@ impl Record {
             let holds = state.granted.get(&token).filter(|holds| holds.len() == 1);
             if let Some(hold) = holds.and_then(BTreeSet::first).copied() {
                 // Some holds of a set may be kept, and given up by another task while the rest is released; also if
-                // the release of one of them has failed.
-                let is_over = if locks.len() > 1 { &state.ended } else { &state.given_up }.contains(&hold);
+                // the release of one of them has failed. That task's release may still be under way. A hold that
+                // was not kept is given up when the release of the set begins.
+                let given_up_at = state.given_up.get(&hold);
+                let is_over = if locks.len() > 1 {
+                    state.ended.contains(&hold) && given_up_at.is_some_and(|at| *at <= begun)
+                } else {
+                    given_up_at.is_some()
+                };
                 if (released.is_some() || locks.len() > 1) && !is_over {
                     *state.seen.entry("kept").or_insert(0) += 1;
                     continue;
                 }
                 state.given_back.insert(hold);
+                if locks.len() > 1 {
+                    *state.seen.entry("given back of a set").or_insert(0) += 1;
+                }
                 *state.seen.entry("given back").or_insert(0) += 1;
             }
             if released == Some(&Released::NoLongerHeld) {
@@ -259,7 +273,9 @@ impl Record {
     pub(crate) fn sent(&self, at: Duration, hold: HoldId, kind: RequestKind) {
         let too_late = {
             let mut state = lock(&self.state);
-            state.given_up.extend(Some(hold).filter(|_| kind == RequestKind::Release));
+            if kind == RequestKind::Release {
+                state.given_up.entry(hold).or_insert(at);
+            }
             state.given_back.contains(&hold)
         };
         if too_late {
@@ -373,7 +389,8 @@ impl Record {
 impl State {
     fn asked(&mut self, key: &str, ask: &Acquire, acquired: &Acquired) {
         let hold = ask.claim.hold;
-        if ask.queue.is_some() {
+        // A late request of an earlier hold does not queue.
+        if ask.queue.is_some() && !matches!(acquired, Acquired::AlreadyEnded(_)) {
             self.queued.insert((key.to_owned(), hold.session()), hold);
         }
         if let Acquired::Granted { fence, .. } = acquired {

@@ -244,8 +244,9 @@ impl Task {
     async fn released(&self, held: CheckedGuard) -> Result<Released, String> {
         let Some(guard) = held.into_guard() else { return Ok(Released::NoLongerHeld) };
         let locks = guard.locks();
+        let begun = self.process.clock.elapsed();
         let released = guard.release().await;
-        self.process.record.given_back(&locks, released.as_ref().ok());
+        self.process.record.given_back(&locks, begun, released.as_ref().ok());
         released
     }
 

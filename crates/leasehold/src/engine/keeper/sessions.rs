@@ -36,7 +36,7 @@ impl State {
             && std::mem::take(&mut tracked.reported)
         {
             self.heartbeats.with(tracked.hold.session.partition, |heartbeat| {
-                heartbeat.report_released(&tracked.hold.lock)
+                heartbeat.report_released(&tracked.hold.lock);
             });
         }
     }

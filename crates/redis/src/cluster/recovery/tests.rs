@@ -44,10 +44,10 @@ impl TestCluster {
 
     /// Sends a call to a node.
     fn call(&self, node: usize, within: Duration) -> JoinHandle<Answered> {
-        self.ask_for("x", node, within)
+        self.send_call("x", node, within)
     }
 
-    fn ask_for(&self, key: &'static str, node: usize, within: Duration) -> JoinHandle<Answered> {
+    fn send_call(&self, key: &'static str, node: usize, within: Duration) -> JoinHandle<Answered> {
         let (cluster, start) = (Arc::clone(&self.cluster), self.start);
         let deadline = Instant::now() + within;
         tokio::spawn(async move {
@@ -158,7 +158,7 @@ async fn no_call_waits_long_for_one_that_is_refused_forever() {
         _ => WELL,
     })
     .await;
-    let first = cluster.ask_for("lost", 1, 4000 * MS);
+    let first = cluster.send_call("lost", 1, 4000 * MS);
     cluster.until(5 * MS).await;
     let durations = all(cluster.calls(4, 1, 2000 * MS)).await;
     assert!(

@@ -7,12 +7,14 @@ use crate::launch::{Deployment, REPLY_TIMEOUT, Topology};
 use crate::meter::{KeyBytes, Machine};
 use crate::monitor::{Monitor, RequestCounts};
 use anyhow::{Result, ensure};
-use leasehold_testkit::{RedisServer, ShiftedClock};
+use leasehold_testkit::{RedisServer, ShiftedClock, Worker};
 use std::time::Duration;
 
 /// By then a client that has ended is gone from the servers.
 const SETTLED: Duration = Duration::from_secs(1);
 const MINUTE_US: i64 = 60_000_000;
+/// How many names are used before requests are counted: enough that each node of a cluster has the scripts.
+const WARM_UP_NAMES: u64 = 32;
 
 /// What the names left behind.
 pub(super) struct Leftovers {
@@ -25,6 +27,8 @@ pub(super) struct Leftovers {
     /// All keys so long after the client has ended.
     pub(super) after_1_min: KeyBytes,
     pub(super) after_61_min: KeyBytes,
+    /// How many names these keys are of.
+    pub(super) names: u64,
     pub(super) servers: usize,
     pub(super) machine: Machine,
 }
@@ -36,11 +40,10 @@ pub(super) fn measure(topology: Topology, options: &Options) -> Result<Leftovers
     let servers = store.servers();
     let mut monitor = Monitor::start(&servers)?;
     let mut worker = start_client(&store, options.tasks)?;
+    use_names(&mut worker, WARM_UP_NAMES)?;
     // The client is connected, and its scripts are loaded.
     monitor.take()?;
-    worker.send(&format!("ours {}", options.names))?;
-    let done = worker.line(REPLY_TIMEOUT)?;
-    ensure!(done.starts_with(&format!("{} ", options.names)), "not all names were used: {done}");
+    use_names(&mut worker, options.names)?;
     let used = monitor.take()?;
     let at_once = KeyBytes::read(&servers)?;
     monitor.take()?;
@@ -60,6 +63,13 @@ pub(super) fn measure(topology: Topology, options: &Options) -> Result<Leftovers
         KeyBytes::read(&servers)
     };
     let (after_1_min, after_61_min) = (after(1)?, after(61)?);
-    let (servers, machine) = (servers.len(), Machine::of(&store)?);
-    Ok(Leftovers { used, idle, at_once, after_1_min, after_61_min, servers, machine })
+    let (names, servers, machine) = (WARM_UP_NAMES + options.names, servers.len(), Machine::of(&store)?);
+    Ok(Leftovers { used, idle, at_once, after_1_min, after_61_min, names, servers, machine })
+}
+
+fn use_names(worker: &mut Worker, names: u64) -> Result<()> {
+    worker.send(&format!("ours {names}"))?;
+    let done = worker.line(REPLY_TIMEOUT)?;
+    ensure!(done.starts_with(&format!("{names} ")), "not all names were used: {done}");
+    Ok(())
 }

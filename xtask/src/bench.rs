@@ -5,17 +5,22 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 13] = [
+const SCENARIOS: [&str; 18] = [
     "uncontended",
+    "names",
     "handoff",
+    "grant",
     "herd",
     "local",
     "sticky",
     "renewal",
+    "cluster",
     "fairness",
     "memory",
     "rwlock",
     "semaphore",
+    "sharing",
+    "quorum",
     "sqlite",
     "peers",
     "marketplace",

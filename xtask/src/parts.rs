@@ -117,6 +117,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Full, "leasehold-testkit", File("conformance"), All),
     part(Full, "leasehold-redis", File("turmoil"), All),
     part(Full, "leasehold-sqlite", File("conformance"), All),
+    part(Full, "leasehold-bench", File("short"), All),
     on_valkey(Full, "leasehold-redis", File("store"), All),
 ];
 

@@ -1,11 +1,11 @@
 //! Many tasks in several processes that contend for one lock, and what they measure over some time.
 
 use crate::critical_section::{CriticalSection, now_ns};
-use crate::launch::{REPLY_TIMEOUT, start_server, start_worker, tell_all};
+use crate::launch::{Deployment, REPLY_TIMEOUT, Topology, start_worker, tell_all};
 use crate::meter::{Machine, ServerStats};
 use crate::report::{mean_us, per, per_s, quantile_us};
 use anyhow::{Context, Result, ensure};
-use leasehold_testkit::{RedisServer, Worker};
+use leasehold_testkit::Worker;
 use std::time::{Duration, Instant};
 
 /// The pause between two requests for the number of sections.
@@ -31,6 +31,7 @@ pub(crate) struct Window {
 
 /// What is compared with others.
 pub(crate) struct Variant {
+    pub(crate) topology: Topology,
     /// The contended lock, as the argument of a worker.
     pub(crate) lock: String,
     pub(crate) processes: Vec<ProcessLoad>,
@@ -73,12 +74,12 @@ pub(crate) fn measure_alternating<T>(
             order.reverse();
         }
         for (variant, results) in order {
-            let server = start_server()?;
-            let contenders = Contenders::start(&server, &variant.lock, &variant.processes)?;
-            let mut measurement = contenders.measure(&server, variant.warm_up, variant.window)?;
+            let store = variant.topology.start()?;
+            let contenders = Contenders::start(&store, &variant.lock, &variant.processes)?;
+            let mut measurement = contenders.measure(&store, variant.warm_up, variant.window)?;
             results.push(figures(variant, &mut measurement));
             if machine.is_none() {
-                machine = Some(Machine::with(&server)?);
+                machine = Some(Machine::of(&store)?);
             }
         }
     }
@@ -94,11 +95,11 @@ impl Window {
 
 impl Contenders {
     /// Starts the processes, on the core of the clients.
-    fn start(server: &RedisServer, lock: &str, processes: &[ProcessLoad]) -> Result<Self> {
+    fn start(store: &Deployment, lock: &str, processes: &[ProcessLoad]) -> Result<Self> {
         let mut workers = Vec::new();
         for (process, ProcessLoad { tasks, hold_us }) in processes.iter().enumerate() {
             let [process, tasks, hold_us] = [process.to_string(), tasks.to_string(), hold_us.to_string()];
-            let url = server.url();
+            let url = store.url();
             let role = ["contend", "--url", &url, "--process", &process, "--tasks", &tasks];
             workers.push(start_worker(&[&role[..], &["--hold-us", &hold_us, "--lock", lock]].concat())?);
         }
@@ -146,13 +147,13 @@ impl Contenders {
     }
 
     /// Lets the tasks contend, and measures them after a warm-up.
-    fn measure(mut self, server: &RedisServer, warm_up: Window, window: Window) -> Result<Measurement> {
+    fn measure(mut self, store: &Deployment, warm_up: Window, window: Window) -> Result<Measurement> {
         self.begin()?;
         self.wait_for(warm_up)?;
         self.discard()?;
-        let (from_ns, before) = (now_ns(), ServerStats::read(server)?);
+        let (from_ns, before) = (now_ns(), ServerStats::read_all(&store.servers())?);
         self.wait_for(window)?;
-        let (until_ns, after) = (now_ns(), ServerStats::read(server)?);
+        let (until_ns, after) = (now_ns(), ServerStats::read_all(&store.servers())?);
         let mut sections = self.stop()?;
         sections.retain(|section| (from_ns..until_ns).contains(&section.acquired_ns));
         ensure!(!sections.is_empty(), "no section began in {:?}", window.most);

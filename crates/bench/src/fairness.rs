@@ -5,6 +5,7 @@
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::contention::{Measurement, ProcessLoad, Variant, Window, measure_alternating, spread_tasks};
+use crate::launch::Topology;
 use crate::meter::Machine;
 use crate::report::{Output, per};
 use anyhow::Result;
@@ -91,6 +92,7 @@ fn crowds() -> [(&'static str, Vec<ProcessLoad>); 3] {
 
 fn variant(processes: &[ProcessLoad], seconds: u64) -> Variant {
     Variant {
+        topology: Topology::Single,
         lock: "mutex".to_owned(),
         processes: processes.to_vec(),
         warm_up: Window::of(Duration::from_millis(500)),

@@ -6,6 +6,7 @@
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};
 use crate::critical_section::handovers_ns;
+use crate::launch::Topology;
 use crate::meter::Machine;
 use crate::report::{Output, per, quantile_us};
 use anyhow::{Result, ensure};
@@ -104,6 +105,7 @@ fn variant(tasks: u32, options: &Options) -> Variant {
     let most = Duration::from_secs(options.seconds);
     let least = Duration::from_millis(500);
     Variant {
+        topology: Topology::Single,
         lock: "mutex".to_owned(),
         processes: spread_tasks(tasks, PROCESSES, 0),
         // Until each task has acquired the lock once, and so waits from one of its sections to the next.

@@ -1,12 +1,80 @@
-//! Starts the processes of a scenario: a server on one core, and workers on another.
+//! Starts the processes of a scenario: servers on one core, and workers on another.
 
 use anyhow::{Context, Result};
-use leasehold_testkit::{RedisServer, Worker};
+use leasehold_testkit::{Cluster, Quorum, RedisServer, RedisServerBuilder, Worker};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long any reply of a worker may take.
-pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long any reply of a worker may take, on a busy machine too.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Which servers a store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single,
+    /// A cluster of so many primaries.
+    Cluster(usize),
+    /// So many independent servers.
+    Quorum(usize),
+}
+
+/// The running servers of a store, all on one core.
+pub(crate) enum Deployment {
+    Single(RedisServer),
+    /// With the number of its nodes.
+    Cluster(Cluster, usize),
+    Quorum(Quorum),
+}
+
+impl Topology {
+    /// Starts the servers.
+    pub(crate) fn start(self) -> Result<Deployment> {
+        self.start_with(&RedisServer::builder())
+    }
+
+    /// Starts the servers with these settings.
+    pub(crate) fn start_with(self, settings: &RedisServerBuilder) -> Result<Deployment> {
+        let settings = settings.clone().pinned(0);
+        let started = match self {
+            Self::Single => settings.start().map(Deployment::Single),
+            Self::Cluster(nodes) => {
+                Cluster::with(nodes, 0, &settings).map(|cluster| Deployment::Cluster(cluster, nodes))
+            }
+            Self::Quorum(servers) => Quorum::with(servers, &settings).map(Deployment::Quorum),
+        };
+        started.with_context(|| format!("failed to start redis-server for {self:?}"))
+    }
+
+    /// Its name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Single => "single",
+            Self::Cluster(_) => "cluster",
+            Self::Quorum(_) => "quorum",
+        }
+    }
+}
+
+impl Deployment {
+    /// The URL of the store.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Single(server) => server.url(),
+            Self::Cluster(cluster, _) => cluster.url(),
+            // Otherwise a node votes once it has been up for a minute.
+            Self::Quorum(quorum) => format!("{}?min_uptime=0s", quorum.url()),
+        }
+    }
+
+    /// All servers. In a cluster, node `n` owns the slots of the `n`th part.
+    pub(crate) fn servers(&self) -> Vec<&RedisServer> {
+        match self {
+            Self::Single(server) => vec![server],
+            Self::Cluster(cluster, nodes) => (0..*nodes).map(|at| cluster.node(at)).collect(),
+            Self::Quorum(quorum) => quorum.iter().collect(),
+        }
+    }
+}
 
 /// A server on a core of its own.
 pub(crate) fn start_server() -> Result<RedisServer> {

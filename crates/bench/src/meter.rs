@@ -1,14 +1,26 @@
 //! Counters that the kernel and the server keep: processor time of processes, and what a server has executed.
 
-use crate::launch::REPLY_TIMEOUT;
-use anyhow::{Context, Result, anyhow};
-use leasehold_testkit::{RedisServer, Worker};
+use crate::launch::{Deployment, REPLY_TIMEOUT};
+use anyhow::{Context, Result, anyhow, bail};
+use leasehold_testkit::{RedisServer, RespConnection, Value, Worker};
 use serde::Serialize;
 use std::{fmt, fs};
 
 /// Commands that only clients send, never a script of Leasehold's; without INFO, most of which the benchmark sends.
-const REQUESTS: [&str; 8] =
-    ["evalsha", "eval", "script|load", "subscribe", "unsubscribe", "ping", "hello", "client|setinfo"];
+const REQUESTS: [&str; 12] = [
+    "evalsha",
+    "eval",
+    "script|load",
+    "subscribe",
+    "unsubscribe",
+    "ssubscribe",
+    "sunsubscribe",
+    "ping",
+    "hello",
+    "client|setinfo",
+    "cluster|slots",
+    "cluster|shards",
+];
 
 /// What the threads of a process have used since they started.
 #[derive(Debug, Clone, Copy, Default)]
@@ -49,12 +61,14 @@ impl ThreadStats {
 }
 
 /// What a server has done since it started.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ServerStats {
     /// Processor time of its process, in microseconds.
     pub(crate) cpu_us: u64,
     /// Requests of the kinds that only clients send, never a script of Leasehold's.
     pub(crate) requests: u64,
+    /// How long these took, in microseconds, with the commands in them.
+    pub(crate) requests_us: u64,
     /// Calls of scripts by their digests.
     pub(crate) scripts: u64,
     /// How long they ran, in microseconds, with the commands in them.
@@ -89,6 +103,7 @@ impl ServerStats {
         Ok(Self {
             cpu_us,
             requests: REQUESTS.iter().map(|name| part(&format!("cmdstat_{name}:"), "calls=")).sum(),
+            requests_us: REQUESTS.iter().map(|name| part(&format!("cmdstat_{name}:"), "usec=")).sum(),
             scripts: part(scripts, "calls="),
             scripts_us: part(scripts, "usec="),
             sets: part(sets, "calls="),
@@ -97,16 +112,26 @@ impl ServerStats {
         })
     }
 
+    /// Reads those of several servers, and adds them up.
+    pub(crate) fn read_all(servers: &[&RedisServer]) -> Result<Self> {
+        servers.iter().try_fold(Self::default(), |sum, server| Ok(sum.zip(Self::read(server)?, |a, b| a + b)))
+    }
+
     /// The difference to `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    fn zip(self, other: Self, with: fn(u64, u64) -> u64) -> Self {
         Self {
-            cpu_us: self.cpu_us.saturating_sub(earlier.cpu_us),
-            requests: self.requests.saturating_sub(earlier.requests),
-            scripts: self.scripts.saturating_sub(earlier.scripts),
-            scripts_us: self.scripts_us.saturating_sub(earlier.scripts_us),
-            sets: self.sets.saturating_sub(earlier.sets),
-            sets_us: self.sets_us.saturating_sub(earlier.sets_us),
-            expiries: self.expiries.saturating_sub(earlier.expiries),
+            cpu_us: with(self.cpu_us, other.cpu_us),
+            requests: with(self.requests, other.requests),
+            requests_us: with(self.requests_us, other.requests_us),
+            scripts: with(self.scripts, other.scripts),
+            scripts_us: with(self.scripts_us, other.scripts_us),
+            sets: with(self.sets, other.sets),
+            sets_us: with(self.sets_us, other.sets_us),
+            expiries: with(self.expiries, other.expiries),
         }
     }
 }
@@ -119,12 +144,17 @@ pub(crate) struct Metered {
 }
 
 impl Metered {
-    /// Sends a request to a worker, and waits for the reply.
+    /// Sends a request to a worker of one server, and waits for the reply.
     pub(crate) fn request(server: &RedisServer, worker: &mut Worker, request: &str) -> Result<Self> {
-        let before = (ServerStats::read(server)?, ThreadStats::read(worker.pid(), None)?);
+        Self::request_of(&[server], worker, request)
+    }
+
+    /// Sends a request to a worker of several servers, and waits for the reply.
+    pub(crate) fn request_of(servers: &[&RedisServer], worker: &mut Worker, request: &str) -> Result<Self> {
+        let before = (ServerStats::read_all(servers)?, ThreadStats::read(worker.pid(), None)?);
         worker.send(request)?;
         let reply = worker.line(REPLY_TIMEOUT)?;
-        let (server, client) = (ServerStats::read(server)?, ThreadStats::read(worker.pid(), None)?);
+        let (server, client) = (ServerStats::read_all(servers)?, ThreadStats::read(worker.pid(), None)?);
         Ok(Self { reply, server: server.since(before.0), client: client.since(before.1) })
     }
 
@@ -146,6 +176,45 @@ pub(crate) fn used_bytes(server: &RedisServer) -> Result<u64> {
     field(&info(server, "memory")?, "used_memory:").context("no memory in use")
 }
 
+/// The keys of a server and their memory, as MEMORY USAGE counts it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KeyBytes {
+    pub(crate) keys: u64,
+    pub(crate) bytes: u64,
+}
+
+impl KeyBytes {
+    /// Of all keys of several servers. A key that expires meanwhile is left out.
+    pub(crate) fn read(servers: &[&RedisServer]) -> Result<Self> {
+        let mut all = Self::default();
+        for server in servers {
+            let mut conn = server.connect()?;
+            let mut cursor = Some("0".to_owned());
+            while let Some(at) = cursor {
+                cursor = all.add_page(&mut conn, &at)?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Adds the keys at a cursor of SCAN. Returns the next cursor.
+    fn add_page(&mut self, conn: &mut RespConnection, cursor: &str) -> Result<Option<String>> {
+        let page = conn.call(&["SCAN", cursor, "COUNT", "1000"])?.ok()?;
+        let [next, keys] = page.elements() else { bail!("not a page of keys: {page:?}") };
+        let keys: Vec<_> = keys.elements().iter().filter_map(Value::bytes).collect();
+        for key in &keys {
+            conn.send(&[&b"MEMORY"[..], b"USAGE", key, b"SAMPLES", b"0"])?;
+        }
+        for _ in &keys {
+            if let Some(bytes) = conn.receive()?.ok()?.integer() {
+                self.keys += 1;
+                self.bytes += u64::try_from(bytes)?;
+            }
+        }
+        Ok(next.text().filter(|next| *next != "0").map(str::to_owned))
+    }
+}
+
 /// Where a report was measured. Figures of different machines cannot be compared.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
@@ -163,6 +232,11 @@ impl Machine {
     /// The machine of this program, with a server.
     pub(crate) fn with(server: &RedisServer) -> Result<Self> {
         Self::here(server_version(server)?)
+    }
+
+    /// The machine of this program, with the servers of a store.
+    pub(crate) fn of(store: &Deployment) -> Result<Self> {
+        Self::with(store.servers().first().context("a store without a server")?)
     }
 
     /// The machine of this program, with a description of the server.

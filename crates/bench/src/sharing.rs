@@ -1,239 +1,194 @@
-//! The gain of several concurrent holders: `rwlock` with its readers, and `semaphore` with several permits.
+//! What many holders of one lock cost the next: readers of an `RwLock`, and holders of permits of a `Semaphore`.
 //!
-//! Each is compared with a Mutex under which the same tasks do the same, one after the other.
+//! Each request is measured by itself, as the server counts it. Numbers of holders are compared with the fewest in
+//! alternating rounds, each with a server and a process of its own.
 
-use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};
+use crate::chart::{Axis, Chart, Kind, Series, Spread};
+use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
 use crate::meter::Machine;
-use crate::report::{Output, per};
-use anyhow::{Result, ensure};
+use crate::report::{Output, median};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use std::time::Duration;
 
-const TASKS: u32 = 64;
-const PROCESSES: u32 = 8;
+/// The shared locks, as the worker calls them.
+const LOCKS: [&str; 2] = ["rwlock", "semaphore"];
+/// How long many holders may take to acquire the lock.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What is measured.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     #[command(flatten)]
     output: Output,
+    /// How many hold the lock; the first is what the others are compared with. Acquiring takes time that grows with the
+    /// square of it: minutes for 10 000.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 1_000])]
+    holders: Vec<u64>,
     /// How many rounds alternate.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// How many seconds each lock of a round is measured.
     #[arg(long, default_value_t = 3)]
-    seconds: u64,
-    /// How long each section takes; timers are no finer than a millisecond.
-    #[arg(long, default_value_t = 1000)]
-    hold_us: u64,
-}
-
-/// What one mix of readers and writers measured. Every field is documented in docs/reference/benchmarks.md.
-#[derive(Debug, Serialize)]
-struct RwLockReport {
-    scenario: &'static str,
-    #[serde(flatten)]
-    common: Common,
-    longest_read_wait_ms: f64,
-    longest_write_wait_ms: f64,
-    /// Of a hundred sections.
-    reads: u8,
-    #[serde(flatten)]
-    setup: Setup,
-}
-
-/// What one count of permits measured. Every field is documented in docs/reference/benchmarks.md.
-#[derive(Debug, Serialize)]
-struct SemaphoreReport {
-    scenario: &'static str,
-    #[serde(flatten)]
-    common: Common,
-    longest_to_mean_wait: f64,
-    longest_wait_ms: f64,
-    permits: u32,
-    #[serde(flatten)]
-    setup: Setup,
-}
-
-/// The figures of both reports.
-#[derive(Debug, Serialize)]
-struct Common {
-    /// Sections per second, relative to those of the Mutex.
-    ratio: f64,
-    requests_per_section: f64,
-    ratio_spread: [f64; 2],
-    requests_per_section_spread: [f64; 2],
-    sections_per_s: f64,
-    mutex_sections_per_s: f64,
-    mutex_requests_per_section: f64,
-    /// The server's time in scripts for a section, in microseconds.
-    script_us: f64,
-    mutex_script_us: f64,
-}
-
-/// How it was measured.
-#[derive(Debug, Clone, Serialize)]
-struct Setup {
-    hold_us: u64,
-    tasks: u32,
-    processes: u32,
     rounds: usize,
+    /// How many times each request is measured in a round.
+    #[arg(long, default_value_t = 200)]
+    samples: usize,
+}
+
+/// What one number of holders measured. Every field is documented in docs/reference/benchmarks.md.
+#[derive(Debug, Serialize)]
+struct SharingReport {
+    scenario: &'static str,
+    lock: &'static str,
+    /// The server's time in a request, relative to that with the fewest holders.
+    acquire_ratio: f64,
+    extend_ratio: f64,
+    release_ratio: f64,
+    acquire_ratio_spread: [f64; 2],
+    extend_ratio_spread: [f64; 2],
+    release_ratio_spread: [f64; 2],
+    acquire_us: f64,
+    extend_us: f64,
+    release_us: f64,
+    holders: u64,
+    compared_with: u64,
+    rounds: usize,
+    samples: usize,
     #[serde(flatten)]
     machine: Machine,
 }
 
-/// One lock in one round.
-struct Sample {
-    sections_per_s: f64,
-    requests: f64,
-    script_us: f64,
-    longest_ms: f64,
-    mean_ms: f64,
-    longest_exclusive_ms: f64,
-    longest_shared_ms: f64,
-}
+/// The server's time in an acquire, an extend and a release: medians of one round, in microseconds.
+type Sample = [f64; 3];
 
-/// Runs `rwlock`.
-pub(crate) fn rwlock(options: &Options, reads: &[u8]) -> Result<()> {
-    ensure!(reads.iter().all(|reads| *reads <= 100), "at most 100 of 100 sections read");
-    let locks = reads.iter().map(|reads| format!("rwlock:{reads}"));
-    let (samples, setup) = measure(options, locks)?;
-    let [mutex, mixes @ ..] = &samples[..] else { return Ok(()) };
-    for (reads, mix) in reads.iter().zip(mixes) {
-        let report = RwLockReport {
-            scenario: "rwlock",
-            common: Common::new(mix, mutex),
-            longest_read_wait_ms: Spread::over(mix, |sample| sample.longest_shared_ms).median,
-            longest_write_wait_ms: Spread::over(mix, |sample| sample.longest_exclusive_ms).median,
-            reads: *reads,
-            setup: setup.clone(),
-        };
-        options.output.print(&report, || {
-            let lock = format!("rwlock, {} of 100 sections read", report.reads);
-            let waits = format!(
-                "longest wait to read {:.1} ms, to write {:.1} ms",
-                report.longest_read_wait_ms, report.longest_write_wait_ms
-            );
-            report.common.sentence(&lock, &waits)
-        })?;
+/// Runs the scenario.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(options.rounds > 0 && options.samples > 0, "nothing to measure");
+    let few = *options.holders.first().context("no number of holders")?;
+    let machine = Machine::with(&start_server()?)?;
+    let mut all = Vec::new();
+    for lock in LOCKS {
+        let mut samples: Vec<Vec<Sample>> = options.holders.iter().map(|_| Vec::new()).collect();
+        for round in 0..options.rounds {
+            let mut order: Vec<_> = options.holders.iter().zip(&mut samples).collect();
+            // Each is as early as it is late.
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for (holders, samples) in order {
+                samples.push(measure(lock, *holders, options.samples)?);
+            }
+        }
+        for (holders, rounds) in options.holders.iter().zip(&samples) {
+            let report =
+                SharingReport::new(lock, *holders, few, [rounds, &samples[0]], options, machine.clone());
+            options.output.print(&report, || report.sentence())?;
+        }
+        all.push((lock, samples));
     }
-    let groups = reads.iter().map(|reads| format!("{reads} % reads")).collect();
-    options.output.draw("rwlock", || chart("Concurrent readers, 64 tasks", groups, mutex, mixes, &setup))
+    options.output.draw("sharing", || chart(options, &all, &machine))
 }
 
-/// Runs `semaphore`.
-pub(crate) fn semaphore(options: &Options, permits: &[u32]) -> Result<()> {
-    let locks = permits.iter().map(|permits| format!("semaphore:{permits}"));
-    let (samples, setup) = measure(options, locks)?;
-    let [mutex, counts @ ..] = &samples[..] else { return Ok(()) };
-    for (permits, count) in permits.iter().zip(counts) {
-        let report = SemaphoreReport {
-            scenario: "semaphore",
-            common: Common::new(count, mutex),
-            longest_to_mean_wait: Spread::over(count, |sample| sample.longest_ms / sample.mean_ms).median,
-            longest_wait_ms: Spread::over(count, |sample| sample.longest_ms).median,
-            permits: *permits,
-            setup: setup.clone(),
-        };
-        options.output.print(&report, || {
-            let waits = format!(
-                "longest wait {:.1} ms, {:.2} x the mean",
-                report.longest_wait_ms, report.longest_to_mean_wait
-            );
-            report.common.sentence(&format!("semaphore, {} permits", report.permits), &waits)
-        })?;
-    }
-    let groups = permits.iter().map(|permits| format!("{permits} permits")).collect();
-    options.output.draw("semaphore", || chart("Several permits, 64 tasks", groups, mutex, counts, &setup))
-}
-
-/// Measures the Mutex, and then the other locks.
-fn measure(options: &Options, locks: impl Iterator<Item = String>) -> Result<(Vec<Vec<Sample>>, Setup)> {
-    let Options { rounds, seconds, hold_us, .. } = *options;
-    let variant = |lock: String| Variant {
-        lock,
-        processes: spread_tasks(TASKS, PROCESSES, hold_us),
-        warm_up: Window::of(Duration::from_millis(500)),
-        window: Window::of(Duration::from_secs(seconds)),
-    };
-    let variants: Vec<_> = std::iter::once("mutex".to_owned()).chain(locks).map(variant).collect();
-    let (samples, machine) =
-        measure_alternating(&variants, rounds, |_, measurement| Sample::of(measurement))?;
-    Ok((samples, Setup { hold_us, tasks: TASKS, processes: PROCESSES, rounds, machine }))
-}
-
-impl Sample {
-    fn of(measurement: &Measurement) -> Self {
-        let (longest_ms, mean_ms) = measurement.waits_ms(|_| true);
-        Self {
-            sections_per_s: measurement.sections_per_s(),
-            requests: measurement.requests_per_section(),
-            script_us: per(measurement.server.scripts_us, measurement.count()),
-            longest_ms,
-            mean_ms,
-            longest_exclusive_ms: measurement.waits_ms(|section| section.exclusive).0,
-            longest_shared_ms: measurement.waits_ms(|section| !section.exclusive).0,
+/// Measures requests about a lock that so many hold.
+fn measure(lock: &str, holders: u64, samples: usize) -> Result<Sample> {
+    let server = start_server()?;
+    let (url, holders) = (server.url(), holders.to_string());
+    let mut worker = start_worker(&["share", "--url", &url, "--kind", lock, "--holders", &holders])?;
+    worker.expect("ready", REPLY_TIMEOUT)?;
+    worker.send("hold")?;
+    worker.expect("held", HOLD_TIMEOUT)?;
+    let mut all: [Vec<f64>; 3] = Default::default();
+    for _ in 0..samples {
+        worker.send("measure")?;
+        let line = worker.line(REPLY_TIMEOUT)?;
+        let times = line.split(' ').map(str::parse).collect::<Result<Vec<f64>, _>>()?;
+        let times =
+            <[f64; 3]>::try_from(times).map_err(|_| anyhow!("three numbers were expected: {line}"))?;
+        for (all, time) in all.iter_mut().zip(times) {
+            all.push(time);
         }
     }
+    worker.send("stop")?;
+    let ended = worker.wait(REPLY_TIMEOUT)?;
+    ensure!(ended.success(), "a hold was lost");
+    Ok(all.map(|times| median(&times)))
 }
 
-impl Common {
-    fn new(samples: &[Sample], mutex: &[Sample]) -> Self {
-        let ratios = ratios(samples, mutex);
-        let requests = Spread::over(samples, |sample| sample.requests);
+impl SharingReport {
+    fn new(
+        lock: &'static str,
+        holders: u64,
+        compared_with: u64,
+        [rounds, few]: [&[Sample]; 2],
+        options: &Options,
+        machine: Machine,
+    ) -> Self {
+        let [acquire, extend, release] = [0, 1, 2].map(|request| ratio(rounds, few, request));
+        let [acquire_us, extend_us, release_us] =
+            [0, 1, 2].map(|request| Spread::over(rounds, |sample| sample[request]).median);
         Self {
-            ratio: ratios.median,
-            requests_per_section: requests.median,
-            ratio_spread: ratios.ends(),
-            requests_per_section_spread: requests.ends(),
-            sections_per_s: Spread::over(samples, |sample| sample.sections_per_s).median,
-            mutex_sections_per_s: Spread::over(mutex, |sample| sample.sections_per_s).median,
-            mutex_requests_per_section: Spread::over(mutex, |sample| sample.requests).median,
-            script_us: Spread::over(samples, |sample| sample.script_us).median,
-            mutex_script_us: Spread::over(mutex, |sample| sample.script_us).median,
+            scenario: "sharing",
+            lock,
+            acquire_ratio: acquire.median,
+            extend_ratio: extend.median,
+            release_ratio: release.median,
+            acquire_ratio_spread: acquire.ends(),
+            extend_ratio_spread: extend.ends(),
+            release_ratio_spread: release.ends(),
+            acquire_us,
+            extend_us,
+            release_us,
+            holders,
+            compared_with,
+            rounds: rounds.len(),
+            samples: options.samples,
+            machine,
         }
     }
 
-    fn sentence(&self, lock: &str, waits: &str) -> String {
+    fn sentence(&self) -> String {
         format!(
-            "{lock}: {:.2} x the sections of a Mutex ({:.0} and {:.0} a second); {:.3} requests and {:.0} us in scripts a \
-             section (the Mutex {:.3} and {:.0}); {waits}",
-            self.ratio,
-            self.sections_per_s,
-            self.mutex_sections_per_s,
-            self.requests_per_section,
-            self.script_us,
-            self.mutex_requests_per_section,
-            self.mutex_script_us,
+            "sharing, {} with {} holders: the server takes {:.0} us to acquire, {:.2} x that with {}; {:.0} us to extend, {:.2} x; \
+             {:.0} us to release, {:.2} x",
+            self.lock,
+            self.holders,
+            self.acquire_us,
+            self.acquire_ratio,
+            self.compared_with,
+            self.extend_us,
+            self.extend_ratio,
+            self.release_us,
+            self.release_ratio,
         )
     }
 }
 
-/// Sections per second, relative to those of the Mutex in the same round.
-fn ratios(samples: &[Sample], mutex: &[Sample]) -> Spread {
-    Spread::of(
-        &samples
-            .iter()
-            .zip(mutex)
-            .map(|(sample, mutex)| sample.sections_per_s / mutex.sections_per_s)
-            .collect::<Vec<_>>(),
-    )
+/// The ratio of a request's time to that with the fewest holders in the same round.
+fn ratio(rounds: &[Sample], few: &[Sample], request: usize) -> Spread {
+    Spread::of(&rounds.iter().zip(few).map(|(many, few)| many[request] / few[request]).collect::<Vec<_>>())
 }
 
-fn chart(
-    title: &str,
-    groups: Vec<String>,
-    mutex: &[Sample],
-    samples: &[Vec<Sample>],
-    setup: &Setup,
-) -> Chart {
-    let values = samples.iter().map(|samples| ratios(samples, mutex)).collect();
+fn chart(options: &Options, all: &[(&str, Vec<Vec<Sample>>)], machine: &Machine) -> Chart {
+    let line = |lock: &str, samples: &[Vec<Sample>], name: &str, request: usize| {
+        #[allow(clippy::cast_precision_loss, reason = "a place on an axis")]
+        let point = |(holders, rounds): (&u64, &Vec<Sample>)| {
+            (*holders as f64, Spread::over(rounds, |sample| sample[request]))
+        };
+        Series {
+            name: format!("{lock}: {name}"),
+            values: options.holders.iter().zip(samples).map(point).collect(),
+        }
+    };
+    let lines = |(lock, samples): &(&str, Vec<Vec<Sample>>)| {
+        [("acquire", 0), ("extend", 1), ("release", 2)]
+            .map(|(name, request)| line(lock, samples, name, request))
+    };
     Chart {
-        title: title.to_owned(),
-        note: setup.machine.to_string(),
-        y: Axis { label: "sections a second, relative to a Mutex".to_owned(), log: true },
-        kind: Kind::Bars { groups, series: vec![Series { name: "several holders".to_owned(), values }] },
-        limits: vec![Limit { at: 1.0, label: "a Mutex".to_owned() }],
+        title: "Requests about a lock that many hold".to_owned(),
+        note: machine.to_string(),
+        y: Axis { label: "microseconds of the server".to_owned(), log: true },
+        kind: Kind::Lines {
+            x: Axis { label: "holders".to_owned(), log: true },
+            series: all.iter().flat_map(lines).collect(),
+        },
+        limits: Vec::new(),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! While it is measured it replies only with the number of sections: a pipe that is read slowly would be measured, too.
 
+use super::bare_queue::BareQueue;
 use super::protocol::{LOCK, Requests, reply};
 use crate::critical_section::{CriticalSection, now_ns};
 use anyhow::{Result, bail};
@@ -26,6 +27,8 @@ pub(crate) enum ContendedLock {
     RwLock(u8),
     /// A Semaphore, and its permits.
     Semaphore(u32),
+    /// A queue by hand.
+    Bare,
 }
 
 impl FromStr for ContendedLock {
@@ -34,9 +37,10 @@ impl FromStr for ContendedLock {
     fn from_str(text: &str) -> Result<Self> {
         Ok(match text.split_once(':') {
             None if text == "mutex" => Self::Mutex,
+            None if text == "bare" => Self::Bare,
             Some(("rwlock", reads)) => Self::RwLock(reads.parse()?),
             Some(("semaphore", permits)) => Self::Semaphore(permits.parse()?),
-            _ => bail!("`mutex`, `rwlock:READS` or `semaphore:PERMITS`, not `{text}`"),
+            _ => bail!("`mutex`, `bare`, `rwlock:READS` or `semaphore:PERMITS`, not `{text}`"),
         })
     }
 }
@@ -58,6 +62,7 @@ enum AnyLock {
     Mutex(Mutex),
     RwLock(RwLock, u8),
     Semaphore(Semaphore, u32),
+    Bare(BareQueue),
 }
 
 /// A guard of any kind.
@@ -68,11 +73,14 @@ enum AnyGuard {
     Write(WriteGuard),
     /// With whether it is the only permit.
     Permit(Permit, bool),
+    /// With the number that stands for a fencing token.
+    Bare(BareQueue, u64),
 }
 
 impl AnyLock {
-    fn new(client: &Client, lock: ContendedLock) -> Result<Self> {
-        Ok(match lock {
+    async fn new(url: &str, client: &Client, contender: &Contender) -> Result<Self> {
+        Ok(match contender.lock {
+            ContendedLock::Bare => Self::Bare(BareQueue::connect(url, LOCK, contender.process).await?),
             ContendedLock::Mutex => Self::Mutex(client.mutex(LOCK)?),
             ContendedLock::RwLock(reads) => Self::RwLock(client.rwlock(LOCK)?, reads),
             ContendedLock::Semaphore(permits) => Self::Semaphore(client.semaphore(LOCK, permits)?, permits),
@@ -81,6 +89,7 @@ impl AnyLock {
 
     async fn acquire(&self) -> Result<AnyGuard> {
         Ok(match self {
+            Self::Bare(queue) => AnyGuard::Bare(queue.clone(), queue.acquire().await?),
             Self::Mutex(mutex) => AnyGuard::Mutex(mutex.acquire().await?),
             Self::RwLock(lock, reads) if rand::random_range(0..100) < *reads => {
                 AnyGuard::Read(lock.read().await?)
@@ -101,6 +110,7 @@ impl AnyGuard {
             Self::Read(guard) => (guard, false),
             Self::Write(guard) => (guard, true),
             Self::Permit(permit, is_only) => (permit, *is_only),
+            Self::Bare(_, number) => return (*number, true),
         };
         (guard.fencing_token().as_u64(), is_exclusive)
     }
@@ -111,6 +121,7 @@ impl AnyGuard {
             Self::Read(guard) => guard.release().await?,
             Self::Write(guard) => guard.release().await?,
             Self::Permit(permit, _) => permit.release().await?,
+            Self::Bare(queue, _) => queue.release().await?,
         }
         Ok(())
     }
@@ -131,7 +142,7 @@ struct Log {
 /// sections. `stop` ends the tasks wherever they are, and replies with the sections since the last `discard`.
 pub(super) async fn run(url: &str, contender: Contender) -> Result<()> {
     let client = Client::connect(url).await?;
-    let lock = AnyLock::new(&client, contender.lock)?;
+    let lock = AnyLock::new(url, &client, &contender).await?;
     let log = Arc::<Log>::default();
     let mut requests = Requests::new();
     reply("ready")?;
@@ -209,6 +220,7 @@ mod tests {
     fn a_lock_is_parsed() {
         let check = |text: &str| text.parse::<ContendedLock>().ok();
         assert_eq!(check("mutex"), Some(ContendedLock::Mutex));
+        assert_eq!(check("bare"), Some(ContendedLock::Bare));
         assert_eq!(check("rwlock:90"), Some(ContendedLock::RwLock(90)));
         assert_eq!(check("semaphore:4"), Some(ContendedLock::Semaphore(4)));
         assert_eq!(check("latch:1").or(check("rwlock:")).or(check("")), None);

@@ -17,7 +17,7 @@ pub(super) async fn run(url: &str, process: u32) -> Result<()> {
     let client = Client::connect(url).await?;
     let mutex = client.mutex(LOCK)?;
     let (sender, mut messages) = mpsc::unbounded_channel();
-    let mut bare = bare_connection(url, sender).await?;
+    let mut bare = subscribing_connection(url, sender).await?;
     bare.subscribe(format!("bare:{process}")).await?;
     let mut requests = Requests::new();
     let mut guard = None;
@@ -73,7 +73,10 @@ pub(super) async fn run(url: &str, process: u32) -> Result<()> {
 }
 
 /// A connection like Leasehold's, without the library.
-async fn bare_connection(url: &str, messages: mpsc::UnboundedSender<()>) -> Result<MultiplexedConnection> {
+pub(super) async fn subscribing_connection(
+    url: &str,
+    messages: mpsc::UnboundedSender<()>,
+) -> Result<MultiplexedConnection> {
     let separator = if url.contains('?') { '&' } else { '?' };
     let client = redis::Client::open(format!("{url}{separator}protocol=resp3"))?;
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(

@@ -1,11 +1,15 @@
 //! The roles in which this program takes part in a scenario, as a process of its own.
 
+mod bare_queue;
 pub(crate) mod contention;
 mod handoff;
 pub(crate) mod local;
 pub(crate) mod memory;
+mod names;
+mod plain;
 pub(crate) mod protocol;
 pub(crate) mod renewal;
+mod share;
 pub(crate) mod uncontended;
 
 use crate::marketplace;
@@ -14,6 +18,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use contention::{ContendedLock, Contender};
 use memory::WaitFor;
+use share::SharedKind;
 use std::time::Duration;
 
 /// A role.
@@ -30,7 +35,7 @@ pub(crate) enum Role {
         /// How long each holds the lock.
         #[arg(long, default_value_t = 0)]
         hold_us: u64,
-        /// `mutex`, `rwlock:READS`, `semaphore:PERMITS`
+        /// `mutex`, `bare`, `rwlock:READS`, `semaphore:PERMITS`
         #[arg(long, default_value = "mutex")]
         lock: ContendedLock,
     },
@@ -49,6 +54,9 @@ pub(crate) enum Role {
         locks: u64,
         #[arg(long)]
         over_ms: u64,
+        /// The watchdog lease.
+        #[arg(long, default_value_t = 30_000)]
+        lease_ms: u64,
     },
     /// Extends as many keys with bare commands.
     Extend {
@@ -64,6 +72,15 @@ pub(crate) enum Role {
         #[arg(long)]
         tasks: u32,
     },
+    /// Holds a shared lock many times, and measures the next request about it.
+    Share {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        kind: SharedKind,
+        #[arg(long)]
+        holders: u64,
+    },
     /// Many tasks that wait for a lock that stays held.
     Wait {
         #[arg(long)]
@@ -72,6 +89,16 @@ pub(crate) enum Role {
         wait_for: WaitFor,
         #[arg(long)]
         tasks: u64,
+    },
+    /// Acquires and releases fresh names.
+    Names {
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        tasks: u32,
+        /// The URLs of the servers on which plain locks are.
+        #[arg(long, value_delimiter = ',')]
+        nodes: Vec<String>,
     },
     /// Acquires and releases uncontended locks, by the library or by hand.
     Uncontended {
@@ -101,12 +128,15 @@ pub(crate) fn run(role: Role) -> Result<()> {
                 contention::run(&url, Contender { process, tasks, hold, lock }).await
             }
             Role::Handoff { url, process } => handoff::run(&url, process).await,
-            Role::Hold { url, locks, over_ms } => {
-                renewal::hold(&url, locks, Duration::from_millis(over_ms)).await
+            Role::Hold { url, locks, over_ms, lease_ms } => {
+                let [over, lease] = [over_ms, lease_ms].map(Duration::from_millis);
+                renewal::hold(&url, locks, over, lease).await
             }
             Role::Extend { url, locks } => renewal::extend_bare(&url, locks).await,
             Role::Local { url, tasks } => local::run(&url, tasks).await,
+            Role::Share { url, kind, holders } => share::run(&url, kind, holders).await,
             Role::Wait { url, wait_for, tasks } => memory::run(&url, wait_for, tasks).await,
+            Role::Names { url, tasks, nodes } => names::run(&url, tasks, &nodes).await,
             Role::Uncontended { url, tasks, lease_ms } => uncontended::run(&url, tasks, lease_ms).await,
             Role::Trade(trader) => marketplace::trade(trader).await,
             Role::Peer { url } => leasehold_driver::run(&url).await,

@@ -1,15 +1,16 @@
 //! Tasks that each acquire and release an uncontended lock of their own.
 //!
-//! They use the library; a plain lock as it is written by hand; or the recorded requests of the library, sent by a bare
-//! client.
+//! They use the library; a plain lock as it is written by hand; the recorded requests of the library, sent by a bare
+//! client; or rslock.
 
+use super::plain::{PlainLock, bare_connection, token};
 use super::protocol::{Requests, reply};
 use crate::critical_section::now_ns;
 use anyhow::{Context, Result, bail, ensure};
-use leasehold::core::{HoldId, SessionId};
 use leasehold::{Client, Mutex};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Value, cmd};
+use redis::{Cmd, Value};
+use rslock::LockManager;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +20,6 @@ use tokio::time::{sleep, timeout};
 
 /// How long a task may take to end after the stop request.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Deletes a key if it has this value, as every hand-written lock does.
-const COMPARE_AND_DELETE: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
 /// The two requests of a pair, as the library sends them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,26 +36,26 @@ pub(crate) fn lock_of(task: u32) -> String {
 /// The clients of all sides.
 struct Sides {
     mutexes: Vec<Mutex>,
+    plain: PlainLock,
     bare: MultiplexedConnection,
-    /// The digest of the plain lock's script.
-    sha: Arc<str>,
-    lease_ms: u64,
+    rslock: LockManager,
+    lease: Duration,
     recorded: Option<RecordedRequests>,
 }
 
 /// Answers requests until `stop`.
 ///
-/// `ours`, `plain` and `same` acquire and release for a time in milliseconds, and reply with the number of pairs and the
-/// elapsed nanoseconds. `once` acquires and releases the first lock. `recorded` sets the requests of `same`.
+/// `ours`, `plain`, `same` and `rslock` acquire and release for a time in milliseconds, and reply with the number of pairs
+/// and the elapsed nanoseconds. `once` acquires and releases the first lock. `recorded` sets the requests of `same`.
 pub(super) async fn run(url: &str, tasks: u32, lease_ms: u64) -> Result<()> {
     let client = Client::connect(url).await?;
-    let mutex = |task| Ok(client.mutex(lock_of(task))?.lease(Duration::from_millis(lease_ms)));
+    let lease = Duration::from_millis(lease_ms);
+    let mutex = |task| Ok(client.mutex(lock_of(task))?.lease(lease));
     let mutexes = (0..tasks).map(mutex).collect::<Result<_>>()?;
-    // Without a response timeout, which costs a timer for each request.
-    let config = AsyncConnectionConfig::new().set_response_timeout(None);
-    let mut bare = redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await?;
-    let sha: String = cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query_async(&mut bare).await?;
-    let mut sides = Sides { mutexes, bare, sha: sha.into(), lease_ms, recorded: None };
+    let plain = PlainLock::connect(&[url.to_owned()], lease_ms).await?;
+    let bare = bare_connection(url).await?;
+    let rslock = LockManager::from_clients(vec![redis::Client::open(url)?]);
+    let mut sides = Sides { mutexes, plain, bare, rslock, lease, recorded: None };
     let mut requests = Requests::new();
     reply("ready")?;
     loop {
@@ -81,19 +79,17 @@ impl Sides {
         let mut running = JoinSet::new();
         let from_ns = now_ns();
         for (task, mutex) in (0..).zip(&self.mutexes) {
-            let (bare, stop) = (self.bare.clone(), stop.clone());
+            let stop = stop.clone();
             match side {
                 "ours" => running.spawn(leasehold_pairs(mutex.clone(), stop)),
-                "plain" => running.spawn(plain_pairs(
-                    bare,
-                    format!("bare/{task:02}"),
-                    self.sha.clone(),
-                    self.lease_ms,
-                    stop,
-                )),
+                "plain" => running.spawn(plain_pairs(self.plain.clone(), format!("bare/{task:02}"), stop)),
+                "rslock" => {
+                    let name = format!("rslock/{task:02}");
+                    running.spawn(rslock_pairs(self.rslock.clone(), name, self.lease, stop))
+                }
                 "same" => {
                     let recorded = self.recorded.as_ref().context("nothing is recorded yet")?;
-                    running.spawn(replayed_pairs(bare, Template::new(recorded, task)?, stop))
+                    running.spawn(replayed_pairs(self.bare.clone(), Template::new(recorded, task)?, stop))
                 }
                 other => bail!("no such request: {other}"),
             };
@@ -119,24 +115,24 @@ async fn leasehold_pairs(mutex: Mutex, stop: Arc<AtomicBool>) -> Result<u64> {
     Ok(pairs)
 }
 
-async fn plain_pairs(
-    mut conn: MultiplexedConnection,
-    key: String,
-    sha: Arc<str>,
-    lease_ms: u64,
+async fn plain_pairs(mut lock: PlainLock, key: String, stop: Arc<AtomicBool>) -> Result<u64> {
+    let mut pairs = 0;
+    while !stop.load(Ordering::Relaxed) {
+        lock.pair(&key).await?;
+        pairs += 1;
+    }
+    Ok(pairs)
+}
+
+async fn rslock_pairs(
+    locks: LockManager,
+    name: String,
+    lease: Duration,
     stop: Arc<AtomicBool>,
 ) -> Result<u64> {
     let mut pairs = 0;
     while !stop.load(Ordering::Relaxed) {
-        let token = token();
-        let mut set = Cmd::with_capacity(6, 128);
-        set.arg("SET").arg(&key).arg(&token).arg("NX").arg("PX").arg(lease_ms);
-        let is_set: bool = set.query_async(&mut conn).await?;
-        ensure!(is_set, "{key} exists");
-        let mut delete = Cmd::with_capacity(5, 128);
-        delete.arg("EVALSHA").arg(&*sha).arg(1).arg(&key).arg(&token);
-        let deleted: u64 = delete.query_async(&mut conn).await?;
-        ensure!(deleted == 1, "{key} has another value");
+        locks.acquire(name.as_str(), lease).await?.release().await;
         pairs += 1;
     }
     Ok(pairs)
@@ -184,11 +180,6 @@ fn request(template: &[Option<String>], token: &str) -> Cmd {
         cmd.arg(part.as_deref().unwrap_or(token));
     }
     cmd
-}
-
-/// A random token as long as the library's.
-fn token() -> String {
-    HoldId::from_random(SessionId::from_random([7; 12]), rand::random()).token()
 }
 
 /// A script's short reply: a fencing token, or a word.

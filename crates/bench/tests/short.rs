@@ -1,0 +1,58 @@
+//! Each scenario with small numbers, so that none stops working unnoticed. Its figures mean nothing: builds and tests run
+//! beside it.
+
+use std::process::Command;
+
+/// Runs a scenario, and checks that each line of its output is an object of that scenario.
+fn check(arguments: &str, objects: usize) {
+    let scenario = arguments.split(' ').next().expect("a scenario");
+    let output = Command::new(env!("CARGO_BIN_EXE_leasehold-bench"))
+        .args(arguments.split(' '))
+        .arg("--json")
+        .output()
+        .expect("the benchmark runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{arguments}: {}{text}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect();
+    assert_eq!(lines.len(), objects, "{arguments}: {text}");
+    for line in lines {
+        let name = line["scenario"].as_str().expect("the name of the scenario");
+        assert!(name.starts_with(scenario), "{arguments}: {line}");
+    }
+}
+
+#[test]
+fn uncontended() {
+    check("uncontended --tasks 4,1 --rounds 1 --round-ms 50", 2);
+}
+
+#[test]
+fn names() {
+    check("names --names 200 --tasks 8 --rounds 2 --idle 1", 2);
+}
+
+#[test]
+fn names_over_time() {
+    check("names --for 1s --tasks 8", 9);
+}
+
+#[test]
+fn grant() {
+    check("grant --processes 3 --rounds 1 --round-ms 300", 1);
+}
+
+#[test]
+fn cluster() {
+    check("cluster --locks 100 --lease 6 --rounds 1", 1);
+}
+
+#[test]
+fn sharing() {
+    check("sharing --holders 2,20 --rounds 2 --samples 3", 4);
+}
+
+#[test]
+fn quorum() {
+    check("quorum --servers 3 --clients 4 --rounds 1 --seconds 2", 1);
+}

@@ -259,6 +259,12 @@ impl RenewalSchedule {
         }
     }
 
+    /// Whether [`poll`](Self::poll) asks for a request now.
+    pub fn is_request_due(&self, now: Moment, batch_window: Duration) -> bool {
+        let is_extend_due = || self.extend_at.is_some_and(|at| at <= now + batch_window);
+        now < self.valid_until && !self.in_flight && (self.request_queued || is_extend_due())
+    }
+
     /// What to do now. An extend that is due within `batch_window` may be sent already, to fill a batch. A
     /// [`RenewalAction::Extend`] counts as sent.
     pub fn poll(&mut self, now: Moment, batch_window: Duration) -> RenewalAction {

@@ -20,7 +20,9 @@ pub enum SessionStatus {
     Alive(u64),
     /// It has sent no heartbeat for too long, and its own client knows that as well.
     Lapsed,
-    /// There is no record of it. It ended, died long ago, or was forgotten.
+    /// There is no record of it. It has not begun, since its client needs it only to extend a hold or to wait; or it ended,
+    /// died long ago, or was forgotten. It counts as alive for as long as its client may rely on a hold that was never
+    /// extended.
     Unknown,
 }
 

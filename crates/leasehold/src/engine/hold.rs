@@ -92,7 +92,7 @@ pub(crate) struct Hold {
     pub(crate) fence: FencingToken,
     /// The token by which the store knows the hold. Differs from `fence` after a hand-off inside the process.
     pub(super) store_fence: FencingToken,
-    pub(super) session: Arc<Session>,
+    pub(crate) session: Arc<Session>,
     entry: Weak<dyn HoldEvents>,
     /// Microseconds of the client's clock; zero once the hold is lost.
     valid_until: AtomicU64,

@@ -118,8 +118,9 @@ impl Engine {
         let (sessions, schedule) = if store.capabilities().partitioned {
             (Sessions::on_demand(id, session_factory.liveness()), None)
         } else {
-            let (only, schedule) =
-                session_factory.begin(Partition::ONLY, id).await.map_err(StartError::Session)?;
+            let only = Arc::new(session_factory.not_begun(Partition::ONLY, id));
+            let begun = session_factory.begin(&only, &[]).await;
+            let schedule = begun.map_err(|failure| StartError::Session(failure.into()))?;
             (Sessions::single(only), schedule)
         };
         let sessions = Arc::new(sessions);
@@ -154,8 +155,25 @@ impl Engine {
 
     /// Closes the mailboxes of all sessions.
     fn close_mailboxes(&self) {
-        for session in self.sessions.all() {
+        for session in self.sessions.all().into_iter().filter(|session| session.has_begun()) {
             self.store.close_mailbox(session.partition, session.id);
+        }
+    }
+
+    /// Waits until the session of a hold has begun, or is over: before that, the hold cannot be extended. Fails after
+    /// `within`.
+    pub(crate) async fn begin_session(&self, session: &Arc<Session>, within: Duration) -> Result<(), Fault> {
+        if session.has_begun() {
+            return Ok(());
+        }
+        let partition = session.partition;
+        let request = || self.keeper.begin_session(partition);
+        let begins = self.sessions.wait_for_change(session, request, Session::has_begun);
+        let until = self.environment.now() + within;
+        tokio::select! {
+            biased;
+            () = begins => Ok(()),
+            () = self.environment.sleep_until(until) => Err(self.sessions.last_fault(partition)),
         }
     }
 

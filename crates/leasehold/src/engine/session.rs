@@ -4,22 +4,27 @@
 //!    session's end, without the network.
 //! 2. A session that has lapsed is over. The next one has its own id and mailbox. Requests of the old one are undone,
 //!    and its replies are ignored.
-//! 3. Nothing is requested before the store has acknowledged the first heartbeat.
-//! 4. Partitions fail independently. In a store with several, a session begins where it is first wanted; normally all
-//!    sessions of a client have the same id. An unused session ends after a while, under the session-table mutex, so
-//!    no task can pick it up concurrently.
+//! 3. A session begins before its client extends a hold, or waits in a queue. In a store with one partition, that is
+//!    before it requests anything. In a store with several, the session is *not begun* until then: its holds end with
+//!    their first lease. A store takes a session that it does not know for alive as long as its client may rely on such a
+//!    hold. So a session costs nothing where locks are held only briefly.
+//! 4. Partitions fail independently; normally all sessions of a client have the same id. An unused session ends after a
+//!    while, under the session-table mutex, so no task can pick it up concurrently. Nothing is requested while it ends.
+//! 5. A request to begin a session may have been executed even if it got no reply. Once one was sent, nothing is requested
+//!    for longer than that session would live; after that, the session has another id.
 
-use super::Timings;
-use crate::store::{Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
+use super::{NEVER, Timings};
+use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::{
-    Heartbeat, HeartbeatReply, Liveness, Moment, Partition, SessionId, SessionOp, SessionReply, whole_millis,
+    FIRST_LEASE, Heartbeat, HeartbeatReply, Liveness, Lock, Moment, Partition, SessionId, SessionOp,
+    SessionReply, drift, whole_millis,
 };
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 /// One session, as its holds see it.
@@ -29,16 +34,54 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     /// What ends the holds that it acquires.
     pub(crate) liveness: Liveness,
-    /// Microseconds of the client's clock; zero before it has begun and once it has lapsed.
+    /// Microseconds of the client's clock; zero while it must not be used, and once it has lapsed.
     alive_until: AtomicU64,
+    /// Whether the store knows it, and its mailbox is open (3).
+    begun: AtomicBool,
+    /// Whether a request to begin it got no reply (5).
+    begin_unanswered: AtomicBool,
 }
 
 impl Session {
     pub(crate) fn new(partition: Partition, id: SessionId, liveness: Liveness, alive_until: Moment) -> Self {
-        Self { partition, id, liveness, alive_until: AtomicU64::new(alive_until.as_micros()) }
+        let alive_until = AtomicU64::new(alive_until.as_micros());
+        let (begun, begin_unanswered) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { partition, id, liveness, alive_until, begun, begin_unanswered }
     }
 
-    /// Until when it is known alive; [`Moment::ZERO`] once it has lapsed.
+    /// A session that has not begun: it must not be used, or only as long as it need not begin (3).
+    fn not_begun(partition: Partition, id: SessionId, liveness: Liveness, usable: bool) -> Self {
+        let alive_until = if usable { NEVER } else { Moment::ZERO };
+        Self { begun: AtomicBool::new(false), ..Self::new(partition, id, liveness, alive_until) }
+    }
+
+    /// Whether a hold of it can be extended, and a request for a lock can wait in a queue (3).
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// A request to begin it is about to be sent (5).
+    fn limit(&self, alive_until: Moment) {
+        self.alive_until.fetch_min(alive_until.as_micros(), Ordering::AcqRel);
+    }
+
+    fn begin(&self, alive_until: Moment) {
+        self.alive_until.store(alive_until.as_micros(), Ordering::Release);
+        self.begun.store(true, Ordering::Release);
+    }
+
+    /// Whether it can only begin with another id (5).
+    pub(super) fn is_over(&self, now: Moment) -> bool {
+        let alive_until = self.alive_until();
+        !self.has_begun() && alive_until != Moment::ZERO && alive_until <= now
+    }
+
+    /// Whether a request to begin it may still arrive at the store (5).
+    pub(super) fn may_begin_late(&self) -> bool {
+        self.begin_unanswered.load(Ordering::Acquire)
+    }
+
+    /// Until when it is known alive; [`Moment::ZERO`] while it must not be used, and once it has lapsed.
     pub(crate) fn alive_until(&self) -> Moment {
         Moment::from_micros(self.alive_until.load(Ordering::Acquire))
     }
@@ -46,7 +89,7 @@ impl Session {
     /// This session for holds with this liveness: holds that end by their lease alone are allowed in a session with
     /// heartbeats.
     pub(super) fn with_liveness(self: &Arc<Self>, liveness: Liveness) -> Arc<Self> {
-        let alone = || Arc::new(Self::new(self.partition, self.id, liveness, super::NEVER));
+        let alone = || Arc::new(Self::new(self.partition, self.id, liveness, NEVER));
         if liveness == self.liveness { self.clone() } else { alone() }
     }
 
@@ -67,7 +110,7 @@ impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("Session");
         text.field("partition", &self.partition).field("id", &self.id).field("liveness", &self.liveness);
-        text.finish_non_exhaustive()
+        text.field("begun", &self.has_begun()).finish_non_exhaustive()
     }
 }
 
@@ -79,6 +122,8 @@ pub(crate) struct Sessions {
     pub(crate) liveness: Liveness,
     /// Set if sessions begin and end on demand: in a store with several partitions.
     on_demand: bool,
+    /// Set if locks are requested before the session has begun: it would live for longer than a first lease.
+    begins_late: bool,
     partitions: Mutex<BTreeMap<Partition, PartitionSession>>,
     changed: Notify,
 }
@@ -88,7 +133,7 @@ struct PartitionSession {
     current: Arc<Session>,
     /// Why the next session has not begun yet.
     last_fault: Option<Fault>,
-    /// The number of tasks that wait for the next session.
+    /// The number of tasks that wait until a session begins.
     waiters: usize,
 }
 
@@ -113,14 +158,19 @@ impl Drop for WaitingTask<'_> {
 impl Sessions {
     /// Sessions with this id that begin on demand.
     pub(super) fn on_demand(id: SessionId, liveness: Liveness) -> Self {
-        Self { id, liveness, on_demand: true, partitions: Mutex::default(), changed: Notify::new() }
+        let begins_late = match liveness {
+            Liveness::Lease => true,
+            Liveness::Session { alive_ms } => alive_ms >= whole_millis(FIRST_LEASE),
+        };
+        let partitions = Mutex::default();
+        Self { id, liveness, on_demand: true, begins_late, partitions, changed: Notify::new() }
     }
 
     /// A single session that has begun already.
     pub(super) fn single(first: Arc<Session>) -> Self {
         let (id, liveness) = (first.id, first.liveness);
         let partitions = Mutex::new(BTreeMap::from([(first.partition, PartitionSession::new(first))]));
-        Self { id, liveness, on_demand: false, partitions, changed: Notify::new() }
+        Self { id, liveness, on_demand: false, begins_late: false, partitions, changed: Notify::new() }
     }
 
     fn partitions(&self) -> MutexGuard<'_, BTreeMap<Partition, PartitionSession>> {
@@ -136,9 +186,9 @@ impl Sessions {
         )
     }
 
-    /// A session that has not begun: it is never valid.
+    /// A session that begins when it is needed.
     fn not_begun(&self, partition: Partition, id: SessionId) -> Arc<Session> {
-        Arc::new(Session::new(partition, id, self.liveness, Moment::ZERO))
+        Arc::new(Session::not_begun(partition, id, self.liveness, self.begins_late))
     }
 
     /// The id of the sessions where none has lapsed.
@@ -161,61 +211,77 @@ impl Sessions {
         self.partitions().values().map(|state| state.current.clone()).collect()
     }
 
-    /// Another session has begun.
-    pub(super) fn replace(&self, next: Arc<Session>) {
-        self.with_partition(next.partition, |state| (state.current, state.last_fault) = (next, None));
+    /// The current session of a partition has begun.
+    pub(super) fn handle_begun(&self, partition: Partition) {
+        self.with_partition(partition, |state| state.last_fault = None);
         self.changed.notify_waiters();
     }
 
-    /// Another session could not begin.
+    /// The current session of a partition could not begin.
     pub(super) fn set_fault(&self, partition: Partition, fault: Fault) {
         self.with_partition(partition, |state| state.last_fault = Some(fault));
     }
 
-    /// Why there is no live session.
-    pub(super) fn last_fault(&self, partition: Partition) -> Fault {
-        let last_fault = self.with_partition(partition, |state| state.last_fault.clone());
-        last_fault.unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
+    /// Why the last attempt to begin the current session failed.
+    pub(super) fn known_fault(&self, partition: Partition) -> Option<Fault> {
+        self.with_partition(partition, |state| state.last_fault.clone())
     }
 
-    /// Whether a task waits for the next session.
+    /// Why there is no live session.
+    pub(super) fn last_fault(&self, partition: Partition) -> Fault {
+        self.known_fault(partition)
+            .unwrap_or_else(|| Fault::new(FaultKind::TimedOut, Phase::Reply, "the store"))
+    }
+
+    /// Whether a task waits until a session begins.
     pub(super) fn is_awaited(&self, partition: Partition) -> bool {
         self.partitions().get(&partition).is_some_and(|state| state.waiters > 0)
     }
 
-    /// Waits until another session than `old` is current in its partition. Calls `request` first, to request one.
-    pub(super) async fn wait_for_next(&self, old: &Arc<Session>, request: impl FnOnce()) {
-        let partition = old.partition;
+    /// Waits until a session is as expected, or another one is current in its partition. Calls `request` first, to have
+    /// a session begin.
+    pub(super) async fn wait_for_change(
+        &self,
+        session: &Arc<Session>,
+        request: impl FnOnce(),
+        is_expected: impl Fn(&Session) -> bool,
+    ) {
+        let partition = session.partition;
         self.with_partition(partition, |state| state.waiters += 1);
         let _waiting = WaitingTask { sessions: self, partition };
         request();
         loop {
             let changed = self.changed.notified();
-            if !Arc::ptr_eq(&self.current(partition), old) {
+            if is_expected(session) || !Arc::ptr_eq(&self.current(partition), session) {
                 return;
             }
             changed.await;
         }
     }
 
-    /// Removes a session that only the keeper still refers to (4). Returns whether it removed it.
+    /// Removes a session that only the keeper still refers to (4). Returns whether it removed it. The caller must
+    /// [renew](Self::renew) it.
     pub(super) fn remove_idle(&self, session: &Arc<Session>) -> bool {
         let mut partitions = self.partitions();
         let Some(state) = partitions.get_mut(&session.partition) else { return false };
         // No task can clone it while this mutex is held.
         let is_idle = state.waiters == 0 && Arc::strong_count(session) == 2;
         if self.on_demand && is_idle && Arc::ptr_eq(&state.current, session) {
-            state.current = self.not_begun(session.partition, session.id);
+            let next = Session::not_begun(session.partition, session.id, self.liveness, false);
+            state.current = Arc::new(next);
             return true;
         }
         false
     }
 
-    /// A removed session may still be known to the store: the next one gets another id.
-    pub(super) fn set_next_id(&self, partition: Partition, id: SessionId) {
-        self.with_partition(partition, |state| state.current = self.not_begun(partition, id));
+    /// Makes a session that has not begun the current one. It needs another id if the store may still know the previous
+    /// one.
+    pub(super) fn renew(&self, partition: Partition, id: SessionId) -> Arc<Session> {
+        let next = self.not_begun(partition, id);
+        self.with_partition(partition, |state| state.current = next.clone());
         // Waiters re-check.
         self.changed.notify_waiters();
+        next
     }
 }
 
@@ -239,57 +305,88 @@ impl SessionFactory {
         }
     }
 
-    /// Begins a session in a partition: opens its mailbox and has the store acknowledge it (3). The session has a
-    /// heartbeat schedule if the store requires heartbeats.
+    /// A session that must begin before it is used.
+    pub(super) fn not_begun(&self, partition: Partition, id: SessionId) -> Session {
+        Session::not_begun(partition, id, self.liveness(), false)
+    }
+
+    /// Begins a session: opens its mailbox and has the store acknowledge it (3), with the locks that it holds already. It
+    /// has a heartbeat schedule if the store requires heartbeats.
     ///
-    /// Cancel safety: if the future is dropped, the mailbox is closed, and nothing was requested under the session.
+    /// Cancel safety: if the future is dropped, the mailbox is closed, and the session has not begun.
     pub(super) async fn begin(
         &self,
-        partition: Partition,
-        id: SessionId,
-    ) -> Result<(Arc<Session>, Option<HeartbeatSchedule>), Fault> {
+        session: &Session,
+        held: &[Lock],
+    ) -> Result<Option<HeartbeatSchedule>, BeginFailure> {
+        let Session { partition, id, .. } = *session;
         let mailbox = Mailbox { store: &*self.store, partition, session: id };
         self.store.open_mailbox(partition, id, self.sink.clone(), self.timings.call).await?;
-        let liveness = self.liveness();
-        let begun = match (self.store.capabilities().sessions, self.timings.session) {
+        let (schedule, alive_until) = match (self.store.capabilities().sessions, self.timings.session) {
             (SessionTracking::ByHeartbeat, Some(alive)) => {
                 let sent_at = self.environment.now();
-                self.send_first_heartbeat(partition, id, whole_millis(alive)).await?;
+                session.limit(sent_at + alive - drift(alive));
+                self.send_first_heartbeat(session, held, whole_millis(alive)).await?;
                 let schedule = HeartbeatSchedule::new(alive, sent_at);
-                let session = Session::new(partition, id, liveness, schedule.valid_until());
-                (Arc::new(session), Some(schedule))
+                let valid_until = schedule.valid_until();
+                (Some(schedule), valid_until)
             }
             (SessionTracking::ByStore, Some(alive)) => {
-                self.send_first_heartbeat(partition, id, whole_millis(alive)).await?;
-                (Arc::new(Session::new(partition, id, liveness, super::NEVER)), None)
+                self.send_first_heartbeat(session, held, whole_millis(alive)).await?;
+                (None, NEVER)
             }
-            _ => (Arc::new(Session::new(partition, id, liveness, super::NEVER)), None),
+            _ => (None, NEVER),
         };
         std::mem::forget(mailbox);
-        Ok(begun)
+        session.begin(alive_until);
+        Ok(schedule)
     }
 
     async fn send_first_heartbeat(
         &self,
-        partition: Partition,
-        session: SessionId,
+        session: &Session,
+        held: &[Lock],
         alive_ms: u64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), BeginFailure> {
         let begin = Some(self.metadata.clone());
-        let op = SessionOp::Heartbeat(Heartbeat {
-            session,
-            alive_ms,
-            begin,
-            acquired: Vec::new(),
-            released: Vec::new(),
-        });
-        match self.store.execute_session(partition, &op, self.timings.call).await {
+        let (acquired, released) = (held.to_vec(), Vec::new());
+        let op = SessionOp::Heartbeat(Heartbeat { session: session.id, alive_ms, begin, acquired, released });
+        match self.store.execute_session(session.partition, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),
-            Outcome::Done(_) => {
-                let text = "it treated a new session as an existing one".to_owned();
-                Err(Fault::new(FaultKind::Failed(text), Phase::Reply, "the store"))
+            Outcome::Done(_) => Err(BeginFailure::Lapsed),
+            Outcome::Failed(executed, fault) => {
+                if executed != Executed::No {
+                    session.begin_unanswered.store(true, Ordering::Release);
+                }
+                Err(BeginFailure::Fault(fault))
             }
-            Outcome::Failed(_, fault) => Err(fault),
+        }
+    }
+}
+
+/// Why a session has not begun.
+#[derive(Debug)]
+pub(super) enum BeginFailure {
+    /// The store did not answer, or refused.
+    Fault(Fault),
+    /// The session began by an earlier request, and has lapsed since (5).
+    Lapsed,
+}
+
+impl From<Fault> for BeginFailure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<BeginFailure> for Fault {
+    fn from(failure: BeginFailure) -> Self {
+        match failure {
+            BeginFailure::Fault(fault) => fault,
+            BeginFailure::Lapsed => {
+                let text = "it treated a new session as an existing one".to_owned();
+                Self::new(FaultKind::Failed(text), Phase::Reply, "the store")
+            }
         }
     }
 }

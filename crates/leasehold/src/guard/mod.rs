@@ -244,6 +244,12 @@ impl Guard {
     async fn extend_by(&self, request: ExtendRequest) -> Result<(), ExtendError> {
         self.check()?;
         let engine = &self.engine;
+        let begins = engine.begin_session(&self.hold.session, engine.timings.call.min(self.remaining()));
+        match engine.unless_shut(begins).await {
+            None => return Err(self.shut_down().await.into()),
+            Some(begun) => begun.map_err(ExtendError::Store)?,
+        }
+        self.check()?;
         let claim = self.hold.claim.clone();
         let sent_at = engine.environment.now();
         let allowed = engine.keeper.allowed_lease(self.tracking, sent_at, request);
@@ -253,11 +259,7 @@ impl Guard {
         let within = engine.timings.call.min(self.remaining());
         self.hold.may_last(sent_at + within + lease);
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
-        let Some(reply) = reply else {
-            // A shutdown signals the loss to all guards, if not yet then in a moment.
-            self.hold.signal().cancelled().await;
-            return Err(self.loss().into());
-        };
+        let Some(reply) = reply else { return Err(self.shut_down().await.into()) };
         match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
                 engine.keeper.handle_extended(self.tracking, sent_at, lease);
@@ -267,6 +269,12 @@ impl Guard {
             Ok(other) => Err(ExtendError::Store(Fault::unexpected_reply(other))),
             Err(failed) => Err(ExtendError::Store(failed.fault)),
         }
+    }
+
+    /// A shutdown signals the loss to all guards, if not yet then in a moment.
+    async fn shut_down(&self) -> LostHold {
+        self.hold.signal().cancelled().await;
+        self.loss()
     }
 
     /// Marks the hold as lost after the store reported that it no longer exists.

@@ -42,31 +42,54 @@ impl<'a> AcquireDeadline<'a> {
             let now = self.engine.environment.now();
             let own = self.params.session.clone();
             let session = own.unwrap_or_else(|| self.engine.sessions.current(partition));
-            if now < session.alive_until() {
+            let alive_until = session.alive_until();
+            if now < alive_until {
                 self.sessions.insert(partition, session.clone());
                 return Ok((session, now));
             }
-            self.wait_for_session_after(&session, now).await?;
+            let outage_ends = now.max(alive_until) + self.engine.timings.outage;
+            let until = self.params.limit.unwrap_or(outage_ends);
+            let is_alive = |session: &Session| session.alive_until() != alive_until;
+            if !self.wait_for_session(&session, is_alive, until).await? {
+                return Err(self.no_session(self.engine.sessions.last_fault(partition)));
+            }
         }
     }
 
-    async fn wait_for_session_after(
-        &mut self,
-        old: &Arc<Session>,
-        now: Moment,
-    ) -> Result<(), AcquireFailure> {
+    /// Waits until a session has begun, or another one is current.
+    pub(super) async fn begin(&mut self, session: &Arc<Session>, now: Moment) -> Result<(), AcquireFailure> {
+        let until = self.params.limit.unwrap_or(now + self.engine.timings.outage);
+        if self.wait_for_session(session, Session::has_begun, until).await? {
+            return Ok(());
+        }
+        match self.engine.sessions.known_fault(session.partition) {
+            Some(fault) => Err(self.no_session(fault)),
+            // The deadline came first.
+            None if self.params.limit.is_some() => Ok(()),
+            None => Err(self.no_session(self.engine.sessions.last_fault(session.partition))),
+        }
+    }
+
+    /// Returns whether the session is as expected, or is not the current one any more. If not, the time is over.
+    async fn wait_for_session(
+        &self,
+        session: &Arc<Session>,
+        is_expected: impl Fn(&Session) -> bool,
+        until: Moment,
+    ) -> Result<bool, AcquireFailure> {
         let engine = self.engine;
-        let outage_ends = now.max(old.alive_until()) + engine.timings.outage;
-        let until = self.params.limit.unwrap_or(outage_ends);
-        let begins = pin!(engine.sessions.wait_for_next(old, || engine.keeper.begin_session(old.partition)));
+        let request = || engine.keeper.begin_session(session.partition);
+        let changes = pin!(engine.sessions.wait_for_change(session, request, is_expected));
         tokio::select! {
             biased;
-            begun = engine.gate.run(begins) => begun.ok_or(AcquireFailure::Closed),
-            () = engine.environment.sleep_until(until) => {
-                let executed = self.last_fault.take().map_or(Executed::No, |(_, executed)| executed);
-                Err(AcquireFailure::Fault { fault: engine.sessions.last_fault(old.partition), executed })
-            }
+            changed = engine.gate.run(changes) => changed.map(|()| true).ok_or(AcquireFailure::Closed),
+            () = engine.environment.sleep_until(until) => Ok(false),
         }
+    }
+
+    fn no_session(&mut self, fault: Fault) -> AcquireFailure {
+        let executed = self.last_fault.take().map_or(Executed::No, |(_, executed)| executed);
+        AcquireFailure::Fault { fault, executed }
     }
 
     /// The time limit of the next call, or `None` if no time is left.

@@ -151,14 +151,19 @@ impl<'a> AcquireLoop<'a> {
                 action => action,
             };
             drop(permit);
-            self.perform(action, now).await?;
+            self.perform(action, &session, now).await?;
         }
     }
 
-    async fn perform(&mut self, action: WaiterAction, now: Moment) -> Result<(), AcquireFailure> {
+    async fn perform(
+        &mut self,
+        action: WaiterAction,
+        session: &Arc<Session>,
+        now: Moment,
+    ) -> Result<(), AcquireFailure> {
         let (engine, entry) = (self.waiter.engine, self.waiter.entry);
         match action {
-            WaiterAction::Send(request, acquire) => self.send(request, acquire, now).await,
+            WaiterAction::Send(request, acquire) => self.send(request, acquire, session, now).await,
             WaiterAction::Sleep(until) => self.sleep(Some(until), now).await,
             WaiterAction::Blocked(_) if self.params.once => {
                 Err(AcquireFailure::Taken(Box::new(self.waiter.wait_status(now))))
@@ -194,6 +199,7 @@ impl<'a> AcquireLoop<'a> {
         &mut self,
         request: PendingRequest,
         acquire: Acquire,
+        session: &Arc<Session>,
         now: Moment,
     ) -> Result<(), AcquireFailure> {
         let (engine, entry) = (self.waiter.engine, self.waiter.entry);
@@ -223,7 +229,7 @@ impl<'a> AcquireLoop<'a> {
                 self.deadline.handle_reply();
                 self.waiter.handle_answer(request, Ok(&reply), now);
                 let taken = matches!(reply, Acquired::Taken { .. });
-                return if taken { self.handle_taken(request.path, now).await } else { Ok(()) };
+                return if taken { self.handle_taken(request.path, session, now).await } else { Ok(()) };
             }
             Outcome::Done(reply) => unexpected_reply(reply),
             Outcome::Failed(executed, fault) => (fault, executed),
@@ -233,10 +239,21 @@ impl<'a> AcquireLoop<'a> {
         self.deadline.handle_fault(fault, executed, entry.unresponsive_for(request, now))
     }
 
-    /// Another client holds the lock: a single attempt fails, and a polling task pauses.
-    async fn handle_taken(&mut self, path: RequestPath, now: Moment) -> Result<(), AcquireFailure> {
+    /// Another client holds the lock: a single attempt fails, and a polling task pauses. A session that has not begun
+    /// begins: the request did not queue without it.
+    async fn handle_taken(
+        &mut self,
+        path: RequestPath,
+        session: &Arc<Session>,
+        now: Moment,
+    ) -> Result<(), AcquireFailure> {
         if self.params.once {
             return Err(AcquireFailure::Taken(Box::new(self.waiter.wait_status(now))));
+        }
+        if path == RequestPath::Queue && self.params.terms.queue && !session.has_begun() {
+            self.deadline.begin(session, now).await?;
+            self.waiter.entry.retry_now(self.waiter.id, self.waiter.engine.environment.now());
+            return Ok(());
         }
         if path == RequestPath::Queue && self.params.retry.is_none() {
             self.subscribe(now).await?;

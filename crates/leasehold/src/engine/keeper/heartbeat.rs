@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The shortest interval between heartbeats that are sent in order to report locks.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// The largest number of locks in one heartbeat.
-const MAX_REPORTS: usize = 1000;
+pub(super) const MAX_REPORTS: usize = 1000;
 
 /// How long a session may be unused before it ends, in a store with several partitions: keeping it costs a heartbeat
 /// every few seconds, beginning another one costs two round trips.
@@ -139,11 +139,23 @@ impl SessionHeartbeat {
 
     /// Reports a hold of a lock with the next heartbeat.
     pub(in crate::engine) fn report_held(&mut self, lock: &Lock) {
-        let holds = self.holds.entry(lock.clone()).or_default();
-        *holds += 1;
-        if *holds == 1 {
+        if self.count_held(lock) == 1 {
             self.reports.insert(lock.clone(), true);
         }
+    }
+
+    /// Reports a lock that the session began with, if no hold of it is left.
+    pub(in crate::engine) fn report_if_released(&mut self, lock: &Lock) {
+        if !self.holds.contains_key(lock) {
+            self.reports.insert(lock.clone(), false);
+        }
+    }
+
+    /// Counts a hold of a lock that the session began with. Returns how many there are.
+    pub(in crate::engine) fn count_held(&mut self, lock: &Lock) -> usize {
+        let holds = self.holds.entry(lock.clone()).or_default();
+        *holds += 1;
+        *holds
     }
 
     /// The next action.

@@ -84,6 +84,10 @@ struct State {
     /// Partitions where a session must begin, and those where one is beginning or ending.
     sessions_wanted: BTreeSet<Partition>,
     sessions_changing: BTreeSet<Partition>,
+    /// Holds to be extended when the session of their partition has begun.
+    awaiting_session: BTreeMap<Partition, Vec<TrackingId>>,
+    /// Holds of sessions that can never begin, until their loss is reported.
+    lost_with_session: Vec<(TrackingId, Arc<Hold>, LostReason)>,
     tracked: HashMap<TrackingId, TrackedHold>,
     /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, TrackingId)>,
@@ -195,6 +199,8 @@ impl Keeper {
             heartbeats,
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
+            awaiting_session: BTreeMap::new(),
+            lost_with_session: Vec::new(),
             tracked: HashMap::new(),
             by_fence: BTreeSet::new(),
             batcher: RenewalBatcher::new(),

@@ -3,14 +3,16 @@
 //! What a heartbeat reports is up to [`SessionHeartbeat`], and when it is due to the core.
 
 use super::{Shared, State, TrackedHold, TrackingId, Work};
-use crate::engine::keeper::heartbeat::{HeartbeatInFlight, SessionAction, SessionHeartbeat};
-use crate::engine::session::{Session, Sessions, fresh_id};
+use crate::engine::hold::Hold;
+use crate::engine::keeper::heartbeat::{HeartbeatInFlight, MAX_REPORTS, SessionAction, SessionHeartbeat};
+use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
-use leasehold_core::{HeartbeatReply, Moment, Partition, SessionId, SessionOp, SessionReply};
+use leasehold_core::{HeartbeatReply, Lock, Moment, Partition, SessionId, SessionOp, SessionReply};
 use leasehold_store::jitter;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,9 +43,9 @@ impl State {
         }
     }
 
-    /// Collects the work for sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
+    /// Collects the work for live sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
     /// more.
-    pub(super) fn collect_sessions(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
+    pub(super) fn collect_heartbeats(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
         if self.closing.is_some() {
             return;
         }
@@ -59,14 +61,68 @@ impl State {
                 Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
             }
         }
+    }
+
+    /// Collects the partitions where a session must begin.
+    pub(super) fn collect_wanted_sessions(&mut self, sessions: &Sessions, work: &mut Work) {
+        if self.closing.is_some() {
+            return;
+        }
         for partition in std::mem::take(&mut self.sessions_wanted) {
             if self.sessions_changing.contains(&partition) {
                 self.sessions_wanted.insert(partition);
-            } else if sessions.current(partition).alive_until() == Moment::ZERO {
+            } else if !sessions.current(partition).has_begun() {
                 self.sessions_changing.insert(partition);
                 work.to_begin.push(partition);
             }
         }
+    }
+
+    /// Leaves a hold as it is until the session of its partition has begun, or the hold expires.
+    pub(super) fn await_session(&mut self, id: TrackingId) {
+        let Some(tracked) = self.tracked.get_mut(&id) else { return };
+        let (partition, expires) = (tracked.hold.session.partition, tracked.schedule.valid_until());
+        tracked.slot = Some(self.batcher.insert(id, expires, expires));
+        self.awaiting_session.entry(partition).or_default().push(id);
+        self.sessions_wanted.insert(partition);
+    }
+
+    /// Holds that wait until the session of this partition has begun: it begins with these.
+    fn held_before(&self, partition: Partition) -> Vec<Arc<Hold>> {
+        let ids = self.awaiting_session.get(&partition).into_iter().flatten().take(MAX_REPORTS);
+        ids.filter_map(|id| self.tracked.get(id)).map(|tracked| tracked.hold.clone()).collect()
+    }
+
+    /// Counts the holds that a session has begun with. What is not held any more is reported with its next heartbeat.
+    fn adopt(
+        &mut self,
+        awaiting: &[TrackingId],
+        reported: &[Lock],
+        mut heartbeat: SessionHeartbeat,
+    ) -> SessionHeartbeat {
+        for id in awaiting {
+            let Some(tracked) = self.tracked.get_mut(id).filter(|tracked| !tracked.lost) else { continue };
+            if reported.binary_search(&tracked.hold.lock).is_ok() {
+                heartbeat.count_held(&tracked.hold.lock);
+                tracked.reported = true;
+            }
+        }
+        for lock in reported {
+            heartbeat.report_if_released(lock);
+        }
+        heartbeat
+    }
+
+    /// Whether a hold waits until the session of this partition has begun.
+    fn is_session_awaited(&mut self, partition: Partition, now: Moment) -> bool {
+        let Some(mut ids) = self.awaiting_session.remove(&partition) else { return false };
+        let can_wait = |tracked: &TrackedHold| !tracked.lost && now < tracked.hold.valid_until();
+        ids.retain(|id| self.tracked.get(id).is_some_and(can_wait));
+        let is_awaited = !ids.is_empty();
+        if is_awaited {
+            self.awaiting_session.insert(partition, ids);
+        }
+        is_awaited
     }
 
     /// Ends an unused session, in a store with several partitions.
@@ -91,6 +147,13 @@ impl State {
         self.sessions_changing.insert(partition);
         work.lapsed.push(partition);
         let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
+        self.lose_holds_of(&session, &reason);
+        work.lost.append(&mut self.lost_with_session);
+    }
+
+    /// Stops extending all holds of a session that is over.
+    fn lose_holds_of(&mut self, session: &Session, reason: &LostReason) {
+        let partition = session.partition;
         let here = |tracked: &TrackedHold| tracked.hold.session.partition == partition;
         // What the next session reports is its own.
         self.tracked
@@ -104,7 +167,8 @@ impl State {
         let ids: Vec<_> =
             self.tracked.iter().filter(|(_, tracked)| of_it(tracked)).map(|(id, _)| *id).collect();
         for id in ids {
-            work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, reason.clone())));
+            let lost = self.stop_extending(id).map(|hold| (id, hold, reason.clone()));
+            self.lost_with_session.extend(lost);
         }
     }
 }
@@ -153,25 +217,33 @@ pub(super) async fn begin(shared: Arc<Shared>, partition: Partition, again: bool
     shared.finish_change(partition);
 }
 
-/// Begins a session as soon as possible, and retries while a task waits for it.
+/// Begins the current session of a partition as soon as possible, and retries while a task or a hold waits for it.
 async fn try_to_begin(shared: &Shared, partition: Partition, again: bool) {
-    let old = shared.sessions.current(partition);
-    let mut id = old.id;
+    let mut session = shared.sessions.current(partition);
     if again {
-        tracing::warn!(session = %old.id, "the session has lapsed; all its holds are lost");
-        id = fresh_id(&*shared.environment);
+        tracing::warn!(session = %session.id, "the session has lapsed; all its holds are lost");
+        session = shared.renew(&session);
     }
     let (mut pause, most) = BEGIN_BACKOFF;
     loop {
-        if shared.session_factory.store.capabilities().partitioned && !shared.sessions.is_awaited(partition) {
-            // No task waits: it begins when it is wanted. The attempt may have left something at the store, so the
-            // next one has another id.
-            shared.sessions.set_next_id(partition, id);
-            return shared.session_factory.store.close_mailbox(partition, old.id);
+        let now = shared.environment.now();
+        if shared.session_factory.store.capabilities().partitioned && !shared.is_session_awaited(partition) {
+            // It begins when it is needed.
+            return;
         }
-        match shared.session_factory.begin(partition, id).await {
-            Ok((session, schedule)) => return shared.handle_begun(&old, session, schedule),
-            Err(fault) => {
+        if session.is_over(now) {
+            session = shared.renew(&session);
+        }
+        let held = shared.state().held_before(partition);
+        let locks: BTreeSet<_> = held.iter().map(|hold| hold.lock.clone()).collect();
+        let locks: Vec<_> = locks.into_iter().collect();
+        match shared.session_factory.begin(&session, &locks).await {
+            Ok(schedule) => return shared.handle_begun(session, schedule, &locks),
+            Err(BeginFailure::Lapsed) => {
+                tracing::debug!(session = %session.id, "the session lapsed before it was known to have begun");
+                session = shared.renew(&session);
+            }
+            Err(BeginFailure::Fault(fault)) => {
                 tracing::debug!(%fault, "cannot begin a session yet");
                 shared.sessions.set_fault(partition, fault);
             }
@@ -179,7 +251,6 @@ async fn try_to_begin(shared: &Shared, partition: Partition, again: bool) {
         let again_at = shared.environment.now() + pause / 2 + jitter(&*shared.environment, pause / 2);
         shared.environment.sleep_until(again_at).await;
         pause = (pause * 2).min(most);
-        id = fresh_id(&*shared.environment);
     }
 }
 
@@ -188,10 +259,10 @@ pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
     let (partition, id) = (session.partition, session.id);
     session.end();
     shared.session_factory.store.close_mailbox(partition, id);
-    if !end(&shared, partition, id, shared.timings.call).await {
-        // The request may arrive late, and must not end the next session.
-        shared.sessions.set_next_id(partition, fresh_id(&*shared.environment));
-    }
+    let is_over = end(&shared, partition, id, shared.timings.call).await && !session.may_begin_late();
+    // Otherwise the request that begins or ends it may arrive late, and must not concern the next session.
+    let next = if is_over { id } else { fresh_id(&*shared.environment) };
+    shared.sessions.renew(partition, next);
     shared.finish_change(partition);
 }
 
@@ -227,23 +298,42 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Another session has begun: waiting tasks continue under it.
-    fn handle_begun(&self, old: &Arc<Session>, session: Arc<Session>, schedule: Option<HeartbeatSchedule>) {
+    /// Whether a task or a hold waits until the session of this partition has begun.
+    fn is_session_awaited(&self, partition: Partition) -> bool {
+        let now = self.environment.now();
+        self.sessions.is_awaited(partition) || self.state().is_session_awaited(partition, now)
+    }
+
+    /// Replaces a session that is over by one with another id, which has not begun.
+    fn renew(&self, old: &Arc<Session>) -> Arc<Session> {
+        old.end();
+        self.session_factory.store.close_mailbox(old.partition, old.id);
+        self.state().lose_holds_of(old, &LostReason::SessionLapsed);
+        let next = self.sessions.renew(old.partition, fresh_id(&*self.environment));
+        tracing::info!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
+        self.session_factory.sink.resubscribed();
+        self.wake.notify_one();
+        next
+    }
+
+    /// A session has begun: waiting tasks continue under it, and its holds can be extended.
+    fn handle_begun(&self, session: Arc<Session>, schedule: Option<HeartbeatSchedule>, reported: &[Lock]) {
         let (partition, id, now) = (session.partition, session.id, self.environment.now());
+        tracing::debug!(%partition, session = %id, "a session has begun");
+        let mut state = self.state();
+        let awaiting = state.awaiting_session.remove(&partition).unwrap_or_default();
         if let Some(schedule) = schedule {
-            self.state().heartbeats.insert(SessionHeartbeat::new(session.clone(), schedule, now));
+            let heartbeat = state.adopt(&awaiting, reported, SessionHeartbeat::new(session, schedule, now));
+            state.heartbeats.insert(heartbeat);
         }
-        self.sessions.replace(session);
-        if old.id == id {
-            tracing::debug!(%partition, session = %id, "a session has begun");
-        } else {
-            tracing::info!(%partition, old = %old.id, new = %id, "another session has begun");
-            self.session_factory.store.close_mailbox(partition, old.id);
-            self.session_factory.sink.resubscribed();
+        for hold in awaiting {
+            state.reschedule(hold);
         }
-        if self.state().closing.is_some() {
-            // A closing client sets `closing` first and closes the mailbox it finds then, which may have been the old
-            // one.
+        let is_closing = state.closing.is_some();
+        drop(state);
+        self.sessions.handle_begun(partition);
+        if is_closing {
+            // A closing client sets `closing` first and closes the mailboxes that it finds then.
             self.session_factory.store.close_mailbox(partition, id);
         }
         self.wake.notify_one();

@@ -88,13 +88,18 @@ impl State {
         let closing = self.closing.map(|by| by.min(self.end_by));
         let mut work = Work { closing, shutdown_report: self.shutdown_report.take(), ..Work::default() };
         work.cleanups.append(&mut self.cleanups);
-        self.collect_sessions(now, sessions, &mut work);
+        self.collect_heartbeats(now, sessions, &mut work);
+        work.lost.append(&mut self.lost_with_session);
         for DueHold { id, ahead } in self.batcher.take(now) {
             let Some(tracked) = self.tracked.get_mut(&id) else { continue };
             tracked.slot = None;
             if tracked.hold.is_invalid() {
                 // It was found lost, or is being released, elsewhere; that code reports it.
                 self.stop_extending(id);
+                continue;
+            }
+            if tracked.schedule.is_request_due(now, ahead) && !tracked.hold.session.has_begun() {
+                self.await_session(id);
                 continue;
             }
             match tracked.schedule.poll(now, ahead) {
@@ -125,6 +130,7 @@ impl State {
             }
             self.reschedule(id);
         }
+        self.collect_wanted_sessions(sessions, &mut work);
         work.idle_checks = self.take_idle_checks(now);
         let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
         let idle_check = self.idle_checks.first().map(|(at, _)| *at);

@@ -51,10 +51,8 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         let (sink, metadata) = (Arc::new(Deaf), String::new());
         let session_factory =
             SessionFactory { store: store.fork(), environment: environment.clone(), sink, metadata, timings };
-        let (session, schedule) = session_factory
-            .begin(Partition::ONLY, fresh_id(&*environment))
-            .await
-            .expect("a store without faults");
+        let session = Arc::new(session_factory.not_begun(Partition::ONLY, fresh_id(&*environment)));
+        let schedule = session_factory.begin(&session, &[]).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::single(session.clone()));
         let keeper = Keeper::start(store.fork(), session_factory, sessions, schedule).expect("a thread");
         let hold = held(&store, session, end).await;
@@ -90,14 +88,10 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
         metadata: String::new(),
         timings,
     };
-    let (old, _) = session_factory()
-        .begin(Partition::ONLY, fresh_id(&*environment))
-        .await
-        .expect("a store without faults");
-    let (present, schedule) = session_factory()
-        .begin(Partition::ONLY, fresh_id(&*environment))
-        .await
-        .expect("a store without faults");
+    let session = || Arc::new(session_factory().not_begun(Partition::ONLY, fresh_id(&*environment)));
+    let (old, present) = (session(), session());
+    session_factory().begin(&old, &[]).await.expect("a store without faults");
+    let schedule = session_factory().begin(&present, &[]).await.expect("a store without faults");
     let sessions = Arc::new(Sessions::single(present));
     let keeper = Keeper::start(store.fork(), session_factory(), sessions, schedule).expect("a thread");
     // The task was suspended between acquiring the hold and registering it, and the keeper has ended the session.

@@ -37,8 +37,8 @@ use handoff::Handoff;
 use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
 use leasehold_core::machine::jitter::Random;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Executed, FencingToken, HoldId, Holder, Kind, Label, Lock, LockMode, Moment,
-    Nonce, OwnValue, Partition, SessionId,
+    Acquire, Acquired, Claim, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Kind, Label, Lock,
+    LockMode, Moment, Nonce, OwnValue, Partition, SessionId,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -204,7 +204,8 @@ impl LockEntry {
             // The task in front is signaled, and signals the next one (4).
             return WaiterAction::Blocked(occupied_until.filter(|_| state.queue.is_front(id)));
         };
-        let Some(terms) = state.queue.terms(id).cloned() else { return WaiterAction::Blocked(None) };
+        let Some(terms) = state.queue.terms(id) else { return WaiterAction::Blocked(None) };
+        let terms = terms_in(session, terms);
         let polled = match path {
             RequestPath::Queue => state.poll_contender(id, &terms, session, now, random),
             RequestPath::Bypass => state.poll_bypass(id, &terms, session, now, random),
@@ -441,7 +442,8 @@ impl LockEntry {
         let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
         let terms = state.queue.front().filter(|front| front.queue && !state.closed).cloned();
         let next = terms
-            .filter(|_| state.contender.session() == session.id && now < session.alive_until())
+            .filter(|_| state.contender.session() == session.id && session.has_begun())
+            .filter(|_| now < session.alive_until())
             .filter(|terms| state.contender.matches(terms))
             .map(|terms| state.contender.request(now, &terms, random));
         let next = next.map(|(nonce, acquire)| {
@@ -505,6 +507,15 @@ impl LockEntry {
         let valid = holds.filter(|hold| hold.fence == fence && now < hold.valid_until());
         valid.map(|hold| hold.lease()).max().unwrap_or_default()
     }
+}
+
+/// The terms of a request in a session. Without a session, it does not queue, and asks for no more than a first lease.
+fn terms_in(session: &Session, terms: &Arc<AcquireTerms>) -> Arc<AcquireTerms> {
+    if session.has_begun() {
+        return terms.clone();
+    }
+    let lease = terms.lease.min(FIRST_LEASE);
+    Arc::new(AcquireTerms { queue: false, lease, ..(**terms).clone() })
 }
 
 /// What [`LockEntry::poll`] is made of.

@@ -254,10 +254,10 @@ async fn row_21_a_waiter_is_woken_where_its_slot_has_moved_to() {
         until_waiting(&ours, 1).await;
         cluster.move_slot(slot, (old + round) % 3).expect("moved");
         // Until the waiter has subscribed at the new owner.
-        until("both have subscribed at the new owner", SOON, async || {
+        until("the waiter has subscribed at the new owner", SOON, async || {
             let channels =
                 cluster.node((old + round) % 3).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
-            channels.elements().len() == 2
+            !channels.elements().is_empty()
         })
         .await;
         let start = Instant::now();
@@ -290,9 +290,9 @@ async fn row_21_a_grant_at_the_new_node_of_a_slot_is_received() {
         within(SOON, waiter).await.expect("no panic");
         took += start.elapsed();
         cluster.end_move(slot, from, to).expect("ended");
-        until("both have subscribed at the new owner", SOON, async || {
+        until("the waiter has subscribed at the new owner", SOON, async || {
             let channels = cluster.node(to).cli(&["PUBSUB", "SHARDCHANNELS"]).expect("a reply");
-            channels.elements().len() == 2
+            !channels.elements().is_empty()
         })
         .await;
     }

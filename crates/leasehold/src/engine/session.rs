@@ -11,7 +11,8 @@
 //! 4. Partitions fail independently; normally all sessions of a client have the same id. An unused session ends after a
 //!    while, under the session-table mutex, so no task can pick it up concurrently. Nothing is requested while it ends.
 //! 5. A request to begin a session may have been executed even if it got no reply. Once one was sent, nothing is requested
-//!    for longer than that session would live; after that, the session has another id.
+//!    for longer than that session would live; after that, the session has another id. A session without holds has another
+//!    id for each such request.
 
 use super::{NEVER, Timings};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
@@ -123,7 +124,7 @@ pub(crate) struct Sessions {
     /// Set if sessions begin and end on demand: in a store with several partitions.
     on_demand: bool,
     /// Set if locks are requested before the session has begun: it would live for longer than a first lease.
-    begins_late: bool,
+    begin_late: bool,
     partitions: Mutex<BTreeMap<Partition, PartitionSession>>,
     changed: Notify,
 }
@@ -158,19 +159,19 @@ impl Drop for WaitingTask<'_> {
 impl Sessions {
     /// Sessions with this id that begin on demand.
     pub(super) fn on_demand(id: SessionId, liveness: Liveness) -> Self {
-        let begins_late = match liveness {
+        let begin_late = match liveness {
             Liveness::Lease => true,
             Liveness::Session { alive_ms } => alive_ms >= whole_millis(FIRST_LEASE),
         };
         let partitions = Mutex::default();
-        Self { id, liveness, on_demand: true, begins_late, partitions, changed: Notify::new() }
+        Self { id, liveness, on_demand: true, begin_late, partitions, changed: Notify::new() }
     }
 
     /// A single session that has begun already.
     pub(super) fn single(first: Arc<Session>) -> Self {
         let (id, liveness) = (first.id, first.liveness);
         let partitions = Mutex::new(BTreeMap::from([(first.partition, PartitionSession::new(first))]));
-        Self { id, liveness, on_demand: false, begins_late: false, partitions, changed: Notify::new() }
+        Self { id, liveness, on_demand: false, begin_late: false, partitions, changed: Notify::new() }
     }
 
     fn partitions(&self) -> MutexGuard<'_, BTreeMap<Partition, PartitionSession>> {
@@ -188,7 +189,7 @@ impl Sessions {
 
     /// A session that begins when it is needed.
     fn not_begun(&self, partition: Partition, id: SessionId) -> Arc<Session> {
-        Arc::new(Session::not_begun(partition, id, self.liveness, self.begins_late))
+        Arc::new(Session::not_begun(partition, id, self.liveness, self.begin_late))
     }
 
     /// The id of the sessions where none has lapsed.
@@ -204,6 +205,11 @@ impl Sessions {
     /// The current session of a partition, which may have lapsed, or not have begun.
     pub(crate) fn current(&self, partition: Partition) -> Arc<Session> {
         self.with_partition(partition, |state| state.current.clone())
+    }
+
+    /// Whether a session can have holds before it has begun.
+    pub(super) fn begin_late(&self) -> bool {
+        self.begin_late
     }
 
     /// All sessions, whether or not they have begun.

@@ -28,6 +28,19 @@ pub(crate) fn fails_of<'scope>(
     });
 }
 
+/// A case whose clients contend finds a mutant only if they meet, so it runs several times.
+pub(crate) fn soon_fails_of<'scope>(
+    all: &'scope Scope<'scope, '_>,
+    kind: Kind,
+    mutant: StoreMutant,
+    case: impl AsyncFn(&Fixture) + Copy + Send + 'static,
+) {
+    all.spawn(move || {
+        let seen = (0..10).any(|_| is_found(kind, mutant, case));
+        assert!(seen, "the case for {kind:?} did not find {mutant:?}");
+    });
+}
+
 pub(crate) fn is_found(kind: Kind, mutant: StoreMutant, case: impl AsyncFnOnce(&Fixture) + 'static) -> bool {
     let played = || conformance::run_case(kind, async { Model::new(mutant) }, case);
     catch_unwind(AssertUnwindSafe(played)).is_err()

@@ -246,6 +246,9 @@ async fn try_to_begin(shared: &Shared, partition: Partition, again: bool) {
             Err(BeginFailure::Fault(fault)) => {
                 tracing::debug!(%fault, "cannot begin a session yet");
                 shared.sessions.set_fault(partition, fault);
+                if !shared.sessions.begin_late() {
+                    session = shared.renew(&session);
+                }
             }
         }
         let again_at = shared.environment.now() + pause / 2 + jitter(&*shared.environment, pause / 2);
@@ -310,7 +313,7 @@ impl Shared {
         self.session_factory.store.close_mailbox(old.partition, old.id);
         self.state().lose_holds_of(old, &LostReason::SessionLapsed);
         let next = self.sessions.renew(old.partition, fresh_id(&*self.environment));
-        tracing::info!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
+        tracing::debug!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
         self.session_factory.sink.resubscribed();
         self.wake.notify_one();
         next

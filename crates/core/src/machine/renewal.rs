@@ -261,8 +261,15 @@ impl RenewalSchedule {
 
     /// Whether [`poll`](Self::poll) asks for a request now.
     pub fn is_request_due(&self, now: Moment, batch_window: Duration) -> bool {
-        let is_extend_due = || self.extend_at.is_some_and(|at| at <= now + batch_window);
-        now < self.valid_until && !self.in_flight && (self.request_queued || is_extend_due())
+        now < self.valid_until && (self.is_queued_request_due() || self.is_extend_due(now, batch_window))
+    }
+
+    const fn is_queued_request_due(&self) -> bool {
+        self.request_queued && !self.in_flight
+    }
+
+    fn is_extend_due(&self, now: Moment, batch_window: Duration) -> bool {
+        !self.in_flight && self.extend_at.is_some_and(|at| at <= now + batch_window)
     }
 
     /// What to do now. An extend that is due within `batch_window` may be sent already, to fill a batch. A
@@ -271,11 +278,11 @@ impl RenewalSchedule {
         if now >= self.valid_until {
             return if self.ends_by_limit() { RenewalAction::Release } else { RenewalAction::Expired };
         }
-        if self.request_queued && !self.in_flight {
+        if self.is_queued_request_due() {
             (self.request_queued, self.in_flight) = (false, true);
             return RenewalAction::SendRequest;
         }
-        if !self.in_flight && self.extend_at.is_some_and(|at| at <= now + batch_window) {
+        if self.is_extend_due(now, batch_window) {
             self.in_flight = true;
             if std::mem::take(&mut self.verify_pending) {
                 self.verified_at = now;
@@ -287,7 +294,7 @@ impl RenewalSchedule {
 
     /// When there is something to do next.
     pub fn due(&self) -> Moment {
-        if self.request_queued && !self.in_flight {
+        if self.is_queued_request_due() {
             return Moment::ZERO;
         }
         let extend_at = self.extend_at.filter(|_| !self.in_flight);

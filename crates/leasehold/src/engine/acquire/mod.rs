@@ -204,6 +204,7 @@ impl<'a> AcquireLoop<'a> {
     ) -> Result<(), AcquireFailure> {
         let (engine, entry) = (self.waiter.engine, self.waiter.entry);
         let Some(within) = self.deadline.call_timeout(now) else { return Err(self.timed_out(now)) };
+        let queues = acquire.queue.is_some();
         let op = Op::Acquire(acquire);
         let outcome = {
             let sending = pin!(async { engine.store.execute(&entry.lock, &op, within).await });
@@ -228,8 +229,13 @@ impl<'a> AcquireLoop<'a> {
             Outcome::Done(Reply::Acquire(reply)) => {
                 self.deadline.handle_reply();
                 self.waiter.handle_answer(request, Ok(&reply), now);
-                let taken = matches!(reply, Acquired::Taken { .. });
-                return if taken { self.handle_taken(request.path, session, now).await } else { Ok(()) };
+                return match reply {
+                    Acquired::Taken { .. } if !queues && self.waits_in_queue(request.path) => {
+                        self.begin_session(session, now).await
+                    }
+                    Acquired::Taken { .. } => self.handle_taken(request.path, now).await,
+                    Acquired::Granted { .. } | Acquired::AlreadyEnded(_) => Ok(()),
+                };
             }
             Outcome::Done(reply) => unexpected_reply(reply),
             Outcome::Failed(executed, fault) => (fault, executed),
@@ -239,21 +245,23 @@ impl<'a> AcquireLoop<'a> {
         self.deadline.handle_fault(fault, executed, entry.unresponsive_for(request, now))
     }
 
-    /// Another client holds the lock: a single attempt fails, and a polling task pauses. A session that has not begun
-    /// begins: the request did not queue without it.
-    async fn handle_taken(
-        &mut self,
-        path: RequestPath,
-        session: &Arc<Session>,
-        now: Moment,
-    ) -> Result<(), AcquireFailure> {
+    /// Whether requests on this path queue, once the session has begun.
+    fn waits_in_queue(&self, path: RequestPath) -> bool {
+        path == RequestPath::Queue && self.params.terms.queue && !self.params.once
+    }
+
+    /// Another client holds the lock, and the request did not queue, because the session had not begun. Begins it, and
+    /// requests again.
+    async fn begin_session(&mut self, session: &Arc<Session>, now: Moment) -> Result<(), AcquireFailure> {
+        self.deadline.begin(session, now).await?;
+        self.waiter.entry.retry_now(self.waiter.id, self.waiter.engine.environment.now());
+        Ok(())
+    }
+
+    /// Another client holds the lock: a single attempt fails, and a polling task pauses.
+    async fn handle_taken(&mut self, path: RequestPath, now: Moment) -> Result<(), AcquireFailure> {
         if self.params.once {
             return Err(AcquireFailure::Taken(Box::new(self.waiter.wait_status(now))));
-        }
-        if path == RequestPath::Queue && self.params.terms.queue && !session.has_begun() {
-            self.deadline.begin(session, now).await?;
-            self.waiter.entry.retry_now(self.waiter.id, self.waiter.engine.environment.now());
-            return Ok(());
         }
         if path == RequestPath::Queue && self.params.retry.is_none() {
             self.subscribe(now).await?;

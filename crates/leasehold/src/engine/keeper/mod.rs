@@ -85,7 +85,7 @@ struct State {
     sessions_wanted: BTreeSet<Partition>,
     sessions_changing: BTreeSet<Partition>,
     /// Holds to be extended when the session of their partition has begun.
-    awaiting_session: BTreeMap<Partition, Vec<TrackingId>>,
+    awaiting_session: BTreeMap<Partition, BTreeSet<TrackingId>>,
     /// Holds of sessions that can never begin, until their loss is reported.
     lost_with_session: Vec<(TrackingId, Arc<Hold>, LostReason)>,
     tracked: HashMap<TrackingId, TrackedHold>,

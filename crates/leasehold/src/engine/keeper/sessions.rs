@@ -83,7 +83,7 @@ impl State {
         let Some(tracked) = self.tracked.get_mut(&id) else { return };
         let (partition, expires) = (tracked.hold.session.partition, tracked.schedule.valid_until());
         tracked.slot = Some(self.batcher.insert(id, expires, expires));
-        self.awaiting_session.entry(partition).or_default().push(id);
+        self.awaiting_session.entry(partition).or_default().insert(id);
         self.sessions_wanted.insert(partition);
     }
 
@@ -96,7 +96,7 @@ impl State {
     /// Counts the holds that a session has begun with. What is not held any more is reported with its next heartbeat.
     fn adopt(
         &mut self,
-        awaiting: &[TrackingId],
+        awaiting: &BTreeSet<TrackingId>,
         reported: &[Lock],
         mut heartbeat: SessionHeartbeat,
     ) -> SessionHeartbeat {
@@ -148,10 +148,9 @@ impl State {
         work.lapsed.push(partition);
         let reason = if in_time { LostReason::StoreLostData } else { LostReason::SessionLapsed };
         self.lose_holds_of(&session, &reason);
-        work.lost.append(&mut self.lost_with_session);
     }
 
-    /// Stops extending all holds of a session that is over.
+    /// Stops extending all holds of a session that is over. The keeper reports their loss.
     fn lose_holds_of(&mut self, session: &Session, reason: &LostReason) {
         let partition = session.partition;
         let here = |tracked: &TrackedHold| tracked.hold.session.partition == partition;
@@ -220,6 +219,7 @@ pub(super) async fn begin(shared: Arc<Shared>, partition: Partition, again: bool
 /// Begins the current session of a partition as soon as possible, and retries while a task or a hold waits for it.
 async fn try_to_begin(shared: &Shared, partition: Partition, again: bool) {
     let mut session = shared.sessions.current(partition);
+    let first_id = session.id;
     if again {
         tracing::warn!(session = %session.id, "the session has lapsed; all its holds are lost");
         session = shared.renew(&session);
@@ -238,13 +238,17 @@ async fn try_to_begin(shared: &Shared, partition: Partition, again: bool) {
         let locks: BTreeSet<_> = held.iter().map(|hold| hold.lock.clone()).collect();
         let locks: Vec<_> = locks.into_iter().collect();
         match shared.session_factory.begin(&session, &locks).await {
-            Ok(schedule) => return shared.handle_begun(session, schedule, &locks),
+            Ok(schedule) => return shared.handle_begun(first_id, session, schedule, &locks),
             Err(BeginFailure::Lapsed) => {
                 tracing::debug!(session = %session.id, "the session lapsed before it was known to have begun");
                 session = shared.renew(&session);
             }
             Err(BeginFailure::Fault(fault)) => {
-                tracing::debug!(%fault, "cannot begin a session yet");
+                if fault.is_transient() {
+                    tracing::debug!(%fault, "cannot begin a session yet");
+                } else {
+                    tracing::warn!(%partition, %fault, "cannot begin a session: longer holds will expire");
+                }
                 shared.sessions.set_fault(partition, fault);
                 if !shared.sessions.begin_late() {
                     session = shared.renew(&session);
@@ -320,9 +324,19 @@ impl Shared {
     }
 
     /// A session has begun: waiting tasks continue under it, and its holds can be extended.
-    fn handle_begun(&self, session: Arc<Session>, schedule: Option<HeartbeatSchedule>, reported: &[Lock]) {
+    fn handle_begun(
+        &self,
+        old: SessionId,
+        session: Arc<Session>,
+        schedule: Option<HeartbeatSchedule>,
+        reported: &[Lock],
+    ) {
         let (partition, id, now) = (session.partition, session.id, self.environment.now());
-        tracing::debug!(%partition, session = %id, "a session has begun");
+        if old == id {
+            tracing::debug!(%partition, session = %id, "a session has begun");
+        } else {
+            tracing::info!(%partition, %old, new = %id, "another session has begun");
+        }
         let mut state = self.state();
         let awaiting = state.awaiting_session.remove(&partition).unwrap_or_default();
         if let Some(schedule) = schedule {

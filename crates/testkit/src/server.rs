@@ -157,6 +157,21 @@ impl RedisServer {
         self.cli(&["CONFIG", "RESETSTAT"])?.ok().map(drop)
     }
 
+    /// What has been written to its append-only file so far, as text.
+    pub fn append_only_file(&self) -> io::Result<String> {
+        let mut text = String::new();
+        // Redis 7 has a directory of parts, earlier servers one file.
+        for dir in [self.dir.path().to_owned(), self.dir.path().join("appendonlydir")] {
+            let entries =
+                if dir.is_dir() { fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()? } else { Vec::new() };
+            let paths = entries.into_iter().map(|entry| entry.path());
+            for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "aof")) {
+                text += &String::from_utf8_lossy(&fs::read(path)?);
+            }
+        }
+        Ok(text)
+    }
+
     /// The end of the server's log, for the message of a failed test.
     pub fn log_tail(&self) -> String {
         log_tail(self.dir.path())

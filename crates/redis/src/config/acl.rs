@@ -36,7 +36,7 @@ const SENT_IN_CLUSTER: [&str; 7] =
 /// Index of the first command for sharded channels.
 const SHARDED: usize = 4;
 /// Commands that the scripts call.
-const CALLED: [&str; 19] = [
+const CALLED: [&str; 18] = [
     "del",
     "get",
     "hdel",
@@ -50,7 +50,6 @@ const CALLED: [&str; 19] = [
     "pexpire",
     "pttl",
     "publish",
-    "restore",
     "set",
     "time",
     "type",

@@ -118,15 +118,18 @@ for i, state in ipairs(states) do
     local same_period = before and math.floor(before / PERIOD_US) == math.floor(last / PERIOD_US)
     local lasts = same_period and tonumber(lease_ms) < SHORT_LEASE_MS
     local kept_ms = digits(math.max(math.floor(last / 1000) - now_ms, tonumber(lease_ms)) + RECORD_KEPT_MS)
-    if not state.exists then redis.call('RESTORE', KEYS[2 * i], kept_ms, EMPTY_RECORD) end
     if state.queue then texts[1], texts[2] = 'queue', state.queue end
     for _, session in ipairs(state.expired or {}) do
       texts[#texts + 1], texts[#texts + 2] = 'w:' .. session, ''
       stale[#stale + 1], stale[#stale + 2], stale[#stale + 3] = 'w:' .. session, 'n:' .. session, 'p:' .. session
     end
-    redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'holder',
-      hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1], unpack(texts))
-    if state.exists and not lasts then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
+    local holder = hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1]
+    if state.exists then
+      redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'holder', holder, unpack(texts))
+      if not lasts then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
+    else
+      create_hash(KEYS[2 * i], kept_ms, 'format', '1', 'last', digits(last), 'holder', holder)
+    end
   end
   local remaining_ms = tonumber(lease_ms)
   if held then

@@ -27,14 +27,19 @@ if ARGV[2] == '' then
       -- The fragments below repeat this command, and report its error.
       local set = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4])
       if set and set.ok then
+        local holder = ARGV[1] .. '\n' .. s .. string.sub(us, 1, MS_DIGITS) .. '\n' .. ARGV[9] .. '\n\n' .. ARGV[5]
         if not format then
-          redis.call('RESTORE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS), EMPTY_RECORD)
-        elseif string.sub(last, 1, PERIOD_DIGITS) ~= string.sub(fence, 1, PERIOD_DIGITS)
-          or #ARGV[4] > SHORT_LEASE_DIGITS then
+          -- As in create_hash.lua.
+          local kept_ms = string.format('%.0f', ARGV[4] + RECORD_KEPT_MS)
+          redis.call('PEXPIRE', KEYS[2], kept_ms)
+          redis.call('HSET', KEYS[2], 'format', '1', 'last', fence, 'holder', holder)
+          redis.call('PEXPIRE', KEYS[2], kept_ms)
+          return fence
+        end
+        if string.sub(last, 1, PERIOD_DIGITS) ~= string.sub(fence, 1, PERIOD_DIGITS) or #ARGV[4] > SHORT_LEASE_DIGITS then
           redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS))
         end
-        redis.call('HSET', KEYS[2], 'last', fence,
-          'holder', ARGV[1] .. '\n' .. s .. string.sub(us, 1, MS_DIGITS) .. '\n' .. ARGV[9] .. '\n\n' .. ARGV[5])
+        redis.call('HSET', KEYS[2], 'last', fence, 'holder', holder)
         return fence
       end
     end

@@ -6,8 +6,8 @@
 --      keep the lock. For a ReentrantMutex with remaining holds the new count: a write that full memory does not refuse comes
 --      first, and after it no write is refused. For a shared lock HDEL of the ended holds. A script that ends no hold begins with a write
 --      that full memory refuses as a whole.
---   2. The record in one HSET: new holder, queue, entries. It is created by RESTORE of a constant with its expiry, because
---      HSET alone would create a key without expiry.
+--   2. The record in one HSET: new holder, queue, entries. If it is new, its expiry follows at
+--      once: see create_hash.lua.
 --   3. The lock with its expiry: SET for a Mutex; see reentrant_change.lua and shared_change.lua for the others. Until then
 --      the lock is free, and the next script grants it anew. (acquire_quick.lua does this before step 2.)
 --   4. Fields that are no longer needed. Stale queue entries were emptied in step 2.

@@ -6,10 +6,11 @@ local function write_record(lock)
   local texts, kept_ms = {}, lock.new_kept_ms
   for field, text in pairs(lock.fields) do texts[#texts + 1], texts[#texts + 2] = field, text end
   if texts[1] then
-    if not lock.has_record then
-      redis.call('RESTORE', lock.record, digits(kept_ms or record_ttl(lock, 0)), EMPTY_RECORD)
+    if lock.has_record then
+      redis.call('HSET', lock.record, unpack(texts))
+    else
+      create_hash(lock.record, digits(kept_ms or record_ttl(lock, 0)), 'format', '1', unpack(texts))
     end
-    redis.call('HSET', lock.record, unpack(texts))
   end
   if lock.has_record and kept_ms then redis.call('PEXPIRE', lock.record, digits(kept_ms)) end
 end

@@ -25,7 +25,3 @@ local SHORT_LEASE_DIGITS = 6
 -- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
 local US_DIGITS, MS_DIGITS = 6, 3
 
--- DUMP of the hash {format = '1'}: type 4 (hash), 1 field, '\006format', '\0011', RDB version 9 (Redis 5, which every later
--- version loads), CRC64 of these bytes.
-local EMPTY_RECORD = '\004\001\006\102\111\114\109\097\116\001\049\009\000\017\015\014\212\067\157\155\031'
-

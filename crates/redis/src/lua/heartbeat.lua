@@ -5,8 +5,8 @@
 --            until             the session is dead after this time without a heartbeat, in ms of the server's clock
 --            metadata          a description of the process, for people: JSON
 --            l:<kind>:<name>   a lock that it holds, for people; 1
--- KEYS[2]  the index of all sessions: a ZSET with the end of each session's record in ms as score, for people; and the member `-`,
---          which is no session. Left out while a slot of a cluster moves and only one of the two keys has moved
+-- KEYS[2]  the index of all sessions: a ZSET with the end of each session's record in ms as score, for people. Left
+--          out while a slot of a cluster moves and only one of the two keys has moved
 -- ARGV[1]  the session
 -- ARGV[2]  alive_ms: the least time from now for which it is alive
 -- ARGV[3]  kept_ms: the least time from now for which its record lasts
@@ -29,9 +29,6 @@ local MAX_ARGUMENTS = 1000
 -- The first argument that names a lock.
 local FIRST_LOCK = 7
 
--- DUMP of the sorted set {'-' = 0}: type 5, 1 member, '\001-', the score as a double, RDB version 9, CRC64 of these bytes.
-local EMPTY_INDEX = '\005\001\001\045\000\000\000\000\000\000\000\000\009\000\002\183\200\233\067\151\182\247'
-
 local fields = redis.pcall('HMGET', KEYS[1], 'format', 'until')
 if fields.err then
   if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
@@ -41,23 +38,24 @@ local record_exists = fields[1]
 if record_exists and record_exists ~= '1' then return { 'format', record_exists } end
 
 local at_ms = now()
--- A record without `until` was cut off before its session began.
-local alive_until = fields[2] and tonumber(fields[2])
+local alive_until = record_exists and tonumber(fields[2])
 if alive_until and alive_until < at_ms or not alive_until and ARGV[4] == '' then return 0 end
 
 -- Neither end is ever brought nearer.
 local kept_ms = tonumber(ARGV[3])
 if record_exists then
   local ttl_ms = redis.call('PTTL', KEYS[1])
-  if ttl_ms < kept_ms or not alive_until then redis.call('PEXPIRE', KEYS[1], ARGV[3]) else kept_ms = ttl_ms end
-else
-  redis.call('RESTORE', KEYS[1], ARGV[3], EMPTY_RECORD)
+  if ttl_ms < kept_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) else kept_ms = ttl_ms end
 end
 local texts = {}
 local new_until = at_ms + tonumber(ARGV[2])
 if not alive_until or alive_until < new_until then texts = { 'until', digits(new_until) } end
 if ARGV[4] ~= '' then texts[#texts + 1], texts[#texts + 2] = 'metadata', ARGV[5] end
-if texts[1] then redis.call('HSET', KEYS[1], unpack(texts)) end
+if not record_exists then
+  create_hash(KEYS[1], ARGV[3], 'format', '1', unpack(texts))
+elseif texts[1] then
+  redis.call('HSET', KEYS[1], unpack(texts))
+end
 
 local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])
 for at = last_held + 1, #ARGV, MAX_ARGUMENTS do
@@ -71,12 +69,11 @@ end
 
 if not KEYS[2] then return 1 end
 local index_ttl_ms = redis.pcall('PTTL', KEYS[2])
-if index_ttl_ms == -2 then
-  if redis.pcall('RESTORE', KEYS[2], digits(kept_ms), EMPTY_INDEX).err then return 1 end
-elseif type(index_ttl_ms) == 'number' and index_ttl_ms < kept_ms then
-  redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))
-end
+local is_short = type(index_ttl_ms) == 'number' and index_ttl_ms < kept_ms
+-- Before ZADD it proves the permission, as in create_hash.lua, or raises the expiry of the index.
+if is_short and type(redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))) ~= 'number' then return 1 end
 redis.pcall('ZADD', KEYS[2], digits(at_ms + kept_ms), ARGV[1])
+if index_ttl_ms == -2 then redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms)) end
 -- With every heartbeat, so that dead sessions disappear also where none begins.
 redis.pcall('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. digits(at_ms))
 return 1

@@ -73,6 +73,7 @@ fragments! {
     SHARED_HOLDERS = "shared_holders";
     DESCRIBE = "describe";
 
+    CREATE_HASH = "create_hash";
     CHANGE = "change";
     RECORD_HOLDER = "record_holder";
     STRING_CHANGE = "string_change";
@@ -132,7 +133,7 @@ pub(crate) struct Texts {
 // the constants of the format.
 const STRING_RECORD: &str = prelude!(NUMBERS, LOCK, STRING_READ, CHECK_RECORD, FETCH_RECORD);
 const STRING_HOLDERS: &str = prelude!(PARSE_RECORD, STRING_HOLDER, DESCRIBE);
-const STRING_CHANGES: &str = prelude!(PUBLISH, CHANGE, RECORD_HOLDER, STRING_CHANGE);
+const STRING_CHANGES: &str = prelude!(PUBLISH, CREATE_HASH, CHANGE, RECORD_HOLDER, STRING_CHANGE);
 const QUEUED_GRANT: &str = prelude!(QUEUE, GRANT, COMMIT);
 
 const MUTEX_READS: &str = prelude!(STRING_RECORD, MUTEX_KIND, STRING_HOLDERS);
@@ -145,12 +146,12 @@ const REENTRANT_LOCK: &str = prelude!(FORMAT, NUMBERS, REENTRANT_READ);
 const REENTRANT_READS: &str =
     prelude!(REENTRANT_LOCK, LOCK, CHECK_RECORD, FETCH_RECORD, PARSE_RECORD, REENTRANT_HOLDERS, DESCRIBE);
 const REENTRANT_GRANTS: &str =
-    prelude!(REENTRANT_READS, PUBLISH, CHANGE, RECORD_HOLDER, REENTRANT_CHANGE, QUEUED_GRANT);
+    prelude!(REENTRANT_READS, PUBLISH, CREATE_HASH, CHANGE, RECORD_HOLDER, REENTRANT_CHANGE, QUEUED_GRANT);
 
 const SHARED_READS: &str =
     prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_READ, PARSE_RECORD, SHARED_HOLDERS);
 const SHARED_GRANTS: &str =
-    prelude!(SHARED_READS, PUBLISH, CHANGE, SHARED_CHANGE, QUEUE, SHARED_GRANT, COMMIT);
+    prelude!(SHARED_READS, PUBLISH, CREATE_HASH, CHANGE, SHARED_CHANGE, QUEUE, SHARED_GRANT, COMMIT);
 
 const STRING_EXTEND: &str = script!("mutex extend_one": FORMAT, NUMBERS, STRING_EXTEND_TAIL);
 
@@ -211,9 +212,10 @@ pub(crate) const RESIZE: &str = script!("shared resize": SHARED_GRANTS, RESIZE_T
 
 /// Several locks in one call.
 pub(crate) const EXTEND: &str = script!("mutex extend": EXTEND_TAIL);
-pub(crate) const ACQUIRE_ALL: &str = script!("mutex acquire_all": FORMAT, NUMBERS, ACQUIRE_ALL_TAIL);
+pub(crate) const ACQUIRE_ALL: &str =
+    script!("mutex acquire_all": FORMAT, NUMBERS, CREATE_HASH, ACQUIRE_ALL_TAIL);
 
-pub(crate) const HEARTBEAT: &str = script!("session heartbeat": FORMAT, NUMBERS, HEARTBEAT_TAIL);
+pub(crate) const HEARTBEAT: &str = script!("session heartbeat": FORMAT, NUMBERS, CREATE_HASH, HEARTBEAT_TAIL);
 
 // Releases that do not need the record.
 pub(crate) const RELEASE_BY_TOKEN: &str = script!("mutex release_by_token": PUBLISH, RELEASE_BY_TOKEN_TAIL);

@@ -6,10 +6,6 @@
 --   lowered    set if some holds end and others remain: the texts to write
 --   reentered  set if a hold is added to an owner that holds the lock
 
--- DUMP of the hash {leasehold = 'none'}: type 4 (hash), 1 field, '\009leasehold', '\004none', RDB version 9, CRC64 of these
--- bytes.
-local EMPTY_LOCK = '\004\001\009\108\101\097\115\101\104\111\108\100\004\110\111\110\101\009\000\035\230\080\153\099\003\243\224'
-
 local function add_hold(lock, request)
   local lease_ms, at_ms = tonumber(request.lease_ms), now()
   lock.holds[#lock.holds + 1] = {
@@ -84,11 +80,14 @@ end
 
 -- The key lasts long enough before a hold lasts as long. Expired holds at the key of a free lock are replaced.
 local function write_lock(lock)
-  local key, new_ttl, is_new = lock.key, lock.new_ttl, lock.granted or lock.reentered
+  local key, new_ttl, is_new = lock.key, lock.new_ttl, lock.reentered
   if lock.granted then
-    -- RESTORE takes 0 for no expiry.
-    redis.call('RESTORE', key, digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE')
-  elseif is_new then
+    if lock.has_key and not lock.freed then redis.call('DEL', key) end
+    -- PEXPIRE deletes the key for 0.
+    create_hash(key, digits(math.max(1, lock.ttl_ms)), 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
+    return
+  end
+  if is_new then
     redis.call('PEXPIRE', key, digits(lock.ttl_ms))
   elseif new_ttl then
     redis.call('PEXPIRE', key, new_ttl)

@@ -4,8 +4,8 @@
 --            <owner>          the number of holds of the owner
 --            leasehold        fence, space, longest requested lease in ms \n owner; then for each hold of this library, oldest
 --                             first: \n hold, until_ms, since_ms, liveness, label, separated by spaces. Without holds fence and
---                             lease are 0: only clients of Redisson hold the lock. `none` while the lock is being created: it is
---                             not held yet. Without this field the lock is Redisson's
+--                             lease are 0: only clients of Redisson hold the lock. Without this field the lock is
+--                             Redisson's
 --
 -- Nothing else is read: a hash that is no lock may be long. Expired holds are left out here and subtracted from the count. They
 -- stay in the hash until the next write.
@@ -18,6 +18,7 @@
 --   owner_fence  their common fencing token
 --   lease_ms     the longest lease
 --   has_expired  whether some holds had expired
+--   has_key      whether the key exists, as a lock of this kind or another hash
 
 -- A token is the owner or the hold, without a prefix.
 local TOKEN_PREFIX = ''
@@ -95,7 +96,8 @@ local function read_holds(lock, caller)
   end
   local field_count = redis.call('HLEN', key)
   local ours = found[1]
-  if ours and not (ours == 'none' and field_count == 1) then
+  lock.has_key = field_count > 0
+  if ours then
     local owner = string.match(ours, '^[^\n]*\n([^\n]+)')
     parse_holds(lock, ours, field_count, owner and (owner == caller and found[2] or redis.call('HGET', key, owner)))
   elseif field_count == 1 and not ours then

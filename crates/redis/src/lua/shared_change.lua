@@ -9,15 +9,6 @@
 -- How many texts one command takes: a Lua stack holds 8000.
 local MAX_ARGUMENTS = 1000
 
--- DUMP of a hash with its kind alone: type 4 (hash), 1 field, '\009leasehold', the length of the kind and the kind, RDB version
--- 9, CRC64 of these bytes.
-local EMPTY_LOCK = {
-  semaphore = '\004\001\009\108\101\097\115\101\104\111\108\100\009\115\101\109\097\112\104\111\114\101\009\000\227\062\231\024\071\008\241\210',
-  rwlock = '\004\001\009\108\101\097\115\101\104\111\108\100\006\114\119\108\111\099\107\009\000\198\156\167\008\017\109\013\138',
-  latch = '\004\001\009\108\101\097\115\101\104\111\108\100\005\108\097\116\099\104\009\000\106\149\204\031\195\093\204\065',
-  barrier = '\004\001\009\108\101\097\115\101\104\111\108\100\007\098\097\114\114\105\101\114\009\000\071\066\003\007\125\197\111\124',
-}
-
 local function set_limit(lock, number)
   if number ~= lock.limit then
     lock.limit = number
@@ -131,8 +122,6 @@ local function write_lock(lock)
     redis.call('PEXPIRE', key, longest_left_ms(lock))
     -- An expired hold may be among the new ones.
     delete_holds(key, lock.expired)
-  else
-    redis.call('RESTORE', key, longest_left_ms(lock), EMPTY_LOCK[lock.kind])
   end
   local new_holds = {}
   for i, held in ipairs(added) do
@@ -140,7 +129,11 @@ local function write_lock(lock)
     new_holds[2 * i] = digits(held.until_ms) .. ' ' .. digits(held.since_ms) .. ' '
       .. digits(held.fence) .. ' ' .. held.mode .. ' ' .. held.liveness .. '\n' .. held.owner .. '\n' .. held.label
   end
-  redis.call('HSET', key, unpack(new_holds))
+  if lock.exists then
+    redis.call('HSET', key, unpack(new_holds))
+  else
+    create_hash(key, longest_left_ms(lock), 'leasehold', lock.kind, unpack(new_holds))
+  end
 end
 
 -- Only clients of this library use such locks, and they wait in the queue.

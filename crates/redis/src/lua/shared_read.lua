@@ -1,8 +1,7 @@
 -- Reads a shared lock (Semaphore, RwLock, Latch, Barrier). Follows check_record.lua.
 --
 -- `lock.key`  a HASH
---            leasehold   its kind: semaphore, rwlock, latch or barrier. Without any hold the lock is being created: it is not
---                        held yet
+--            leasehold   its kind: semaphore, rwlock, latch or barrier. Without any hold the lock is not held
 --            <hold>      until_ms, since_ms, fence, mode and liveness, separated by spaces; \n owner, of an RwLock, or nothing
 --                        \n label
 --          mode is p<count>:<of> for permits of a Semaphore; r, u, w or x for read, upgradable read, write and upgraded write of

@@ -88,12 +88,17 @@ fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> 
         (0..count).map(|n| Lock::mutex(name(n))).collect::<Vec<_>>()
     };
     vec![
-        ("the first session", vec![], begin(1), "HMGET TIME RESTORE HSET PTTL RESTORE ZADD ZREMRANGEBYSCORE"),
+        (
+            "the first session",
+            vec![],
+            begin(1),
+            "HMGET TIME SET PEXPIRE HSET PEXPIRE PTTL PEXPIRE ZADD PEXPIRE ZREMRANGEBYSCORE",
+        ),
         (
             "another session",
             vec![begin(1)],
             begin(2),
-            "HMGET TIME RESTORE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+            "HMGET TIME SET PEXPIRE HSET PEXPIRE PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
             "heartbeat",
@@ -137,7 +142,7 @@ fn commands(fixture: &mut Fixture, before: &[Op], op: &Op) -> Result<String, Vio
 fn acquires() -> Vec<Path> {
     let left_free = || [queue(), vec![give(1, ReleaseAction::Free, None)]].concat();
     vec![
-        ("acquire of a new lock", vec![], take(1), "HMGET TIME SET RESTORE HSET"),
+        ("acquire of a new lock", vec![], take(1), "HMGET TIME SET PEXPIRE HSET PEXPIRE"),
         (
             "acquire of a free lock that was used before",
             vec![take(1), release(1)],
@@ -357,7 +362,7 @@ fn raise(n: u8, fence: u64) -> Op {
 /// An Election: like a Mutex, without its short paths, and with messages about the leader.
 fn elections() -> Vec<Path> {
     vec![
-        ("acquire of a new lock", vec![], take(1), "GET HMGET TIME RESTORE HSET SET PUBLISH"),
+        ("acquire of a new lock", vec![], take(1), "GET HMGET TIME SET PEXPIRE HSET PEXPIRE SET PUBLISH"),
         (
             "acquire of a free lock that was used before",
             vec![take(1), release(1)],
@@ -413,12 +418,17 @@ fn entries() -> Vec<Path> {
     let twice = || vec![take(1), take(2)];
     let queue = || vec![take(1), take(3), take(4)];
     vec![
-        ("acquire of a new lock", vec![], take(1), "HMGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "acquire of a new lock",
+            vec![],
+            take(1),
+            "HMGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE SET PEXPIRE HSET PEXPIRE",
+        ),
         (
             "acquire of a free lock that was used before",
             vec![take(1), release(1)],
             take(3),
-            "HMGET HLEN HMGET TIME HSET RESTORE HSET",
+            "HMGET HLEN HMGET TIME HSET SET PEXPIRE HSET PEXPIRE",
         ),
         ("acquire that is sent again", vec![take(1)], take(1), "HMGET HLEN TIME HMGET"),
         (
@@ -467,7 +477,7 @@ fn entries() -> Vec<Path> {
             "release that grants",
             queue(),
             release(1),
-            "HMGET HLEN TIME HMGET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH",
+            "HMGET HLEN TIME HMGET HGET HMGET DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH",
         ),
         ("release of an unknown hold", vec![take(1)], release(3), "HMGET HLEN HGET TIME HMGET"),
         (
@@ -480,7 +490,7 @@ fn entries() -> Vec<Path> {
             "eviction of a holder",
             queue(),
             evict(1),
-            "HMGET HLEN HGET TIME HMGET HMGET GET HGET HMGET DEL HSET RESTORE HSET HDEL PUBLISH SET",
+            "HMGET HLEN HGET TIME HMGET HMGET GET HGET HMGET DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH SET",
         ),
         (
             "force-released from its holders",
@@ -523,7 +533,12 @@ fn permits() -> Vec<Path> {
     let two = || vec![take(1, 1), take(2, 1)];
     let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();
     vec![
-        ("acquire of a new lock", vec![], take(1, 1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "acquire of a new lock",
+            vec![],
+            take(1, 1),
+            "HGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE SET PEXPIRE HSET PEXPIRE",
+        ),
         (
             "acquire of one more permit",
             vec![take(1, 1)],
@@ -565,7 +580,7 @@ fn permits() -> Vec<Path> {
             "release of two permits, that grants both",
             vec![take(1, 2), take(2, 1), take(3, 1)],
             release(1),
-            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
         ),
         ("release of a waiting hold", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
         (
@@ -586,7 +601,7 @@ fn permits() -> Vec<Path> {
             free(START_US),
             "HGET HGETALL TIME HMGET GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH PUBLISH SET",
         ),
-        ("resize of a new one", vec![], resize(None, 5), "HGET HLEN HMGET RESTORE HSET"),
+        ("resize of a new one", vec![], resize(None, 5), "HGET HLEN HMGET SET PEXPIRE HSET PEXPIRE"),
         (
             "resize that lets in two",
             queue(),
@@ -610,7 +625,7 @@ fn readers() -> Vec<Path> {
     let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
-        ("read", vec![], read(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        ("read", vec![], read(1), "HGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE SET PEXPIRE HSET PEXPIRE"),
         ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET PTTL HSET PEXPIRE HSET"),
         (
             "read behind a waiting writer",
@@ -628,13 +643,13 @@ fn readers() -> Vec<Path> {
             "release of the last reader, which lets a writer in",
             vec![read(1), write(2)],
             release(1),
-            "HGET HGETALL TIME HMGET HGET PTTL DEL HSET RESTORE HSET HDEL PUBLISH",
+            "HGET HGETALL TIME HMGET HGET PTTL DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH",
         ),
         (
             "release of the writer, which lets readers in",
             vec![write(1), read(2), read(3)],
             release(1),
-            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
         ),
         (
             "upgrade before a waiting writer",
@@ -650,7 +665,12 @@ fn arrivals() -> Vec<Path> {
     let arrive = |n: u8| take_part(n, LockMode::CountDown { count: 1, total: 2 });
     let wait = |n: u8| take_part(n, LockMode::LatchWait { total: 2 });
     vec![
-        ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME RESTORE HSET RESTORE HSET"),
+        (
+            "arrival",
+            vec![],
+            arrive(1),
+            "HGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE SET PEXPIRE HSET PEXPIRE",
+        ),
         ("wait for arrivals", vec![arrive(1)], wait(2), "HGET HGETALL TIME HMGET PTTL HSET"),
         (
             "the arrival that opens it for two",
@@ -671,13 +691,13 @@ fn arrivals() -> Vec<Path> {
 fn meetings() -> Vec<Path> {
     let meet = |n: u8| take_part(n, LockMode::BarrierWait { total: 3 });
     vec![
-        ("the first", vec![], meet(1), "HGET HLEN HMGET TIME RESTORE HSET"),
+        ("the first", vec![], meet(1), "HGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE"),
         ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET HMGET TIME PTTL HSET"),
         (
             "the third, with whom all go on",
             vec![meet(1), meet(2)],
             meet(3),
-            "HGET HLEN HMGET HMGET HMGET TIME PTTL HGET HMGET HMGET HSET RESTORE HSET HDEL PUBLISH PUBLISH",
+            "HGET HLEN HMGET HMGET HMGET TIME PTTL HGET HMGET HMGET HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
         ),
     ]
 }

@@ -119,7 +119,6 @@ impl Coverage {
             Kind::Election => &[(OpKind::Release, Left::Lasting)],
             Kind::Semaphore => &[
                 (OpKind::Resize, Left::Untouched),
-                (OpKind::Resize, Left::Opened),
                 (OpKind::Resize, Left::Entered),
                 (OpKind::Resize, Left::Done),
             ][..],
@@ -127,18 +126,15 @@ impl Coverage {
         };
         for what in [
             (OpKind::Acquire, Left::Untouched),
-            (OpKind::Acquire, Left::Opened),
             (OpKind::Acquire, Left::Entered),
             (OpKind::Acquire, Left::Done),
             (OpKind::Extend, Left::Untouched),
             (OpKind::Extend, Left::Done),
             (OpKind::Release, Left::Untouched),
             (OpKind::Release, Left::ForceReleased),
-            (OpKind::Release, Left::Opened),
             (OpKind::Release, Left::Entered),
             (OpKind::Release, Left::Done),
             (OpKind::ReleaseAndAcquire, Left::ForceReleased),
-            (OpKind::ReleaseAndAcquire, Left::Opened),
             (OpKind::ReleaseAndAcquire, Left::Entered),
             (OpKind::ReleaseAndAcquire, Left::Done),
             (OpKind::AcquireAhead, Left::ForceReleased),
@@ -175,6 +171,8 @@ impl Coverage {
         uncovered.retain(|text| kinds[0] != Kind::Election || !text.contains("'HSET',KEYS[2],'reserved'"));
         // A cluster alone publishes this, in place of a PUBLISH: here are no channels of slots.
         uncovered.retain(|text| !text.contains("receivers"));
+        // The expiry of a new key is not cut off from it: see prelude.lua.
+        uncovered.retain(|text| !text.starts_with("if index_ttl_ms==-2"));
         assert_eq!(uncovered, [""; 0], "never cut off there");
     }
 

@@ -227,19 +227,19 @@ impl Fixture {
         lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
     }
 
-    /// The model's sessions for this state of the keys. A record that was cut off before its session had begun is none.
+    /// The model's sessions for this state of the keys.
     pub(crate) fn sessions(&self) -> Result<Sessions, Violation> {
         let mut records = BTreeMap::new();
         for session in Workload::sessions() {
             let key = self.space.session(session);
             let record = match self.redis.keys().entry(&key) {
-                None => Ok(None),
+                None => continue,
                 Some(Entry { content: Content::Hash(hash), expires_ms: Some(expires_ms) }) => {
                     Fields::of(hash).session(*expires_ms)
                 }
                 Some(entry) => Err(Violation(format!("a session of another type, or for ever: {entry:?}"))),
             };
-            records.extend(record?.map(|record| (session, record)));
+            records.insert(session, record?);
         }
         Ok(Sessions { records })
     }
@@ -389,8 +389,7 @@ impl Fields {
         }
     }
 
-    /// A session's record; none if it has not begun.
-    fn session(&self, expires_ms: u64) -> Result<Option<SessionRecord>, Violation> {
+    fn session(&self, expires_ms: u64) -> Result<SessionRecord, Violation> {
         let mut held = std::collections::BTreeSet::new();
         for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "metadata"))
         {
@@ -400,13 +399,12 @@ impl Fields {
             return Err(Violation(format!("a session of format {:?}", self.field("format"))));
         }
         match (self.field("until"), self.field("metadata")) {
-            (Some(until), Some(about)) => Ok(Some(SessionRecord {
+            (Some(until), Some(about)) => Ok(SessionRecord {
                 alive_until_ms: parsed(until)?,
                 expires_ms,
                 metadata: about.to_owned(),
                 held,
-            })),
-            (None, None) if held.is_empty() => Ok(None),
+            }),
             (until, _) => Err(Violation(format!("a session that is alive until {until:?}, half made"))),
         }
     }

@@ -1,16 +1,15 @@
 //! What a partial script may leave, as a state of the model.
 //!
 //! Let `before` be the state at which an operation arrived, and `after` the state that the whole operation makes. A partial
-//! script leaves one of eight states. Each of its keys expires when it would have expired in `before` or in `after`; where
+//! script leaves one of seven states. Each of its keys expires when it would have expired in `before` or in `after`; where
 //! holds are released, also when it would have expired without them.
 //!
 //! | Left      | The lock                         | The record                    | The audit |
 //! |-----------|----------------------------------|-------------------------------|-----------|
 //! | Untouched | as before                        | as before                     | as before |
 //! | Freed     | released                         | as before                     | as before |
-//! | Opened    | as before, or released           | new and empty; there was none | as before |
 //! | Entered   | as before, or released           | as after                      | as before |
-//! | Unwritten | as after                         | as before, or new and empty   | as before |
+//! | Unwritten | as after                         | as before                     | as before |
 //! | Unnoted   | as after                         | as after                      | as before |
 //! | Done      | as after                         | as after                      | as after  |
 //! | Lasting   | as before, with a later expiry   | as before                     | as before |
@@ -21,7 +20,6 @@
 //! - Unnoted: the audit does not show the eviction. The record shows it to the evicted client.
 //! - Freed: the end of the hold is not recorded. A second release gets "vanished", or what the record says of a hold that
 //!   does not exist; it never gets "held". The next request grants the lock.
-//! - Opened has no effect.
 //! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has its own expiry, or as long as the
 //!   remaining holds. A hold that was to start a cooldown ends when the cooldown would. A hold for which tokens were to be reserved lasts
 //!   longer, and none are reserved.
@@ -38,14 +36,13 @@
 //! every published token.
 
 use leasehold_core::Kind;
-use leasehold_core::model::{LockState, Record, Value};
+use leasehold_core::model::{LockState, Value};
 
 /// The state that a partial script has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Left {
     Untouched,
     ForceReleased,
-    Opened,
     Lasting,
     Entered,
     Unwritten,
@@ -89,8 +86,6 @@ pub(crate) fn left(
         Some(Left::ForceReleased)
     } else if left.record == after.record {
         Some(Left::Entered)
-    } else if before.record.is_none() && left.record.as_ref().is_some_and(is_empty) {
-        Some(Left::Opened)
     } else {
         None
     }
@@ -102,13 +97,12 @@ fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool
     let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
     let last_holder = after.record.as_ref().and_then(|record| record.last_holder.as_ref());
     let token = left.value.as_ref().and_then(|value| value.content.token());
-    let is_new = before.record.is_none() && left.record.as_ref().is_some_and(is_empty);
     left.kind == Kind::Mutex
         && before.value.is_none()
         && !awaited
         && left.value == after.value
         && last_holder.is_some_and(|last_holder| token == Some(&last_holder.claim.hold.token()))
-        && (record(left) == record(before) || is_new)
+        && record(left) == record(before)
         && left.audit == before.audit
 }
 
@@ -139,17 +133,4 @@ fn for_ever(state: &LockState) -> LockState {
 
 fn for_ever_there(value: Value) -> Value {
     Value { expires_ms: None, ..value }
-}
-
-fn is_empty(record: &Record) -> bool {
-    let Record {
-        expires_ms: _, last_fence, reserved, last_holder, ended, next_ticket, tickets, entries, ..
-    } = record;
-    last_fence.is_none()
-        && reserved.is_none()
-        && last_holder.is_none()
-        && ended.holds.is_empty()
-        && *next_ticket == 0
-        && tickets.is_empty()
-        && entries.is_empty()
 }

@@ -5,7 +5,7 @@
 //! state (`generator.rs`); an operation of each kind is sent and cut off after 0, 1, 2 … commands; and after each cut
 //!
 //! 1. no key is without an expiry, but for a lock that had none before;
-//! 2. the keys are a state that the model knows, and one of the eight in `invariants.rs`;
+//! 2. the keys are a state that the model knows, and one of the seven in `invariants.rs`;
 //! 3. the same operation again, or any other, gets the reply of the model;
 //! 4. every waiter is served after that (`serve.rs`).
 //!

@@ -22,18 +22,30 @@ struct Mutant {
     report: &'static str,
 }
 
-const MUTANTS: [Mutant; 31] = [
+const MUTANTS: [Mutant; 33] = [
     Mutant {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",
         edits: &[
             (
-                "redis.call('RESTORE', lock.record, digits(kept_ms or record_ttl(lock, 0)), EMPTY_RECORD)",
+                "create_hash(lock.record, digits(kept_ms or record_ttl(lock, 0)), 'format', '1', unpack(texts))",
                 "kept_ms = kept_ms or record_ttl(lock, 0)
-                texts[#texts + 1], texts[#texts + 2] = 'format', '1'",
+                redis.call('HSET', lock.record, 'format', '1', unpack(texts))",
             ),
             ("if lock.has_record and kept_ms", "if kept_ms"),
         ],
+        report: "never expires",
+    },
+    Mutant {
+        kind: Kind::Election,
+        name: "a hash is created without a proof of the permission",
+        edits: &[("redis.call('PEXPIRE', key, ttl_ms)\nredis.call('HSET', key, ...)", "redis.call('HSET', key, ...)")],
+        report: "never expires",
+    },
+    Mutant {
+        kind: Kind::Election,
+        name: "another command comes between a new hash and its expiry",
+        edits: &[("redis.call('HSET', key, ...)\n", "redis.call('HSET', key, ...) redis.call('HGET', key, 'format')\n")],
         report: "never expires",
     },
     Mutant {
@@ -69,9 +81,8 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows, on the fast path",
         edits: &[(
-            "redis.call('RESTORE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS), EMPTY_RECORD)",
-            "redis.call('HSET', KEYS[2], 'format', '1')
-            redis.call('PEXPIRE', KEYS[2], string.format('%.0f', ARGV[4] + RECORD_KEPT_MS))",
+            "redis.call('PEXPIRE', KEYS[2], kept_ms)\nredis.call('HSET',",
+            "redis.call('HSET',",
         )],
         report: "never expires",
     },
@@ -176,7 +187,10 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "a session begins by HSET, and the expiry of its record follows",
         edits: &[
-            ("redis.call('RESTORE', KEYS[1], ARGV[3], EMPTY_RECORD)", "redis.call('HSET', KEYS[1], 'format', '1')"),
+            (
+                "create_hash(KEYS[1], ARGV[3], 'format', '1', unpack(texts))",
+                "redis.call('HSET', KEYS[1], 'format', '1', unpack(texts))",
+            ),
             ("local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])", "redis.call('PEXPIRE', KEYS[1], digits(kept_ms))
             local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])"),
         ],
@@ -186,10 +200,7 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Mutex,
         name: "the index is created by ZADD, and its expiry follows",
         edits: &[
-            (
-                "if redis.pcall('RESTORE', KEYS[2], digits(kept_ms), EMPTY_INDEX).err then return 1 end",
-                "  redis.pcall('ZADD', KEYS[2], '0', '-') redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))",
-            ),
+            ("if is_short and type(", "if is_short and index_ttl_ms ~= -2 and type("),
         ],
         report: "never expires",
     },
@@ -197,9 +208,8 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Reentrant,
         name: "a hash is created by HSET, and its expiry follows",
         edits: &[(
-            "redis.call('RESTORE', key, digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE')",
-            "redis.call('DEL', key)
-            redis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
+            "create_hash(key, digits(math.max(1, lock.ttl_ms)), 'leasehold', packed_holds(lock), lock.value, digits(lock.count))",
+            "redis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))
             redis.call('PEXPIRE', key, digits(lock.ttl_ms))",
         )],
         report: "never expires",
@@ -214,7 +224,7 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Reentrant,
         name: "a hold is added before its key lasts as long",
         edits: &[
-            ("elseif is_new then\nredis.call('PEXPIRE', key, digits(lock.ttl_ms))", ""),
+            ("if is_new then\nredis.call('PEXPIRE', key, digits(lock.ttl_ms))\nelseif new_ttl then", "if new_ttl and not is_new then"),
             (
                 "has_expired then\nredis.call('HSET', key, 'leasehold', packed_holds(lock), lock.value, digits(lock.count))\nend",
                 "has_expired then
@@ -262,14 +272,11 @@ const MUTANTS: [Mutant; 31] = [
     Mutant {
         kind: Kind::Semaphore,
         name: "a hash of shared holds is created by HSET, and its expiry follows",
-        edits: &[
-            ("redis.call('RESTORE', key, longest_left_ms(lock), EMPTY_LOCK[lock.kind])", "lock.exists = false"),
-            (
-                "redis.call('HSET', key, unpack(new_holds))",
-                "redis.call('HSET', key, 'leasehold', lock.kind, unpack(new_holds))
-                redis.call('PEXPIRE', key, longest_left_ms(lock))",
-            ),
-        ],
+        edits: &[(
+            "create_hash(key, longest_left_ms(lock), 'leasehold', lock.kind, unpack(new_holds))",
+            "redis.call('HSET', key, 'leasehold', lock.kind, unpack(new_holds))
+            redis.call('PEXPIRE', key, longest_left_ms(lock))",
+        )],
         report: "never expires",
     },
     Mutant {
@@ -342,9 +349,9 @@ const MUTANTS: [Mutant; 31] = [
         kind: Kind::Semaphore,
         name: "a number of permits is written before the record is created",
         edits: &[(
-            "redis.call('RESTORE', lock.record, digits(kept_ms or record_ttl(lock, 0)), EMPTY_RECORD)",
+            "create_hash(lock.record, digits(kept_ms or record_ttl(lock, 0)), 'format', '1', unpack(texts))",
             "kept_ms, lock.has_record = kept_ms or record_ttl(lock, 0), true
-                texts[#texts + 1], texts[#texts + 2] = 'format', '1'",
+                redis.call('HSET', lock.record, 'format', '1', unpack(texts))",
         )],
         report: "never expires",
     },

@@ -9,6 +9,7 @@ mod calls;
 mod cluster;
 mod cluster_tls;
 mod connecting;
+mod creation;
 mod findings;
 mod fixture;
 mod format;

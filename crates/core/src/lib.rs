@@ -53,8 +53,13 @@ pub use types::token_block::TokenBlock;
 /// lease when it is due.
 pub const FIRST_LEASE: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// How long the record beside a lock (fencing token, last ended hold, queue) outlives its last use.
+/// How long the record beside a lock (fencing token, last ended hold, queue) outlives a hold or a waiter that no release
+/// ended, and how long the fencing tokens of idle locks are remembered.
 pub const RECORD_TTL: std::time::Duration = std::time::Duration::from_secs(3600);
+
+/// How long a store remembers the holds of a lock that a release left idle: for a release that is sent again. A call, with
+/// its repetitions, takes 2 s unless the client is built with another limit.
+pub const RELEASED_TTL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// How long the store keeps the audit of evictions and forced releases.
 pub const AUDIT_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);

@@ -1,4 +1,4 @@
-//! Keys and channels of sessions in one partition of a store: one server, or one slot of a cluster.
+//! Keys and channels of sessions, and other keys that locks share, in one partition of a store: one server, or one slot of a cluster.
 //!
 //! Chooses among the keys and channels of [`KeySpace`]. A script can read the record of a session only in the slot of
 //! its lock, so in a cluster each slot has a record of its own.
@@ -31,6 +31,14 @@ impl SessionKeys<'_> {
         match self.slot {
             None => self.keys.session_index(),
             Some(slot) => self.keys.session_index_in(slot),
+        }
+    }
+
+    /// The greatest fencing token of idle locks.
+    pub(crate) fn watermark(&self) -> String {
+        match self.slot {
+            None => self.keys.watermark(),
+            Some(slot) => self.keys.watermark_in(slot),
         }
     }
 

@@ -29,6 +29,10 @@ use std::time::Duration;
 const CLEANUP_EVERY: u32 = 64;
 /// The largest number of rows that one cleanup removes.
 const ROWS_PER_CLEANUP: i64 = 128;
+/// The file shrinks once more pages than that are free, and more than half of all pages.
+const MIN_FREE_PAGES: i64 = 256;
+/// The largest number of pages by which one cleanup shrinks the file.
+const PAGES_PER_CLEANUP: i64 = 128;
 /// The number of operations between two scans of the sessions' directory.
 const SCAN_EVERY: u32 = 1024;
 /// How long a cleanup waits for the file, which blocks other work of the thread.
@@ -243,7 +247,10 @@ impl Database {
         }
         match remove_expired(&mut self.connection, &*self.machine, &dead) {
             Ok(()) => dead.into_iter().for_each(|session| self.sessions.remove(session)),
-            Err(error) => tracing::debug!(%error, "cannot remove_expired the store"),
+            Err(error) => tracing::debug!(%error, "cannot remove expired rows"),
+        }
+        if let Err(error) = shrink(&self.connection) {
+            tracing::debug!(%error, "cannot shrink the file");
         }
         if self.log_growth() >= CHECKPOINT_EVERY {
             self.written_back_at = self.log.load(Ordering::Relaxed);
@@ -275,6 +282,18 @@ impl Database {
     }
 }
 
+/// Gives some free pages of the file back if most of it is free. Until then, new rows use them.
+fn shrink(connection: &Connection) -> rusqlite::Result<()> {
+    let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
+    let free = number("PRAGMA freelist_count")?;
+    if free > MIN_FREE_PAGES && free > number("PRAGMA page_count")? / 2 {
+        let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES_PER_CLEANUP})"))?;
+        let mut rows = vacuum.query([])?;
+        while rows.next()?.is_some() {}
+    }
+    Ok(())
+}
+
 /// Removes expired rows, and records the deaths of `dead`.
 fn remove_expired(
     connection: &mut Connection,
@@ -295,7 +314,8 @@ fn remove_expired(
     let bounds = params![signed(now_us / 1000), ROWS_PER_CLEANUP];
     let locks = "DELETE FROM locks WHERE rowid IN (SELECT rowid FROM locks WHERE over_ms < ?1 LIMIT ?2)";
     if transaction.prepare_cached(locks)?.execute(bounds)? > 0 {
-        record_latest(&transaction, now_us)?;
+        // Whatever has expired was granted before.
+        record_latest(&transaction, now_us - 1)?;
     }
     // Removes the metadata together with the record of the death. Both statements select the same sessions, because
     // they order them.

@@ -4,8 +4,8 @@
 //! 2. The store's time is `base` + the time since the boot. The wall clock determines `base`, once per boot, so that
 //!    fencing tokens look alike in every store; it is not read again.
 //! 3. A new boot ends every hold and every queue entry, since their processes are gone. Its `base` is chosen so that
-//!    time is later than every fencing token in a row, granted or reserved, and than `latest_us`, before which every
-//!    token of a removed row was granted. So tokens grow, however wrong the wall clock is.
+//!    time is later than every fencing token in a row, granted or reserved, and than `latest_us`, by which every
+//!    token of a removed row or of an idle lock was granted. So tokens grow, however wrong the wall clock is.
 //!
 //! The log is synced only now and then (`synchronous = NORMAL`): a loss of power may lose the last operations, but it
 //! also ends every process that could hold a lock.
@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// "LSHD", which identifies the files of this store.
 const APPLICATION: i32 = 0x4c53_4844;
+/// Lets the file shrink. It has an effect only on a file that has no tables yet.
+const AUTO_VACUUM: &str = "PRAGMA auto_vacuum = INCREMENTAL";
 const SCHEMA: &str = "
     CREATE TABLE meta (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -63,6 +65,7 @@ pub(super) fn connect(
     let mut handler = busy.clone();
     connection.busy_handler(Some(move |times| handler.wait(times)))?;
     is_new(&connection.transaction()?)?;
+    connection.execute_batch(AUTO_VACUUM)?;
     enable_wal(&mut connection, busy.clone(), log.clone())?;
     let transaction = begin(&mut connection)?;
     if is_new(&transaction)? {
@@ -186,6 +189,7 @@ fn end_all(state: &mut LockState, now_us: u64) {
     if let Some(record) = &mut state.record {
         record.tickets.clear();
         record.entries.clear();
+        record.next_ticket = 0;
     }
 }
 

@@ -12,10 +12,10 @@ use super::error::StoreError;
 use super::format::{ended_ms, over_ms, signed};
 use super::machine::Machine;
 use super::session_files::{SessionFiles, SessionState};
-use leasehold_core::model::{LockState, QueueEntryId, SessionStatus, Value};
+use leasehold_core::model::{LockState, QueueEntryId, Record, SessionStatus, Value, Watermark};
 use leasehold_core::{
-    Acquire, Claim, FORMAT, Kind, Label, Lock, MultiAcquired, Notification, Op, ReleaseAction, Reply,
-    SessionId,
+    Acquire, Claim, FORMAT, FencingToken, Kind, Label, Lock, MultiAcquired, Notification, Op, ReleaseAction,
+    Reply, SessionId,
 };
 use rusqlite::{OptionalExtension, Transaction, params};
 
@@ -58,6 +58,7 @@ impl OpTransaction<'_> {
         let alive = |session| {
             if Some(session) == dead { SessionStatus::Lapsed } else { SessionStatus::Alive(u64::MAX) }
         };
+        state.watermark = watermark(self.sql)?;
         let (reply, notifications) = match occupant {
             None => state.apply(now_us, op, &alive),
             Some(occupant) => state.apply_to_occupied_key(&occupant, now_us, op, &alive),
@@ -80,6 +81,7 @@ impl OpTransaction<'_> {
             if let Some(occupant) = &occupant {
                 state.value = Some(occupant.type_only());
             }
+            state.watermark = watermark(self.sql)?;
             earlier.push((before, occupant.is_some()));
             states.push(state);
         }
@@ -114,12 +116,17 @@ impl OpTransaction<'_> {
         state: &mut LockState,
     ) -> Result<(), StoreError> {
         let (kind, name) = (lock.kind.as_str(), lock.name.as_str());
+        state.watermark = Watermark::default();
+        let greatest = |record: &Option<Record>| record.as_ref().and_then(Record::greatest_fence);
+        let was_greatest = before.and_then(|before| greatest(&before.record));
+        if let Some(fence) = was_greatest.filter(|_| greatest(&state.record).is_none()) {
+            record_latest(self.sql, fence.as_u64())?;
+        }
         if state.is_empty_at(self.now_us) {
             if before.is_some() {
                 self.sql
                     .prepare_cached("DELETE FROM locks WHERE kind = ?1 AND name = ?2")?
                     .execute(params![kind, name])?;
-                record_latest(self.sql, self.now_us)?;
             }
         } else if before != Some(&*state) {
             let write = "INSERT INTO locks (kind, name, state, ended_ms, over_ms) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -128,9 +135,6 @@ impl OpTransaction<'_> {
             let text = serde_json::to_string(&state)?;
             let (ended_ms, over_ms) = (ended_ms(state), over_ms(state));
             self.sql.prepare_cached(write)?.execute(params![kind, name, text, ended_ms, over_ms])?;
-            if before.is_some_and(|before| before.record.is_some()) && state.record.is_none() {
-                record_latest(self.sql, self.now_us)?;
-            }
         }
         Ok(())
     }
@@ -261,7 +265,16 @@ pub(super) fn now_us(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<u64
     Ok(machine.since_boot_us().saturating_add_signed(base_us))
 }
 
-/// Records that all fencing tokens of removed rows were granted before now; see [`format`](super::format).
+/// The greatest fencing token of idle locks and of removed rows.
+fn watermark(sql: &Transaction<'_>) -> rusqlite::Result<Watermark> {
+    let mut meta = sql.prepare_cached("SELECT latest_us FROM meta WHERE id = 1")?;
+    let latest_us: i64 = meta.query_row([], |row| row.get(0))?;
+    let fence = u64::try_from(latest_us).ok().filter(|latest_us| *latest_us > 0).map(FencingToken::new);
+    // The clock never goes back, so it does not matter how long it is remembered.
+    Ok(Watermark { fence, expires_ms: u64::MAX })
+}
+
+/// Records the greatest fencing token of removed rows and of idle locks, or a later time; see [`format`](super::format).
 pub(super) fn record_latest(sql: &Transaction<'_>, now_us: u64) -> rusqlite::Result<()> {
     sql.prepare_cached("UPDATE meta SET latest_us = max(latest_us, ?1) WHERE id = 1")?
         .execute(params![signed(now_us)])?;

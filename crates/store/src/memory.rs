@@ -11,17 +11,21 @@ use crate::store::Store;
 use crate::subscription::{Publisher, Subscription};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::model::{LockState, Sessions};
+use leasehold_core::model::{LockState, Sessions, Watermark};
 use leasehold_core::{
     Acquire, KeyError, Kind, Lock, MultiAcquired, Op, Partition, Reply, SessionId, SessionOp, SessionReply,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// The number of operations between two sweeps of expired locks.
-const SWEEP_EVERY: u32 = 4096;
+/// The least number of operations between two sweeps of expired locks.
+const SWEEP_EVERY: usize = 4096;
+
+/// How many idle locks the store remembers. No reply is lost inside a process, so none is needed for a release that is sent
+/// again.
+const MAX_IDLE: usize = 1 << 15;
 
 /// Locks inside one process.
 ///
@@ -49,7 +53,11 @@ struct State {
     /// The subscriptions to changes of an Election's leader.
     publishers: HashMap<Lock, Vec<(u64, Publisher)>>,
     last_subscription: u64,
-    since_sweep: u32,
+    /// The greatest fencing token of idle locks.
+    watermark: Watermark,
+    /// The locks that became idle, in this order. A lock that was used again may be in it several times.
+    idle: VecDeque<Lock>,
+    since_sweep: usize,
 }
 
 impl MemoryStore {
@@ -96,7 +104,7 @@ impl MemoryStore {
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
         state.sweep(now_us);
-        let State { locks, mailboxes, sessions, publishers, .. } = state;
+        let State { locks, mailboxes, sessions, publishers, watermark, idle, .. } = state;
         let alive = |session| sessions.status(now_us / 1000, session);
         let other = others(lock).find_map(|other| locks.get_mut(&other)?.value_at(now_us).cloned());
         let state = match locks.get_mut(lock) {
@@ -105,10 +113,16 @@ impl MemoryStore {
         };
         let subscribers = publishers.get(lock).filter(|_| lock.kind == Kind::Election);
         let before = subscribers.map(|_| state.value.as_ref().map(|value| value.content.clone()));
+        let was_settled = state.is_settled();
+        state.watermark = *watermark;
         let (reply, notifications) = match other {
             None => state.apply(now_us, op, &alive),
             Some(other) => state.apply_to_occupied_key(&other, now_us, op, &alive),
         };
+        *watermark = state.watermark;
+        if state.is_settled() && !was_settled {
+            idle.push_back(lock.clone());
+        }
         if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
             subscribers.into_iter().flatten().for_each(|(_, publisher)| publisher.notify());
         }
@@ -136,7 +150,7 @@ impl MemoryStore {
         let state = &mut *guard;
         let now_us = (self.shared.now_us)();
         state.sweep(now_us);
-        let locks = &mut state.locks;
+        let State { locks, watermark, .. } = state;
         let mut together = Vec::with_capacity(requests.len());
         for (lock, _) in requests {
             let mut state = locks.remove(lock).unwrap_or_else(|| LockState::new(lock.kind));
@@ -148,6 +162,9 @@ impl MemoryStore {
         }
         let mut pairs: Vec<_> =
             together.iter_mut().zip(requests).map(|((state, _), (_, request))| (state, request)).collect();
+        for (state, _) in &mut pairs {
+            state.watermark = *watermark;
+        }
         let results = LockState::acquire_all(&mut pairs, now_us);
         for ((mut state, beside_another), (lock, _)) in together.into_iter().zip(requests) {
             if beside_another {
@@ -160,10 +177,29 @@ impl MemoryStore {
 }
 
 impl State {
-    /// Removes expired locks now and then.
+    /// Removes idle locks once they have expired or are too many, and other expired locks now and then: after as many
+    /// operations as there are locks, so that an operation costs the same however many there are.
     fn sweep(&mut self, now_us: u64) {
+        for _ in 0..2 {
+            let too_many = self.idle.len() > MAX_IDLE;
+            let Some(oldest) = self.idle.front().and_then(|lock| self.locks.get_mut(lock)) else {
+                // It was swept before.
+                self.idle.pop_front();
+                continue;
+            };
+            if oldest.is_settled() && too_many {
+                oldest.record = None;
+            }
+            let is_over = oldest.is_empty_at(now_us);
+            if !is_over && oldest.is_settled() {
+                break;
+            }
+            if let Some(lock) = self.idle.pop_front().filter(|_| is_over) {
+                self.locks.remove(&lock);
+            }
+        }
         self.since_sweep += 1;
-        if self.since_sweep >= SWEEP_EVERY {
+        if self.since_sweep >= SWEEP_EVERY.max(self.locks.len()) {
             self.since_sweep = 0;
             self.locks.retain(|_, lock| !lock.is_empty_at(now_us));
         }

@@ -238,6 +238,9 @@ impl LockState {
             }
             (None, false) => None,
         };
+        if matches!(status, HoldStatus::Held | HoldStatus::Queued) {
+            self.settle_idle(now);
+        }
         Released { status, remaining_holds, holder, next }
     }
 
@@ -313,8 +316,8 @@ impl LockState {
         recorded: RecordedHolder,
         lease_ms: u64,
     ) -> FencingToken {
+        let fence = FencingToken::after(self.greatest_fence(), now.us);
         let record = self.record_or_new(now, lease_ms);
-        let fence = FencingToken::after(record.greatest_fence(), now.us);
         let raised = Record::is_refreshed_by(record.last_fence.replace(fence), fence);
         record.last_holder = Some(recorded);
         if !raised || lease_ms >= SHORT_LEASE_MS {

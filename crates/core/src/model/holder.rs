@@ -94,7 +94,8 @@ impl LockState {
         });
         match (&self.value, last, &record.last_holder) {
             (None, true, _) => HoldStatus::Vanished,
-            (None, false, None) => HoldStatus::Forgotten,
+            // If other holds have ended since, the lock was theirs.
+            (None, false, None) if record.ended.holds.is_empty() => HoldStatus::Forgotten,
             _ => HoldStatus::Superseded,
         }
     }

@@ -12,7 +12,10 @@ use super::audit::Audit;
 use super::record::Record;
 use super::session::SessionLookup;
 use super::value::{Content, Value};
-use crate::{Acquire, Acquired, Extended, Inspect, Inspection, Kind, Notification, Op, Refused, Reply};
+use super::watermark::Watermark;
+use crate::{
+    Acquire, Acquired, Extended, FencingToken, Inspect, Inspection, Kind, Notification, Op, Refused, Reply,
+};
 use serde::{Deserialize, Serialize};
 
 /// One lock.
@@ -46,6 +49,10 @@ pub struct LockState {
     pub record: Option<Record>,
     /// The evictions and forced releases of the lock.
     pub audit: Option<Audit>,
+    /// The greatest fencing token of idle locks. The locks of a partition share it: a store with several locks sets it
+    /// before an operation, and takes it back afterwards.
+    #[serde(skip)]
+    pub watermark: Watermark,
 }
 
 /// The store's time, read once per operation.
@@ -128,7 +135,14 @@ impl LockState {
         self.value.as_ref()
     }
 
-    /// Whether no state is left at `now_us`.
+    /// Whether a release has left it idle, so that it only remembers for a while which holds have ended.
+    pub fn is_settled(&self) -> bool {
+        let is_used =
+            |record: &Record| record.last_fence.is_some() || record.limit.is_some() || record.has_entries();
+        self.value.is_none() && self.record.as_ref().is_some_and(|record| !is_used(record))
+    }
+
+    /// Whether no state of its own is left at `now_us`.
     pub fn is_empty_at(&mut self, now_us: u64) -> bool {
         self.expire(Now { us: now_us, ms: now_us / 1000 });
         self.value.is_none() && self.record.is_none() && self.audit.is_none()
@@ -140,6 +154,7 @@ impl LockState {
         self.value.take_if(|value| value.expires_ms.is_some_and(|at_ms| now.ms > at_ms));
         self.record.take_if(|record| now.ms > record.expires_ms);
         self.audit.take_if(|audit| now.ms > audit.expires_ms);
+        self.watermark.expire(now);
     }
 
     /// An acquire that does not accompany a release: it may name its predecessor.
@@ -206,6 +221,22 @@ impl LockState {
             self.serve_shared_queue(now, None, notifications);
         } else if self.value.is_none() {
             self.grant_next(now, None, notifications);
+        }
+    }
+
+    /// The greatest token that this lock has given or reserved; if none is known, the greatest of the idle locks.
+    pub(super) fn greatest_fence(&self) -> Option<FencingToken> {
+        let known = self.record.as_ref().filter(|record| record.last_fence.is_some());
+        known.map_or(self.watermark.fence, Record::greatest_fence)
+    }
+
+    /// Shortens the life of the record if a release has left the lock idle: then it only remembers which holds have ended.
+    pub(super) fn settle_idle(&mut self, now: Now) {
+        if self.value.is_none()
+            && let Some(record) = self.record.take_if(|record| !record.has_entries())
+        {
+            self.watermark.raise(now, record.greatest_fence());
+            self.record = Some(record.ended_only(now.ms));
         }
     }
 

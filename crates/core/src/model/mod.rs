@@ -22,6 +22,7 @@ mod session;
 mod shared;
 mod shared_holders;
 mod value;
+mod watermark;
 
 pub use audit::Audit;
 pub use ended_holds::EndedHolds;
@@ -31,3 +32,4 @@ pub use reentrant_holds::{ReentrantHold, ReentrantHolds};
 pub use session::{SessionLookup, SessionRecord, SessionStatus, Sessions, all_alive};
 pub use shared_holders::{SharedHold, SharedHolders};
 pub use value::{Content, Value};
+pub use watermark::Watermark;

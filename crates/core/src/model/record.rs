@@ -4,7 +4,8 @@
 
 use super::ended_holds::EndedHolds;
 use crate::{
-    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_TTL, SessionId,
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_TTL, RELEASED_TTL,
+    SessionId, whole_millis,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ pub struct Record {
     /// The total number of permits, arrivals or parties, for a lock that counts them.
     #[serde(default)]
     pub limit: Option<u32>,
-    /// The ticket of the next queue entry.
+    /// The ticket of the next queue entry; 0 while the queue is empty.
     pub next_ticket: i64,
     /// The queue entry of each ticket. Leaving the queue removes the ticket, so it does not delay the entries
     /// behind it.
@@ -221,6 +222,11 @@ impl Record {
         }
     }
 
+    /// What an idle lock needs of its record: how holds have ended, for a short time.
+    pub(super) fn ended_only(self, now_ms: u64) -> Self {
+        Self { ended: self.ended, ..Self::new(now_ms + whole_millis(RELEASED_TTL)) }
+    }
+
     /// Adds an entry to the queue, or renews it. Returns an upper bound of the number of entries before it,
     /// which is exact unless an entry left from the middle: counting them would cost more the longer the
     /// queue.
@@ -274,6 +280,9 @@ impl Record {
     pub(super) fn remove(&mut self, id: QueueEntryId) -> Option<QueueEntry> {
         let entry = self.entries.remove(&id)?;
         self.tickets.remove(&entry.ticket);
+        if self.tickets.is_empty() {
+            self.next_ticket = 0;
+        }
         Some(entry)
     }
 
@@ -315,5 +324,5 @@ impl Record {
 }
 
 fn record_ttl_ms() -> u64 {
-    u64::try_from(RECORD_TTL.as_millis()).unwrap_or(u64::MAX)
+    whole_millis(RECORD_TTL)
 }

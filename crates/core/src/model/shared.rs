@@ -108,6 +108,12 @@ impl LockState {
         }
         let next = release.next.as_ref().map(|next| self.acquire_shared(now, next, None, notifications));
         self.serve_shared_queue(now, None, notifications);
+        // A number of permits, which an operator may have set, is kept for as long as any record; and so are the holds that
+        // have ended at a latch or a barrier (4).
+        let is_counted = self.record.as_ref().is_some_and(|record| record.limit.is_some());
+        if matches!(status, HoldStatus::Held | HoldStatus::Queued) && !is_gathering && !is_counted {
+            self.settle_idle(now);
+        }
         Released { status, remaining_holds: 0, holder, next }
     }
 
@@ -346,8 +352,8 @@ impl LockState {
         // If the record was lost, the holds have greater tokens than a new record.
         let newest = self.shared_holders().and_then(|shared| shared.holds.last()).map(|held| held.fence);
         let limit = self.limit(mode);
+        let fence = FencingToken::after(self.greatest_fence().max(newest), now.us);
         let record = self.record_or_new(now, lease_ms);
-        let fence = FencingToken::after(record.last_fence.max(newest), now.us);
         record.last_fence = Some(fence);
         record.limit = limit;
         record.refresh_expiry(now.ms, lease_ms);

@@ -219,6 +219,23 @@ impl KeySpace {
         self.tagged_prefix("sessions")
     }
 
+    /// The greatest fencing token of idle locks, on a single server.
+    pub fn watermark(&self) -> String {
+        self.tagged_prefix("watermark")
+    }
+
+    /// The same for the locks in one slot of a cluster.
+    ///
+    /// ```
+    /// use leasehold_core::KeySpace;
+    ///
+    /// assert_eq!(KeySpace::default().watermark_in(0), "leasehold:{3560}:watermark");
+    /// assert_eq!(KeySpace::default().watermark(), "leasehold:{watermark}"); // on one server
+    /// ```
+    pub fn watermark_in(&self, slot: u16) -> String {
+        [&self.slot_prefix(slot), ":watermark"].concat()
+    }
+
     /// The record of a session in one slot of a cluster. Each slot has its own, so that a script can check in
     /// one step whether a holder is alive.
     ///
@@ -403,7 +420,8 @@ mod tests {
                     prop_assert_eq!(hashed(key), &tag);
                 }
                 let (session_in, session_index_in) = (space.session_in(here, session), space.session_index_in(here));
-                for key in [&session_in, &session_index_in, &space.mailbox_prefix_in(here)] {
+                let watermark_in = space.watermark_in(here);
+                for key in [&session_in, &session_index_in, &watermark_in, &space.mailbox_prefix_in(here)] {
                     prop_assert_eq!(slot(key), here);
                 }
                 let (one, all) = (space.session(session), space.session_index());
@@ -417,6 +435,8 @@ mod tests {
                     (session_index_in, (format!("{prefix}{here}"), "sessions".to_owned())),
                     (one, (prefix.clone(), session.to_string())),
                     (all, (prefix.clone(), "sessions".to_owned())),
+                    (watermark_in, (format!("{prefix}{here}"), "watermark".to_owned())),
+                    (space.watermark(), (prefix.clone(), "watermark".to_owned())),
                 ] {
                     if let Some(other) = seen.insert(key.clone(), whose.clone()) {
                         prop_assert_eq!(other, whose, "{}", key);

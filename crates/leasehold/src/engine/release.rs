@@ -305,7 +305,7 @@ pub(super) fn read_release(
     let Released { status, remaining_holds, holder, .. } = released;
     match (status, unanswered.filter(|_| in_time)) {
         (HoldStatus::Held | HoldStatus::Ended(Ended::Released), _) => Ok(remaining_holds),
-        (HoldStatus::Vanished | HoldStatus::Superseded, Some(fault)) => {
+        (HoldStatus::Vanished | HoldStatus::Superseded | HoldStatus::Forgotten, Some(fault)) => {
             Err(NotReleased::Fault { fault, executed: Executed::Unknown })
         }
         (other, _) => Err(NotReleased::Lost(reason(other, holder, in_time))),

@@ -3,9 +3,10 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
--- KEYS[3]  the record of the session that the last reply named as predecessor, if any: if the session is dead, its hold and its
+-- KEYS[3]  the watermark of the partition
+-- KEYS[4]  the record of the session that the last reply named as predecessor, if any: if the session is dead, its hold and its
 --          queue entries are removed first
--- KEYS[4]  the lock's audit, with KEYS[3]
+-- KEYS[5]  the lock's audit, with KEYS[4]
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -15,7 +16,7 @@
 -- ARGV[7]  kept_ms: how long the queue entry lasts
 -- ARGV[8]  the expiry in ms for a foreign lock that has none, or empty
 -- ARGV[9]  liveness
--- ARGV[10] the session of KEYS[3]
+-- ARGV[10] the session of KEYS[4]
 -- ARGV[#]  of a shared lock, after all others: mode and kind
 --
 -- Replies
@@ -42,16 +43,16 @@
 -- A script, because three decisions must be atomic: is the lock free, which waiter is next, and which
 -- fencing token follows.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
 local request = request_of(claim, ARGV[#ARGV - 1], unpack(ARGV, 4, 9))
 local reply, inspected, alive_ms
-if KEYS[3] then
+if KEYS[4] then
   reply = settled_reply(lock, request)
   if not reply then
-    local alive, unreadable = session_alive_ms(lock, KEYS[3], ARGV[10])
+    local alive, unreadable = session_alive_ms(lock, KEYS[4], ARGV[10])
     -- A session whose record is unreadable is not known to be dead.
     if alive then
       inspected, alive_ms = ARGV[10], alive

@@ -2,7 +2,7 @@
 -- as taken.
 -- It is idempotent.
 --
--- KEYS     per lock its own key, and its record
+-- KEYS     per lock its own key, and its record; at last the watermark of the partition
 -- ARGV[1]  label
 -- ARGV[2]  liveness
 -- ARGV[3…] per lock the hold, the user's own value or empty, lease_ms
@@ -48,21 +48,21 @@ local function read_keys(name, record, hold, own)
   end
   -- As in mutex.lua.
   if value and string.sub(value, 1, #ELECTION_PREFIX) == ELECTION_PREFIX then return { 'kind', 'string' } end
-  local fields = redis.pcall('HMGET', KEYS[record], 'format', 'last', 'holder', 'ended', 'queue', 'reserved')
-  if fields.err then
-    if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, fields end
-    return { 'format', redis.call('TYPE', KEYS[record]).ok }
+  local lock = { record = KEYS[record] }
+  local unreadable = fetch_fields(lock)
+  if unreadable then
+    if unreadable.err then return nil, unreadable end
+    return unreadable
   end
-  local exists, last, ended = fields[1], fields[2] and tonumber(fields[2]), fields[4]
-  if exists and exists ~= '1' then return { 'format', exists } end
+  local last, ended = lock.fence, lock.ended
   -- As in parse_record.lua.
   local _, at = string.find(ended or '', string.sub(hold, ENDED_FROM, ENDED_TO), 1, true)
   local mark = at and string.sub(ended, at + 1, at + 1)
   if mark then return { 'ended', mark == '.' and 'released' or mark == '!' and 'evicted' or 'force_released' } end
 
   local holder, since_ms, liveness, holders_own, label
-  if fields[3] then
-    holder, since_ms, liveness, holders_own, label = string.match(fields[3], '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+  if lock.holder_text then
+    holder, since_ms, liveness, holders_own, label = string.match(lock.holder_text, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
   end
   -- As in string_holder.lua.
   local in_cooldown = value and last and holder and value == 'cooldown\n' .. digits(last)
@@ -71,16 +71,15 @@ local function read_keys(name, record, hold, own)
   if ours and holders_own ~= '' and ended
     and string.find(ended, string.sub(holder, ENDED_FROM, ENDED_TO), 1, true) then ours = false end
   if in_cooldown then ours, liveness = true, 'l' end
-  local reserved = fields[6] and tonumber(string.match(fields[6], '^%d+')) or 0
-  local state = { exists = exists, last = last, reserved = reserved, known = holder == hold and holders_own == own }
-  local has_waiters = fields[5] and string.byte(fields[5]) ~= BYTE_ZERO
+  local state = { fields = lock, last = last, known = holder == hold and holders_own == own }
+  local has_waiters = lock.queued > 0
   if value == (own == '' and hold or own) and (own == '' or ours and state.known) then
     state.ttl_ms, state.has_waiters = redis.call('PTTL', KEYS[name]), has_waiters and 1 or 0
     return 'held', nil, state
   end
   if not value then
-    state.expired = has_waiters and expired_entries(record, fields[5]) or {}
-    state.queue = has_waiters and string.gsub(fields[5], '^%d+ (%d+) .*$', '0 %1  ')
+    state.expired = has_waiters and expired_entries(record, lock.queue) or {}
+    state.queue = has_waiters and '0 0  '
     if not has_waiters or state.expired[1] then return 'open', nil, state end
   end
 
@@ -97,7 +96,7 @@ local function read_keys(name, record, hold, own)
 end
 
 local replies, states, all_free = {}, {}, true
-for i = 1, #KEYS / 2 do
+for i = 1, (#KEYS - 1) / 2 do
   local at = PER_LOCK * i
   local reply, failed, state = read_keys(2 * i - 1, 2 * i, ARGV[at], ARGV[at + 1])
   if failed then return failed end
@@ -112,8 +111,15 @@ for i, state in ipairs(states) do
   local hold, own, lease_ms = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local held, last, texts, stale = replies[i] == 'held', state.last, {}, {}
   if not held or not state.known or not last then
-    local before = last
-    last = math.min(last and math.max(last + 1, state.reserved + 1, now_us) or now_us, GREATEST_FENCE)
+    local before, record = last, state.fields
+    local greatest
+    if last then
+      greatest = math.max(last, record.reserved and tonumber(string.match(record.reserved, '^%d+')) or 0)
+    else
+      local found = redis.pcall('GET', KEYS[#KEYS])
+      greatest = type(found) == 'string' and tonumber(found)
+    end
+    last = math.min(greatest and math.max(greatest + 1, now_us) or now_us, GREATEST_FENCE)
     -- As in record_holder.lua.
     local same_period = before and math.floor(before / PERIOD_US) == math.floor(last / PERIOD_US)
     local lasts = same_period and tonumber(lease_ms) < SHORT_LEASE_MS
@@ -124,11 +130,16 @@ for i, state in ipairs(states) do
       stale[#stale + 1], stale[#stale + 2], stale[#stale + 3] = 'w:' .. session, 'n:' .. session, 'p:' .. session
     end
     local holder = hold .. '\n' .. digits(now_ms) .. '\n' .. ARGV[2] .. '\n' .. own .. '\n' .. ARGV[1]
-    if state.exists then
+    if record.has_record and not record.is_packed then
       redis.call('HSET', KEYS[2 * i], 'last', digits(last), 'holder', holder, unpack(texts))
       if not lasts then redis.call('PEXPIRE', KEYS[2 * i], kept_ms) end
     else
-      create_hash(KEYS[2 * i], kept_ms, 'format', '1', 'last', digits(last), 'holder', holder)
+      local text = packed_text(last, record.reserved, record.ended, holder)
+      if record.has_record and lasts then
+        redis.call('SET', KEYS[2 * i], text, 'KEEPTTL')
+      else
+        redis.call('SET', KEYS[2 * i], text, 'PX', kept_ms)
+      end
     end
   end
   local remaining_ms = tonumber(lease_ms)

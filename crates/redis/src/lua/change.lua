@@ -6,8 +6,8 @@
 --      keep the lock. For a ReentrantMutex with remaining holds the new count: a write that full memory does not refuse comes
 --      first, and after it no write is refused. For a shared lock HDEL of the ended holds. A script that ends no hold begins with a write
 --      that full memory refuses as a whole.
---   2. The record in one HSET: new holder, queue, entries. If it is new, its expiry follows at
---      once: see create_hash.lua.
+--   2. The record in one SET, or in one HSET: new holder, queue, entries. If the hash is new, its expiry follows at once: see
+--      create_hash.lua. Of a lock that became idle, first the watermark.
 --   3. The lock with its expiry: SET for a Mutex; see reentrant_change.lua and shared_change.lua for the others. Until then
 --      the lock is free, and the next script grants it anew. (acquire_quick.lua does this before step 2.)
 --   4. Fields that are no longer needed. Stale queue entries were emptied in step 2.
@@ -45,3 +45,7 @@ local function prolong_record(lock, lease_ms)
   if not kept_ms or kept_ms < ttl_ms - RECORD_KEPT_MS / 2 then lock.new_kept_ms = ttl_ms end
 end
 
+-- Lets the record of a lock that a release left idle only list endings: without a holder and a queue, it needs no token.
+local function settle_idle(lock)
+  lock.is_settled = not lock.value and not lock.other_type and lock.queued == 0 and (lock.has_record or lock.ended)
+end

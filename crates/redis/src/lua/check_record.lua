@@ -1,8 +1,11 @@
 -- Checks the format of the record, and copies its fields to `lock`.
 --
--- `lock.record`  a HASH
+-- `lock.record`  a STRING as long as no request has queued since the lock was idle: then one command writes it with its expiry. The
+--          format, `last`, `reserved` (of a shared lock `limit`), `ended` and `holder` of the hash, each on a line; empty what there
+--          is none of. From the first queue entry on, until the lock is idle, a HASH
 --            format           1. A script does not touch a record of another format
---            last             the newest fencing token
+--            last             the newest fencing token. Missing in the record of an idle lock, which only lists endings: then it
+--                             is not greater than the watermark
 --            reserved         of a Mutex: the greatest fencing token reserved for the hold in `holder`, then ' notify' if its
 --                             process wants a message when another session requests the lock. Valid only if greater
 --                             than `last`: otherwise it belongs to an earlier hold
@@ -32,17 +35,30 @@
 -- `fields` is the reply to HMGET: format, last, holder, ended, queue, the entry with this id, reserved. Returns an error reply, or
 -- nil.
 local function check_record(lock, id, fields)
+  lock.entry_id, lock.queued = id, lock.queued or 0
   if fields.err then
     if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
-    return { 'format', redis.call('TYPE', lock.record).ok }
+    local text = redis.pcall('GET', lock.record)
+    local last, reserved, ended, holder
+    if type(text) == 'string' then last, reserved, ended, holder = string.match(text, PACKED) end
+    if not last then return { 'format', redis.call('TYPE', lock.record).ok } end
+    lock.has_record, lock.is_packed, lock.fence = true, text, tonumber(last)
+    if reserved ~= '' then lock.reserved = reserved end
+    if ended ~= '' then lock.ended = ended end
+    if holder ~= '' then lock.holder_text = holder end
+    return
   end
   local format, last, queue = fields[1], fields[2], fields[5]
   if format and format ~= '1' then return { 'format', format } end
   lock.has_record, lock.fence, lock.holder_text, lock.ended = format, last and tonumber(last), fields[3], fields[4]
-  lock.queue, lock.entry_id, lock.entry_text, lock.reserved = queue, id, fields[6], fields[7]
+  lock.queue, lock.entry_text, lock.reserved = queue, fields[6], fields[7]
   if queue then
     local size, ticket, head, tail = string.match(queue, '^(%d+) (%d+) (%S*) (%S*)$')
     lock.queued, lock.next_ticket, lock.head, lock.tail = tonumber(size), tonumber(ticket), head, tail
   end
 end
 
+-- The text of a record without a queue.
+local function packed_text(fence, reserved, ended, holder_text)
+  return '1\n' .. (fence and digits(fence) or '') .. '\n' .. (reserved or '') .. '\n' .. (ended or '') .. '\n' .. (holder_text or '')
+end

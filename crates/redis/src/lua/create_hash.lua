@@ -13,3 +13,12 @@ local function create_hash(key, ttl_ms, ...)
   redis.call('HSET', key, ...)
   redis.call('PEXPIRE', key, ttl_ms)
 end
+
+-- The same in place of a string with this text, which SET writes once more.
+local function replace_by_hash(key, text, ttl_ms, ...)
+  redis.call('SET', key, text, 'PX', ttl_ms)
+  redis.call('PEXPIRE', key, ttl_ms)
+  redis.call('DEL', key)
+  redis.call('HSET', key, ...)
+  redis.call('PEXPIRE', key, ttl_ms)
+end

@@ -17,7 +17,8 @@ local function hold_status(lock, of)
   if lock.count and lock.value and lock.value == of.token then return 'vanished' end
   if is_taken then return 'superseded' end
   local holder = recorded_holder(lock)
-  if not holder then return 'forgotten' end
+  -- If other holds have ended since, the lock was theirs.
+  if not holder then return lock.ended and 'superseded' or 'forgotten' end
   return is_recorded(of, holder) and 'vanished' or 'superseded'
 end
 

@@ -3,8 +3,9 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
--- KEYS[3]  the session's record
--- KEYS[4]  the lock's audit
+-- KEYS[3]  the watermark of the partition
+-- KEYS[4]  the session's record
+-- KEYS[5]  the lock's audit
 -- ARGV[1]  the session
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -19,12 +20,12 @@
 -- A script, because no heartbeat may arrive between the check and the eviction. The DEL comes first, and no later error is a
 -- reason to keep the lock with the dead session.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
-local alive, unreadable = session_alive_ms(lock, KEYS[3], ARGV[1])
+local alive, unreadable = session_alive_ms(lock, KEYS[4], ARGV[1])
 if unreadable then return unreadable end
 if alive then return { 'alive' } end
 local fence, entries_left = evict(lock, ARGV[1], ARGV[4])

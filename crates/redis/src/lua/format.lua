@@ -2,6 +2,8 @@
 
 -- How long a record is kept after the last thing that needs it.
 local RECORD_KEPT_MS = 3600000
+-- How long the record of an idle lock is kept, for a release that is sent again.
+local RELEASED_KEPT_MS = '5000'
 -- The greatest integer that a Lua number holds exactly.
 local GREATEST_FENCE = 9007199254740991
 
@@ -22,6 +24,10 @@ local FENCE_DIGITS, PERIOD_DIGITS = 16, 8
 local PERIOD_US, SHORT_LEASE_MS = 100000000, 1000000
 -- A lease with at most this many digits is shorter than SHORT_LEASE_MS.
 local SHORT_LEASE_DIGITS = 6
+-- The first digits of such a token, which count milliseconds.
+local FENCE_MS_DIGITS = 13
 -- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
 local US_DIGITS, MS_DIGITS = 6, 3
 
+-- The text of a record without a queue: see check_record.lua.
+local PACKED = '^1\n(%d*)\n([^\n]*)\n([^\n]*)\n(.*)$'

@@ -4,7 +4,7 @@
 -- Scripts change the state first and `commit` writes it at the end, so no key is read twice.
 --
 -- The keys and arguments of the script
---   key, record, audit   KEYS[1], KEYS[2], and the last of KEYS
+--   key, record, watermark, audit   KEYS[1] to KEYS[3], and the last of KEYS
 --   mailboxes            prefix of all mailbox channels, as publish.lua takes them
 --   channel              the last argument, which depends on the kind: a channel, or the kind of a shared lock
 -- The lock's key, as `read_lock` of its kind finds it
@@ -12,6 +12,7 @@
 --   ttl_ms               its remaining time, once it is known; -1 if it never expires
 -- The record, as check_record.lua finds it
 --   has_record           whether it exists
+--   is_packed            its text if it is a STRING
 --   fence                the newest fencing token
 --   ended, holder_text   the fields `ended` and `holder`
 --   reserved             this field; of a shared lock the field `limit`
@@ -25,6 +26,7 @@
 -- What `commit` writes: see change.lua
 --   fields, stale        fields of the record to write, by name; and fields to delete
 --   new_kept_ms          the new expiry of the record
+--   is_settled           whether the record of the idle lock only lists endings from now on
 --   freed                whether the lock becomes free
 --   granted              the claim that is granted
 --   new_ttl              a new expiry for a key that has none
@@ -33,9 +35,9 @@
 --
 -- The kinds add what only they need: see announce_free.lua, string_change.lua, and the reentrant and shared fragments.
 
-local function new_lock(key, record, audit, mailboxes, channel)
+local function new_lock(key, record, watermark, audit, mailboxes, channel)
   return {
-    key = key, record = record, audit = audit, mailboxes = mailboxes, channel = channel,
+    key = key, record = record, watermark = watermark, audit = audit, mailboxes = mailboxes, channel = channel,
     value = false, queued = 0, next_ticket = 0, head = '', tail = '', entries = {},
     fields = {}, stale = {}, messages = {}, freed = false, granted = false,
   }

@@ -64,6 +64,7 @@ fragments! {
     SHARED_READ = "shared_read";
     FETCH_RECORD = "fetch_record";
     CHECK_RECORD = "check_record";
+    RECORD_FIELDS = "record_fields";
     PARSE_RECORD = "parse_record";
 
     MUTEX_KIND = "mutex";
@@ -75,6 +76,7 @@ fragments! {
 
     CREATE_HASH = "create_hash";
     CHANGE = "change";
+    WATERMARK = "watermark";
     RECORD_HOLDER = "record_holder";
     STRING_CHANGE = "string_change";
     ANNOUNCE_FREE = "announce_free";
@@ -133,7 +135,7 @@ pub(crate) struct Texts {
 // the constants of the format.
 const STRING_RECORD: &str = prelude!(NUMBERS, LOCK, STRING_READ, CHECK_RECORD, FETCH_RECORD);
 const STRING_HOLDERS: &str = prelude!(PARSE_RECORD, STRING_HOLDER, DESCRIBE);
-const STRING_CHANGES: &str = prelude!(PUBLISH, CREATE_HASH, CHANGE, RECORD_HOLDER, STRING_CHANGE);
+const STRING_CHANGES: &str = prelude!(PUBLISH, CREATE_HASH, CHANGE, WATERMARK, RECORD_HOLDER, STRING_CHANGE);
 const QUEUED_GRANT: &str = prelude!(QUEUE, GRANT, COMMIT);
 
 const MUTEX_READS: &str = prelude!(STRING_RECORD, MUTEX_KIND, STRING_HOLDERS);
@@ -145,15 +147,33 @@ const ELECTION_GRANTS: &str = prelude!(ELECTION_READS, STRING_CHANGES, ELECTION_
 const REENTRANT_LOCK: &str = prelude!(FORMAT, NUMBERS, REENTRANT_READ);
 const REENTRANT_READS: &str =
     prelude!(REENTRANT_LOCK, LOCK, CHECK_RECORD, FETCH_RECORD, PARSE_RECORD, REENTRANT_HOLDERS, DESCRIBE);
-const REENTRANT_GRANTS: &str =
-    prelude!(REENTRANT_READS, PUBLISH, CREATE_HASH, CHANGE, RECORD_HOLDER, REENTRANT_CHANGE, QUEUED_GRANT);
+const REENTRANT_GRANTS: &str = prelude!(
+    REENTRANT_READS,
+    PUBLISH,
+    CREATE_HASH,
+    CHANGE,
+    WATERMARK,
+    RECORD_HOLDER,
+    REENTRANT_CHANGE,
+    QUEUED_GRANT
+);
 
 const SHARED_READS: &str =
     prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_READ, PARSE_RECORD, SHARED_HOLDERS);
-const SHARED_GRANTS: &str =
-    prelude!(SHARED_READS, PUBLISH, CREATE_HASH, CHANGE, SHARED_CHANGE, QUEUE, SHARED_GRANT, COMMIT);
+const SHARED_GRANTS: &str = prelude!(
+    SHARED_READS,
+    PUBLISH,
+    CREATE_HASH,
+    CHANGE,
+    WATERMARK,
+    SHARED_CHANGE,
+    QUEUE,
+    SHARED_GRANT,
+    COMMIT
+);
 
-const STRING_EXTEND: &str = script!("mutex extend_one": FORMAT, NUMBERS, STRING_EXTEND_TAIL);
+const STRING_EXTEND: &str =
+    script!("mutex extend_one": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, STRING_EXTEND_TAIL);
 
 pub(crate) const MUTEX: Texts = Texts {
     acquire: script!("mutex acquire":
@@ -167,7 +187,9 @@ pub(crate) const MUTEX: Texts = Texts {
     evict: script!("mutex evict": FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("mutex force_release":
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, FORCE_RELEASE_TAIL),
-    raise_fence: Some(script!("mutex raise_fence": FORMAT, NUMBERS, RAISE_FENCE_TAIL)),
+    raise_fence: Some(
+        script!("mutex raise_fence": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, RAISE_FENCE_TAIL),
+    ),
 };
 
 /// Like a Mutex with a token of its own form, and every change of the leader is announced. Elections are rare, so there are
@@ -186,21 +208,21 @@ const ELECTION_RELEASE: &str = script!("election release": ELECTION_GRANTS, RELE
 
 pub(crate) const REENTRANT: Texts = Texts {
     acquire: script!("reentrant acquire": REENTRANT_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
-    extend: script!("reentrant extend_one": REENTRANT_LOCK, REENTRANT_EXTEND_TAIL),
+    extend: script!("reentrant extend_one": REENTRANT_LOCK, CHECK_RECORD, RECORD_FIELDS, REENTRANT_EXTEND_TAIL),
     release: script!("reentrant release": REENTRANT_GRANTS, RELEASE_TAIL),
     release_with_cooldown: None,
     inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("reentrant force_release": REENTRANT_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
     raise_fence: Some(
-        script!("reentrant raise_fence": REENTRANT_LOCK, CHECK_RECORD, REENTRANT_RAISE_FENCE_TAIL),
+        script!("reentrant raise_fence": REENTRANT_LOCK, CHECK_RECORD, RECORD_FIELDS, REENTRANT_RAISE_FENCE_TAIL),
     ),
 };
 
 /// Of all shared kinds: the last argument of a call names the kind.
 pub(crate) const SHARED: Texts = Texts {
     acquire: script!("shared acquire": SHARED_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
-    extend: script!("shared extend_one": FORMAT, NUMBERS, SHARED_EXTEND_TAIL),
+    extend: script!("shared extend_one": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, SHARED_EXTEND_TAIL),
     release: script!("shared release": SHARED_GRANTS, SHARED_RELEASE_TAIL),
     release_with_cooldown: None,
     inspect: script!("shared inspect": SHARED_READS, SHARED_INSPECT_TAIL),
@@ -213,7 +235,7 @@ pub(crate) const RESIZE: &str = script!("shared resize": SHARED_GRANTS, RESIZE_T
 /// Several locks in one call.
 pub(crate) const EXTEND: &str = script!("mutex extend": EXTEND_TAIL);
 pub(crate) const ACQUIRE_ALL: &str =
-    script!("mutex acquire_all": FORMAT, NUMBERS, CREATE_HASH, ACQUIRE_ALL_TAIL);
+    script!("mutex acquire_all": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, ACQUIRE_ALL_TAIL);
 
 pub(crate) const HEARTBEAT: &str = script!("session heartbeat": FORMAT, NUMBERS, CREATE_HASH, HEARTBEAT_TAIL);
 

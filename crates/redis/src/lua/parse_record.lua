@@ -46,7 +46,8 @@ local function queue_entry(lock, id)
   local entries = lock.entries
   if entries[id] == nil then
     local text = lock.entry_text
-    if id ~= lock.entry_id then text = redis.call('HGET', lock.record, 'w:' .. id) end
+    -- A record without a queue has no entries, and is no hash.
+    if id ~= lock.entry_id then text = lock.queue and redis.call('HGET', lock.record, 'w:' .. id) end
     entries[id] = parse_entry(text)
   end
   return entries[id]

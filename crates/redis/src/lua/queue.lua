@@ -17,6 +17,7 @@ local function dequeue(lock, id)
   if before == '' then lock.head = after elseif after ~= '' then set_field(lock, 'n:' .. before, after) end
   if after == '' then lock.tail = before elseif before ~= '' then set_field(lock, 'p:' .. after, before) end
   lock.queued = lock.queued - 1
+  if lock.queued == 0 then lock.next_ticket = 0 end
   lock.entries[id] = false
   set_field(lock, 'w:' .. id, '')
   local stale = lock.stale

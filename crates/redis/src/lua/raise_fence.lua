@@ -21,22 +21,17 @@ end
 local own = ARGV[2]
 if value ~= (own == '' and ARGV[1] or own) then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'holder', 'last', 'ended')
-if record.err then
-  if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
-  return { 'format', redis.call('TYPE', KEYS[2]).ok }
-end
-if not record[1] or not record[2] then return 0 end
-if record[1] ~= '1' then return { 'format', record[1] } end
-local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
-if hold ~= ARGV[1] or held_own ~= own then return 0 end
+local lock = { key = KEYS[1], record = KEYS[2] }
+local failed = fetch_fields(lock)
+if failed then return failed end
+if not is_newest(lock, ARGV[1], own) then return 0 end
 -- The hold ended, and another client holds the lock by the same value.
-if own ~= '' and record[4] and string.find(record[4], string.sub(hold, ENDED_FROM, ENDED_TO), 1, true) then return 0 end
+if own ~= '' and lock.ended and string.find(lock.ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true) then return 0 end
 
-local last, fence = tonumber(record[3] or 0), tonumber(ARGV[3])
-local kept_ms = math.max(math.floor(math.max(last, fence) / 1000) - now(), 0) + RECORD_KEPT_MS
-if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-  redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
+local last, fence = lock.fence or 0, tonumber(ARGV[3])
+lengthen_record(lock, math.max(last, fence), 0)
+if fence > last then
+  local written = write_field(lock, 'last', ARGV[3])
+  if type(written) == 'table' and written.err then return written end
 end
-if fence > last then redis.call('HSET', KEYS[2], 'last', ARGV[3]) end
 return 1

@@ -3,9 +3,8 @@
 -- Records the claim as the newest holder, with a fencing token greater than every token issued or reserved before.
 local function record_holder(lock, holder)
   local now_ms, now_us = now()
-  local reserved = lock.reserved and tonumber(string.match(lock.reserved, '^%d+')) or 0
-  local before = lock.fence
-  local fence = math.min(before and math.max(before + 1, reserved + 1, now_us) or now_us, GREATEST_FENCE)
+  local before, greatest = lock.fence, greatest_fence(lock)
+  local fence = math.min(greatest and math.max(greatest + 1, now_us) or now_us, GREATEST_FENCE)
   lock.fence, lock.recorded, holder.since_ms = fence, holder, now_ms
   set_field(lock, 'last', digits(fence))
   set_field(lock, 'holder',

@@ -14,7 +14,7 @@
 -- A script, because finding the hold and extending it are one step. PEXPIRE is the first write: full memory does not refuse it,
 -- and refuses nothing after it; and no hold lasts longer than its key.
 
-local lock = { key = KEYS[1] }
+local lock = { key = KEYS[1], record = KEYS[2] }
 local failed = read_holds(lock, ARGV[2] == '' and ARGV[1] or ARGV[2])
 if failed then return failed end
 
@@ -34,14 +34,6 @@ if extended.until_ms < until_ms or lock.lease_ms < lease_ms or left_ms < lease_m
 end
 
 if ARGV[4] == '1' then
-  local record = redis.pcall('HMGET', KEYS[2], 'format', 'last')
-  if not record.err and record[1] == '1' then
-    local last = record[2] and tonumber(record[2])
-    local ahead_ms = last and math.floor(last / 1000) - now() or 0
-    local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
-    if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-      redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
-    end
-  end
+  if not fetch_fields(lock) and lock.has_record then lengthen_record(lock, lock.fence, lease_ms) end
 end
 return 1

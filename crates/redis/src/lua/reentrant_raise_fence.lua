@@ -25,16 +25,16 @@ for _, entry in ipairs(lock.holds) do
 end
 if not held then return 0 end
 
-failed = check_record(lock, nil, redis.pcall('HMGET', KEYS[2], 'format', 'last'))
+failed = fetch_fields(lock)
 if failed then return failed end
 if not lock.has_record then return 0 end
 
 local last, fence = lock.fence or 0, tonumber(ARGV[3])
-local kept_ms = math.max(math.floor(math.max(last, fence) / 1000) - now(), 0) + RECORD_KEPT_MS
-if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-  redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
+lengthen_record(lock, math.max(last, fence), 0)
+if fence > last then
+  local written = write_field(lock, 'last', ARGV[3])
+  if type(written) == 'table' and written.err then return written end
 end
-if fence > last then redis.call('HSET', KEYS[2], 'last', ARGV[3]) end
 if fence > (lock.owner_fence or 0) then
   lock.owner_fence = fence
   local ttl_ms = own_ttl_ms(lock)

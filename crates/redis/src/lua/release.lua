@@ -3,6 +3,7 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
+-- KEYS[3]  the watermark of the partition
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -22,7 +23,7 @@
 -- permission to publish. A number in ARGV[4] is sent only to the text of this script without release_quick.lua, which does not
 -- read it.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
@@ -50,6 +51,7 @@ if ARGV[6] then
 elseif grants and not lock.value and not lock.other_type then
   grant_next(lock)
 end
+if found == 'held' or found == 'queued' then settle_idle(lock) end
 commit(lock, acquire_reply)
 reply[#reply + 1] = acquire_reply
 return reply

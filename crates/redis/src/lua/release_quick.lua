@@ -7,16 +7,33 @@
 -- Does what release.lua does, with the economies that acquire_quick.lua describes.
 
 if ARGV[2] == '' and not ARGV[5] then
-  local record = redis.pcall('HMGET', KEYS[2], 'format', 'ended', 'queue')
-  local ended, queue = record[2], record[3]
-  local has_waiters = queue and string.byte(queue) ~= BYTE_ZERO
-  if record[1] == '1' and (not has_waiters or ARGV[4] == 'grant') and redis.pcall('GET', KEYS[1]) == ARGV[1] then
-    ended = string.sub(ARGV[1], ENDED_FROM, ENDED_TO) .. '.' .. string.sub(ended or '', 1, ENDED_KEPT)
-    if not has_waiters then
-      redis.call('DEL', KEYS[1])
-      redis.call('HSET', KEYS[2], 'ended', ended)
-      return 'held'
-    else
+  local read = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+  local record, watermark = read[2], read[3]
+  if read[1] ~= ARGV[1] then
+    -- Not held, or the key has another type.
+  elseif record then
+    local last, reserved, ended = string.match(record, PACKED)
+    if last then
+      local greatest, upto = last, string.match(reserved, '^%d*')
+      if upto > last then greatest = upto end
+      if #greatest == FENCE_DIGITS and #last == FENCE_DIGITS and (not watermark or #watermark == FENCE_DIGITS) then
+        redis.call('DEL', KEYS[1])
+        -- As write_settled in commit.lua.
+        if not watermark or watermark < greatest then
+          redis.call('SET', KEYS[3], greatest,
+            'PXAT', string.format('%.0f', string.sub(greatest, 1, FENCE_MS_DIGITS) + RECORD_KEPT_MS))
+        end
+        ended = string.sub(ARGV[1], ENDED_FROM, ENDED_TO) .. '.' .. string.sub(ended, 1, ENDED_KEPT)
+        redis.call('SET', KEYS[2], '1\n\n\n' .. ended .. '\n', 'PX', RELEASED_KEPT_MS)
+        return 'held'
+      end
+    end
+  elseif ARGV[4] == 'grant' then
+    -- A hash, if any, has the queue.
+    local fields = redis.pcall('HMGET', KEYS[2], 'format', 'ended', 'queue')
+    local ended, queue = fields[2], fields[3]
+    if fields[1] == '1' and queue and string.byte(queue) ~= BYTE_ZERO then
+      ended = string.sub(ARGV[1], ENDED_FROM, ENDED_TO) .. '.' .. string.sub(ended or '', 1, ENDED_KEPT)
       local size, next_ticket, first_id, last_id = string.match(queue, '^(%d+) (%d+) (%S*) (%S*)$')
       local more = redis.call('HMGET', KEYS[2], 'last', 'reserved', 'w:' .. first_id, 'n:' .. first_id,
         'w:' .. string.sub(ARGV[1], 1, SESSION_LENGTH))
@@ -35,7 +52,7 @@ if ARGV[2] == '' and not ARGV[5] then
         -- From the DEL on, no error is a reason to keep the lock, or to report that it is still held.
         redis.call('DEL', KEYS[1])
         local second_id = not is_only and more[4] or ''
-        queue = string.format('%.0f', size - 1) .. ' ' .. next_ticket .. ' ' .. second_id .. ' ' .. (is_only and '' or last_id)
+        queue = is_only and '0 0  ' or string.format('%.0f', size - 1) .. ' ' .. next_ticket .. ' ' .. second_id .. ' ' .. last_id
         local written = redis.pcall('HSET', KEYS[2], 'ended', ended, 'queue', queue, 'last', fence,
           'holder', hold .. '\n' .. since_ms .. '\n' .. liveness .. '\n' .. own .. '\n' .. label,
           'w:' .. first_id, '', 'p:' .. (is_only and first_id or second_id), '')

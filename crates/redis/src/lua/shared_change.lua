@@ -41,7 +41,7 @@ local function add_hold(lock, request)
   local lease_ms, id = tonumber(request.lease_ms), request.hold
   begin_record(lock, lease_ms)
   local now_ms, now_us = now()
-  local fence = math.min(math.max(math.max(lock.fence or 0, lock.newest) + 1, now_us), GREATEST_FENCE)
+  local fence = math.min(math.max(math.max(greatest_fence(lock) or 0, lock.newest) + 1, now_us), GREATEST_FENCE)
   lock.fence, lock.newest, lock.in_order = fence, fence, nil
   set_field(lock, 'last', digits(fence))
   prolong_record(lock, lease_ms)

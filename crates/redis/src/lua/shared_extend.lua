@@ -41,14 +41,7 @@ end
 if until_ms < new_until_ms then redis.call('HSET', KEYS[1], ARGV[1], digits(new_until_ms) .. rest) end
 
 if ARGV[4] == '1' then
-  local record = redis.pcall('HMGET', KEYS[2], 'format', 'last')
-  if not record.err and record[1] == '1' then
-    local last = record[2] and tonumber(record[2])
-    local ahead_ms = last and math.floor(last / 1000) - now() or 0
-    local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
-    if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-      redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
-    end
-  end
+  local lock = { key = KEYS[1], record = KEYS[2] }
+  if not fetch_fields(lock) and lock.has_record then lengthen_record(lock, lock.fence, lease_ms) end
 end
 return 1

@@ -18,7 +18,7 @@
 -- How many holds the reply describes, so that it is bounded.
 local MAX_DESCRIBED = 4096
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 

@@ -3,6 +3,7 @@
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
+-- KEYS[3]  the watermark of the partition
 -- ARGV[1]  the hold
 -- ARGV[2]  its owner, or another value of the user's own, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -19,7 +20,7 @@
 -- The HDEL of the hold comes first, or the DEL of the key, and no later error is a reason to keep the hold: a release must work
 -- under full memory, and without permission to publish.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
@@ -43,5 +44,11 @@ if ARGV[6] then
   acquire_reply = acquire(lock, request)
 end
 grant_next(lock)
+-- A number of permits, which an operator may have set, is kept for as long as any record; and so are the holds that have ended at a
+-- Latch or a Barrier, which have a number, too.
+if (found == 'held' or found == 'queued') and not lock.limit and lock.kind ~= 'latch' and lock.kind ~= 'barrier'
+  and #lock.holds == 0 then
+  settle_idle(lock)
+end
 commit(lock, acquire_reply)
 return { found, holder, acquire_reply }

@@ -31,26 +31,20 @@ end
 local own = ARGV[2]
 if value ~= ARGV[5] .. (own == '' and ARGV[1] or own) then return 0 end
 
-local record = redis.pcall('HMGET', KEYS[2], 'format', 'holder', 'last', 'ended', 'reserved', 'queue')
+local lock = { key = KEYS[1], record = KEYS[2] }
+local failed = fetch_fields(lock)
 if own ~= '' then
-  if record.err then
-    if string.sub(record.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return record end
-    return { 'format', redis.call('TYPE', KEYS[2]).ok }
-  end
-  if not record[1] then return 0 end
-  if record[1] ~= '1' then return { 'format', record[1] } end
-  if not record[2] then return 0 end
-  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
-  if hold ~= ARGV[1] or held_own ~= own then return 0 end
+  if failed then return failed end
+  if not is_newest(lock, ARGV[1], own) then return 0 end
   -- The hold ended, and another client holds the lock by the same value.
-  if record[4] and string.find(record[4], string.sub(hold, ENDED_FROM, ENDED_TO), 1, true) then return 0 end
+  if lock.ended and string.find(lock.ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true) then return 0 end
 end
 
 -- Reserves tokens for the newest holder. Returns the reply, or nil if nothing is reserved. They follow all tokens that were
 -- issued or reserved, if these are recent, and never outrun the clock.
 local function reserve()
-  local last = record[3] and tonumber(record[3])
-  local upto, notify_word = string.match(record[5] or '', '^(%d+) ?(%l*)$')
+  local last = lock.fence
+  local upto, notify_word = string.match(lock.reserved or '', '^(%d+) ?(%l*)$')
   upto = upto and tonumber(upto) or 0
   local _, now_us = now()
   local first = math.min(math.max(math.max(last, upto) + 1, now_us - (BLOCK - AHEAD)), GREATEST_FENCE)
@@ -58,9 +52,9 @@ local function reserve()
   local most = math.max(math.min(first + count - 1, now_us + AHEAD - 1, GREATEST_FENCE), first)
   local notify = ARGV[7] == '1' or notify_word == 'notify' and upto > last
   -- Full memory may refuse it, which is no reason not to extend.
-  local written = redis.pcall('HSET', KEYS[2], 'reserved', digits(most) .. (notify and ' notify' or ''))
-  if type(written) == 'table' then return end
-  local has_waiters = record[6] and string.byte(record[6]) ~= BYTE_ZERO
+  local written = write_field(lock, 'reserved', digits(most) .. (notify and ' notify' or ''))
+  if type(written) == 'table' and written.err then return end
+  local has_waiters = lock.queue and string.byte(lock.queue) ~= BYTE_ZERO
   return { first, most - first + 1, has_waiters and 1 or 0 }
 end
 
@@ -68,16 +62,7 @@ local lease_ms = tonumber(ARGV[3])
 local ttl_ms = redis.call('PTTL', KEYS[1])
 if ttl_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 
-if ARGV[4] == '1' and not record.err and record[1] == '1' then
-  local ahead_ms = 0
-  if record[3] then ahead_ms = math.floor(tonumber(record[3]) / 1000) - now() end
-  local kept_ms = math.max(ahead_ms, lease_ms) + RECORD_KEPT_MS
-  if redis.call('PTTL', KEYS[2]) < kept_ms - RECORD_KEPT_MS / 2 then
-    redis.call('PEXPIRE', KEYS[2], digits(kept_ms))
-  end
-end
-if (ARGV[6] or '') ~= '' and not record.err and record[1] == '1' and record[2] and record[3] then
-  local hold, held_own = string.match(record[2], '^([^\n]*)\n%d+\n%l%d*\n([^\n]*)\n')
-  if hold == ARGV[1] and held_own == own then return reserve() or 1 end
-end
+if failed or not lock.has_record then return 1 end
+if ARGV[4] == '1' then lengthen_record(lock, lock.fence, lease_ms) end
+if (ARGV[6] or '') ~= '' and lock.fence and is_newest(lock, ARGV[1], own) then return reserve() or 1 end
 return 1

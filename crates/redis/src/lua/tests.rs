@@ -61,9 +61,11 @@ fn no_script_restores_a_payload() {
 #[test]
 fn the_scripts_know_the_format_of_a_record() {
     let format = format!("'format','{}'", leasehold_core::FORMAT);
-    for text in [MUTEX.acquire, REENTRANT.acquire, SHARED.acquire, ELECTION.acquire, HEARTBEAT, ACQUIRE_ALL] {
+    for text in [MUTEX.acquire, REENTRANT.acquire, SHARED.acquire, ELECTION.acquire, HEARTBEAT] {
         assert!(text.contains(&format), "{text}");
     }
+    let packed = format!("'^{}\\n", leasehold_core::FORMAT);
+    assert!(FORMAT.contains(&packed), "{packed}");
 }
 
 #[test]
@@ -86,6 +88,7 @@ fn the_scripts_know_the_token_prefixes_of_the_model() {
 fn the_scripts_know_the_numbers_of_the_model() {
     let contains = |text: &str, expected: &str| assert!(text.contains(expected), "{expected}\n{text}");
     let record_kept_ms = format!("RECORD_KEPT_MS={}\n", leasehold_core::RECORD_TTL.as_millis());
+    let released_kept_ms = format!("RELEASED_KEPT_MS='{}'\n", leasehold_core::RELEASED_TTL.as_millis());
     let greatest_fence = format!("GREATEST_FENCE={}\n", FencingToken::MAX);
     // Of each hold the first characters after the session's, and a mark.
     let session = SessionId::from_random([0; 12]);
@@ -93,7 +96,7 @@ fn the_scripts_know_the_numbers_of_the_model() {
     let ended = format!("ENDED_FROM,ENDED_TO={},{}\n", random + 1, random + short);
     let ended_kept = format!("ENDED_KEPT={}\n", (EndedHolds::MAX_LEN - 1) * (short + 1));
     let session_length = format!("SESSION_LENGTH={}\n", session.to_string().len());
-    for expected in [record_kept_ms, greatest_fence, ended, ended_kept, session_length] {
+    for expected in [record_kept_ms, released_kept_ms, greatest_fence, ended, ended_kept, session_length] {
         contains(FORMAT, &expected);
     }
     contains(FORMAT, "PERIOD_US,SHORT_LEASE_MS=100000000,1000000\n");
@@ -131,11 +134,13 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("local key,", "=lock.key,"),
             ("{key=", "KEYS[1]"),
             ("{key=KEYS[1],record=", "KEYS[2]}"),
-            ("new_lock(", "KEYS[1],KEYS[2],KEYS[#KEYS],"),
+            ("{record=", "KEYS[record]}"),
+            ("replace_by_hash(", "lock.record,|key,"),
+            ("new_lock(", "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],nil,KEYS[#KEYS],"),
             ("read_string(", "lock.key)"),
             ("delete_holds(", "key,"),
             ("create_hash(", "KEYS[|lock.record,|key,"),
-            ("session_alive_ms(", "lock,KEYS[3],"),
+            ("session_alive_ms(", "lock,KEYS[4],"),
         ] {
             let mut parts = script.split(use_of_key);
             let mut before = parts.next().unwrap_or_default();
@@ -151,7 +156,7 @@ fn every_key_of_a_command_is_a_declared_one() {
                 before = rest;
             }
         }
-        for key in ["lock.key", "lock.record", "lock.audit", "session_record"] {
+        for key in ["lock.key", "lock.record", "lock.watermark", "lock.audit", "session_record"] {
             assert!(!script.contains(&format!("{key}=")), "{key} is one that is declared");
         }
         let calls = script.split("redis.call(").skip(1);
@@ -166,6 +171,7 @@ fn every_key_of_a_command_is_a_declared_one() {
                 "key)",
                 "lock.key",
                 "lock.record",
+                "lock.watermark",
                 "lock.audit",
                 "session_record,",
             ]

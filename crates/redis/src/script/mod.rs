@@ -132,16 +132,15 @@ impl Call {
             shared if shared.is_shared() => &SCRIPTS.shared,
             _ => return None,
         };
-        let mailboxes = &*session_keys.mailbox_prefix();
         let mut call = match op {
             Op::Acquire(request) => Self::acquire(scripts, request, kind, session_keys, keys),
             Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => Self::extend(scripts, extend, kind, keys),
-            Op::Release(release) => Self::release(scripts, release, kind, mailboxes, keys)?,
+            Op::Release(release) => Self::release(scripts, release, kind, session_keys, keys)?,
             Op::Inspect(inspect) => Self::inspect(scripts, inspect, keys),
             Op::Evict(evict) => Self::evict(scripts, evict, session_keys, keys),
-            Op::ForceRelease(request) => Self::force_release(scripts, request, mailboxes, keys),
-            Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, mailboxes, keys),
+            Op::ForceRelease(request) => Self::force_release(scripts, request, session_keys, keys),
+            Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, session_keys, keys),
             Op::RaiseFence(raise) => {
                 let mut call = Self::of(scripts.raise_fence.as_ref()?, &[keys.name(), keys.record()]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
@@ -166,12 +165,12 @@ impl Call {
         session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let (name, record) = (keys.name(), keys.record());
+        let (name, record, watermark) = (keys.name(), keys.record(), session_keys.watermark());
         let mut call = match request.predecessor {
-            None => Self::of(&scripts.acquire, &[name, record]),
+            None => Self::of(&scripts.acquire, &[name, record, &watermark]),
             Some(predecessor) => {
                 let session = session_keys.session(predecessor);
-                Self::of(&scripts.acquire, &[name, record, &session, &keys.audit()])
+                Self::of(&scripts.acquire, &[name, record, &watermark, &session, &keys.audit()])
             }
         };
         call.claim(&request.claim).cmd.arg(&*session_keys.mailbox_prefix());
@@ -218,7 +217,9 @@ impl Call {
         keys: &LockKeys,
     ) -> Self {
         let session = session_keys.session(evict.session);
-        let mut call = Self::of(&scripts.evict, &[keys.name(), keys.record(), &session, &keys.audit()]);
+        let watermark = session_keys.watermark();
+        let mut call =
+            Self::of(&scripts.evict, &[keys.name(), keys.record(), &watermark, &session, &keys.audit()]);
         let mailboxes = &*session_keys.mailbox_prefix();
         call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
         call
@@ -227,11 +228,12 @@ impl Call {
     fn force_release(
         scripts: &'static KindScripts,
         request: &ForceRelease,
-        mailboxes: &str,
+        session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let mut call = Self::of(&scripts.force_release, &[keys.name(), keys.record(), &keys.audit()]);
-        call.empty(2).cmd.arg(mailboxes).arg(request.actor.as_str());
+        let (watermark, audit) = (session_keys.watermark(), keys.audit());
+        let mut call = Self::of(&scripts.force_release, &[keys.name(), keys.record(), &watermark, &audit]);
+        call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(request.actor.as_str());
         match request.observed {
             ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
             ObservedHolder::Foreign(fingerprint) => call.cmd.arg("foreign").arg(fingerprint.to_string()),
@@ -239,10 +241,10 @@ impl Call {
         call
     }
 
-    fn resize(resize: &Resize, mailboxes: &str, keys: &LockKeys) -> Self {
-        let mut call = Self::of(&SCRIPTS.resize, &[keys.name(), keys.record()]);
+    fn resize(resize: &Resize, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Self {
+        let mut call = Self::of(&SCRIPTS.resize, &[keys.name(), keys.record(), &session_keys.watermark()]);
         let observed = resize.observed.map_or_else(String::new, |observed| observed.to_string());
-        call.empty(2).cmd.arg(mailboxes).arg(observed).arg(resize.limit);
+        call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(observed).arg(resize.limit);
         call
     }
 
@@ -250,7 +252,7 @@ impl Call {
         scripts: &'static KindScripts,
         release: &Release,
         kind: Kind,
-        mailboxes: &str,
+        session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Option<Self> {
         let (script, action) = match release.action {
@@ -263,8 +265,8 @@ impl Call {
                 (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }
         };
-        let mut call = Self::of(script, &[keys.name(), keys.record()]);
-        call.claim(&release.claim).cmd.arg(mailboxes).arg(&*action);
+        let mut call = Self::of(script, &[keys.name(), keys.record(), &session_keys.watermark()]);
+        call.claim(&release.claim).cmd.arg(&*session_keys.mailbox_prefix()).arg(&*action);
         Some(match &release.next {
             Some(next) => {
                 call.claim(&next.claim);
@@ -345,9 +347,10 @@ impl Call {
     }
 
     /// The call that acquires all of several Mutexes, or none. Label and liveness are those of the first request.
-    pub(crate) fn acquire_all(requests: &[(LockKeys, &Acquire)]) -> Self {
-        let keys: Vec<_> = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]).collect();
-        let mut call = Self::of(&SCRIPTS.acquire_all, &keys);
+    pub(crate) fn acquire_all(requests: &[(LockKeys, &Acquire)], session_keys: &SessionKeys<'_>) -> Self {
+        let watermark = session_keys.watermark();
+        let locks = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]);
+        let mut call = Self::of(&SCRIPTS.acquire_all, &locks.chain([&*watermark]).collect::<Vec<_>>());
         if let Some((_, request)) = requests.first() {
             call.cmd.arg(request.label.as_str()).arg(liveness(request.liveness));
         }

@@ -17,7 +17,7 @@ use crate::error_map::classify;
 use crate::script::reply::{self, Malformed};
 use crate::script::{Call, extends_by_token};
 use futures_util::future::join_all;
-use leasehold_core::{Acquire, Extend, KeyError, Kind, Lock, LockKeys, MultiAcquired, Op, Reply};
+use leasehold_core::{Acquire, Extend, KeyError, Kind, Lock, LockKeys, MultiAcquired, Op, Partition, Reply};
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
 use redis::{Pipeline, Value};
 use std::ops::Range;
@@ -266,7 +266,7 @@ impl RedisStore {
         let requests = requests.iter().map(|(lock, request)| Ok((self.keys.lock(lock)?, request)));
         let requests = requests.collect::<Result<Vec<_>, _>>().map_err(unusable)?;
         let slot = requests.first().map_or(0, |(keys, _)| keys.slot());
-        let call = Call::acquire_all(&requests);
+        let call = Call::acquire_all(&requests, &self.session_keys_at(Partition::new(slot)));
         let (value, target) = self.reply(slot, &call, false, OnTryAgain::Retry, deadline).await?;
         self.check_error(&value, &target)?;
         self.well_formed(reply::multi_acquired(requests.len(), &value))

@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold_core::model::{
     Audit, Content as Lies, EndedHolds, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder,
-    Reserved, SessionRecord, Sessions, Value as Stands,
+    Reserved, SessionRecord, Sessions, Value as Stands, Watermark,
 };
 use leasehold_core::{
     Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
@@ -222,7 +222,8 @@ impl Fixture {
 
     /// All keys that may exist.
     pub(crate) fn all_keys(&self) -> Vec<String> {
-        let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
+        let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
+        let lock = [name, record, self.keys.audit(), self.space.watermark()];
         let sessions = Workload::sessions().map(|session| self.space.session(session));
         lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
     }
@@ -246,7 +247,7 @@ impl Fixture {
 
     /// The model's state of the lock for this state of the keys.
     pub(crate) fn state(&self) -> Result<LockState, Violation> {
-        read_back(self.redis.keys(), self.kind, &self.keys, &self.holds)
+        read_back(self.redis.keys(), self.kind, &self.keys, &self.holds, &self.space.watermark())
     }
 }
 
@@ -267,6 +268,7 @@ fn read_back(
     kind: Kind,
     keys: &LockKeys,
     holds: &BTreeMap<String, HoldId>,
+    watermark_key: &str,
 ) -> Result<LockState, Violation> {
     let value = match keyspace.entry(keys.name()) {
         Some(Entry { content, expires_ms }) => {
@@ -286,6 +288,7 @@ fn read_back(
     };
     let record = keyspace.entry(keys.record()).map(|entry| match (&entry.content, entry.expires_ms) {
         (Content::Hash(hash), Some(expires_ms)) => Fields::of(hash).record(kind, expires_ms, holds),
+        (Content::Text(text), Some(expires_ms)) => Fields::packed(kind, text).record(kind, expires_ms, holds),
         (_, expires_ms) => {
             Err(Violation(format!("a record of another type, or that expires {expires_ms:?}")))
         }
@@ -296,7 +299,19 @@ fn read_back(
             Err(Violation(format!("an audit of another type, or that expires {expires_ms:?}")))
         }
     });
-    Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()? })
+    let watermark = watermark(keyspace, watermark_key)?;
+    Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()?, watermark })
+}
+
+fn watermark(keyspace: &Keyspace, key: &str) -> Result<Watermark, Violation> {
+    match keyspace.entry(key).map(|entry| (&entry.content, entry.expires_ms)) {
+        None => Ok(Watermark::default()),
+        Some((Content::Text(text), Some(expires_ms))) => {
+            let fence = parsed(&String::from_utf8_lossy(text)).map(FencingToken::new)?;
+            Ok(Watermark { fence: Some(fence), expires_ms })
+        }
+        Some(other) => Err(Violation(format!("a watermark of another type, or for ever: {other:?}"))),
+    }
 }
 
 fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Violation> {
@@ -344,6 +359,16 @@ impl Fields {
     fn of(hash: &BTreeMap<Vec<u8>, Vec<u8>>) -> Self {
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
         Self(hash.iter().map(|(field, value)| (text(field), text(value))).collect())
+    }
+
+    /// The fields of a record without a queue.
+    fn packed(kind: Kind, text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let reserved = if kind.is_shared() { "limit" } else { "reserved" };
+        let names = ["format", "last", reserved, "ended", "holder"];
+        let parts =
+            names.into_iter().zip(text.splitn(names.len(), '\n')).filter(|(_, part)| !part.is_empty());
+        Self(parts.map(|(name, part)| (name.to_owned(), part.to_owned())).collect())
     }
 
     fn field(&self, name: &str) -> Option<&str> {

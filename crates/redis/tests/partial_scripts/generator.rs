@@ -197,7 +197,15 @@ impl<'a> Generator<'a> {
         self.agree(&Op::Acquire(self.request(0, 1)))?;
         let last = FencingToken::MAX.as_u64() - self.workload.random().below(3);
         let record = self.fixture.keys.record().to_owned();
-        self.fixture.command(&["HSET", &record, "last", &last.to_string()])?;
+        match self.fixture.redis.keys().entry(&record).map(|entry| entry.content.clone()) {
+            Some(Content::Text(text)) => {
+                let (text, last) = (String::from_utf8_lossy(&text).into_owned(), last.to_string());
+                let mut parts: Vec<_> = text.splitn(3, '\n').collect();
+                parts[1] = &last;
+                self.fixture.command(&["SET", &record, &parts.join("\n"), "KEEPTTL"])?;
+            }
+            _ => self.fixture.command(&["HSET", &record, "last", &last.to_string()])?,
+        }
         if let Some(record) = &mut self.state.record {
             record.last_fence = Some(FencingToken::new(last));
         }

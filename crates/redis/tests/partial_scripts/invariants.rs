@@ -14,6 +14,8 @@
 //! | Done      | as after                         | as after                      | as after  |
 //! | Lasting   | as before, with a later expiry   | as before                     | as before |
 //!
+//! The watermark is as before or as after; as after where the record has been written.
+//!
 //! A message is published only in Unnoted and Done. For later requests this means:
 //!
 //! - Untouched and Done are also left by a lost request and a lost reply.
@@ -36,7 +38,7 @@
 //! every published token.
 
 use leasehold_core::Kind;
-use leasehold_core::model::{LockState, Value};
+use leasehold_core::model::{Content, LockState, Value, Watermark};
 
 /// The state that a partial script has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +65,7 @@ pub(crate) fn left(
     if left == before {
         return Some(Left::Untouched);
     }
-    if !ends_as_in(left, before, after, given_up) {
+    if !ends_as_in(left, before, after, given_up) || !has_watermark(left, before, after) {
         return None;
     }
     if is_unwritten(before, after, left) {
@@ -84,7 +86,7 @@ pub(crate) fn left(
         None
     } else if given_up && left.record == before.record {
         Some(Left::ForceReleased)
-    } else if left.record == after.record {
+    } else if left.record == after.record || names_a_requester(&before, &left) {
         Some(Left::Entered)
     } else {
         None
@@ -106,6 +108,14 @@ fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool
         && left.audit == before.audit
 }
 
+/// Whether a new record names a holder, beside a key of another type: only then it is dropped again.
+fn names_a_requester(before: &LockState, left: &LockState) -> bool {
+    let is_other = matches!(&left.value, Some(Value { content: Content::Other(_), .. }));
+    let is_new =
+        before.record.is_none() && left.record.as_ref().is_some_and(|record| record.entries.is_empty());
+    left.kind == Kind::Mutex && is_other && is_new
+}
+
 /// Whether each key expires as in one of two states; the lock also as without the holds that were given up.
 fn ends_as_in(left: &LockState, before: &LockState, after: &LockState, given_up: Option<&LockState>) -> bool {
     let value = |state: &LockState| state.value.as_ref().map(|value| value.expires_ms);
@@ -115,15 +125,23 @@ fn ends_as_in(left: &LockState, before: &LockState, after: &LockState, given_up:
     let ends = [value(before), value(after), value(given_up.unwrap_or(after))];
     let ends = if written { &ends[1..2] } else { &ends[..] };
     let value_fits = value(left).is_none() || ends.contains(&value(left));
-    let record_fits = record(left).is_none() || [record(before), record(after)].contains(&record(left));
+    let record_fits = record(left).is_none()
+        || [record(before), record(after)].contains(&record(left))
+        || names_a_requester(before, left);
     let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.expires_ms);
     let audit_fits = audit(left).is_none() || [audit(before), audit(after)].contains(&audit(left));
     value_fits && record_fits && audit_fits
 }
 
-/// A state without its expiries.
+/// Whether the watermark is as before or as after; as after if the record has been written.
+fn has_watermark(left: &LockState, before: &LockState, after: &LockState) -> bool {
+    let is_written = left.record != before.record;
+    left.watermark == after.watermark || left.watermark == before.watermark && !is_written
+}
+
+/// A state without its expiries, and without the watermark.
 fn for_ever(state: &LockState) -> LockState {
-    let mut state = state.clone();
+    let mut state = LockState { watermark: Watermark::default(), ..state.clone() };
     state.value = state.value.map(for_ever_there);
     if let Some(record) = &mut state.record {
         record.expires_ms = 0;

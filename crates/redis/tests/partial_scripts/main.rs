@@ -43,7 +43,7 @@ use leasehold_core::{
 
 const STATES: u64 = 1_000;
 /// For each of the four kinds with several holders, whose scripts are the same.
-const STATES_SHARED: u64 = 150;
+const STATES_SHARED: u64 = 300;
 
 /// What a partial script has broken.
 #[derive(Debug)]
@@ -163,7 +163,7 @@ impl Generator<'_> {
         let before = self.fixture.redis.keyspace();
         for kind in op_kinds(self.fixture.kind) {
             let op = self.op_of(kind);
-            for commands in 0..4 {
+            for commands in 0..6 {
                 self.fixture.run(&op, commands)?;
                 let after = self.fixture.redis.keyspace();
                 let record_stays = after.entry(&record) == before.entry(&record);

@@ -22,19 +22,45 @@ struct Mutant {
     report: &'static str,
 }
 
-const MUTANTS: [Mutant; 33] = [
+const MUTANTS: [Mutant; 36] = [
     Mutant {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",
+        edits: &[(
+            "create_hash(lock.record, digits(kept_ms or record_ttl(lock, 0)), 'format', '1', unpack(texts))",
+            "redis.call('HSET', lock.record, 'format', '1', unpack(texts))
+            redis.call('PEXPIRE', lock.record, digits(kept_ms or record_ttl(lock, 0)))",
+        )],
+        report: "never expires",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "a record becomes a hash without a proof of the permission",
+        edits: &[("redis.call('PEXPIRE', key, ttl_ms)\nredis.call('DEL', key)", "redis.call('DEL', key)")],
+        report: "never expires|it left",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the record of an idle lock forgets its token before the watermark has it",
+        edits: &[(
+            "raise_watermark(lock)\nredis.call('SET', lock.record, packed_text(nil, nil, lock.ended), 'PX', RELEASED_KEPT_MS)",
+            "redis.call('SET', lock.record, packed_text(nil, nil, lock.ended), 'PX', RELEASED_KEPT_MS)
+            raise_watermark(lock)",
+        )],
+        report: "it left",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the record of an idle lock forgets its token before the watermark has it, on the fast path",
         edits: &[
             (
-                "create_hash(lock.record, digits(kept_ms or record_ttl(lock, 0)), 'format', '1', unpack(texts))",
-                "kept_ms = kept_ms or record_ttl(lock, 0)
-                redis.call('HSET', lock.record, 'format', '1', unpack(texts))",
+                "redis.call('DEL', KEYS[1])\nif not watermark",
+                "redis.call('DEL', KEYS[1])
+                redis.call('SET', KEYS[2], '1\\n\\n\\n' .. string.sub(ARGV[1], ENDED_FROM, ENDED_TO) .. '.' .. string.sub(ended, 1, ENDED_KEPT) .. '\\n', 'PX', RELEASED_KEPT_MS)
+                if not watermark",
             ),
-            ("if lock.has_record and kept_ms", "if kept_ms"),
         ],
-        report: "never expires",
+        report: "it left",
     },
     Mutant {
         kind: Kind::Election,
@@ -79,10 +105,11 @@ const MUTANTS: [Mutant; 33] = [
     },
     Mutant {
         kind: Kind::Mutex,
-        name: "the record is created by HSET, and its expiry follows, on the fast path",
+        name: "the record is created by SET, and its expiry follows, on the fast path",
         edits: &[(
-            "redis.call('PEXPIRE', KEYS[2], kept_ms)\nredis.call('HSET',",
-            "redis.call('HSET',",
+            "redis.pcall('SET', KEYS[2], text, 'NX', 'PX', kept_ms)",
+            "redis.pcall('SET', KEYS[2], text, 'NX')
+            if recorded and recorded.ok then redis.call('PEXPIRE', KEYS[2], kept_ms) end",
         )],
         report: "never expires",
     },
@@ -92,7 +119,11 @@ const MUTANTS: [Mutant; 33] = [
         edits: &[(
             "if lock.freed then\nredis.call('DEL', lock.key)",
             "  if lock.freed then
-              if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end
+              if lock.is_packed then
+                redis.call('SET', lock.record, packed_text(lock.fence, lock.reserved, lock.ended, lock.holder_text), 'KEEPTTL')
+              elseif lock.has_record and lock.ended then
+                redis.call('HSET', lock.record, 'ended', lock.ended)
+              end
               redis.call('DEL', lock.key)",
         )],
         report: "it left",
@@ -101,8 +132,8 @@ const MUTANTS: [Mutant; 33] = [
         kind: Kind::Mutex,
         name: "a release is recorded before the lock is freed, on the fast path",
         edits: &[(
-            "redis.call('DEL', KEYS[1])\nredis.call('HSET', KEYS[2], 'ended', ended)",
-            "redis.call('HSET', KEYS[2], 'ended', ended)\nredis.call('DEL', KEYS[1])",
+            "redis.call('DEL', KEYS[1])\nif not watermark",
+            "redis.call('SET', KEYS[2], record .. ' ', 'KEEPTTL')\nredis.call('DEL', KEYS[1])\nif not watermark",
         )],
         report: "it left",
     },
@@ -142,7 +173,7 @@ const MUTANTS: [Mutant; 33] = [
             "if lock.fields.queue then redis.call('HSET', lock.record, 'queue', lock.fields.queue) end
             redis.call('HSET', lock.record, unpack(texts))",
         )],
-        report: "an entry with 1 of 8 fields",
+        report: "an entry with 1 of 8 fields|entries, but a queue",
     },
     Mutant {
         kind: Kind::Mutex,
@@ -251,7 +282,11 @@ const MUTANTS: [Mutant; 33] = [
         name: "a release of one of several is recorded before the count is lowered",
         edits: &[(
             "if lowered[3] then redis.call('PEXPIRE', lock.key, digits(lowered[3])) else redis.call('HDEL', lock.key, '') end",
-            "if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end",
+            "if lock.is_packed then
+                redis.call('SET', lock.record, packed_text(lock.fence, lock.reserved, lock.ended, lock.holder_text), 'KEEPTTL')
+              elseif lock.has_record and lock.ended then
+                redis.call('HSET', lock.record, 'ended', lock.ended)
+              end",
         )],
         report: "it left",
     },
@@ -318,7 +353,11 @@ const MUTANTS: [Mutant; 33] = [
         name: "a release of one of several is recorded before the hold is removed",
         edits: &[(
             "delete_holds(key, removed)\n",
-            "    if lock.has_record and lock.ended then redis.call('HSET', lock.record, 'ended', lock.ended) end
+            "    if lock.is_packed then
+                redis.call('SET', lock.record, packed_text(lock.fence, lock.reserved, lock.ended, lock.holder_text), 'KEEPTTL')
+              elseif lock.has_record and lock.ended then
+                redis.call('HSET', lock.record, 'ended', lock.ended)
+              end
             delete_holds(key, removed)\n",
         )],
         report: "it left",
@@ -347,11 +386,11 @@ const MUTANTS: [Mutant; 33] = [
     },
     Mutant {
         kind: Kind::Semaphore,
-        name: "a number of permits is written before the record is created",
+        name: "a number of permits is written by SET, and its expiry follows",
         edits: &[(
-            "create_hash(lock.record, digits(kept_ms or record_ttl(lock, 0)), 'format', '1', unpack(texts))",
-            "kept_ms, lock.has_record = kept_ms or record_ttl(lock, 0), true
-                redis.call('HSET', lock.record, 'format', '1', unpack(texts))",
+            "redis.call('SET', lock.record, text, 'PX', digits(kept_ms or record_ttl(lock, 0)))",
+            "redis.call('SET', lock.record, text)
+            redis.call('PEXPIRE', lock.record, digits(kept_ms or record_ttl(lock, 0)))",
         )],
         report: "never expires",
     },

@@ -10,8 +10,8 @@
 --   {'whole', 'cut' or 'failed', line of the first command that was not executed or -1, {command…}, {channel, text…},
 --    {{type, content, ttl_ms}…}, reply of the script}
 --
--- A command that creates a key, after a PEXPIRE of the missing key, is not cut off from a PEXPIRE that follows at once:
--- create_hash.lua says why, and tests/store/creation.rs shows it on servers. The two count as one command.
+-- A command that creates a key, after a PEXPIRE of that key, is not cut off from a PEXPIRE that follows at once; nor from a DEL of
+-- the key right before: create_hash.lua says why, and tests/store/creation.rs shows it on servers. They count as one command.
 --
 -- Stricter than a server: a key that was not declared and an argument that is no text end the script with an error.
 
@@ -33,14 +33,14 @@ local function check(name, arguments)
 end
 
 local CREATES = { HSET = true, ZADD = true }
--- The keys for which a PEXPIRE found nothing, and the one that the last command has created after that.
-local proved, created = {}, nil
+-- The keys for which PEXPIRE is permitted, and the one that the last command has created or deleted after that.
+local proved, created, deleted = {}, nil, nil
 local uncounted = 0
 
 local function limited(command)
   return function(name, ...)
     local key = ...
-    local completes = created and name == 'PEXPIRE' and key == created
+    local completes = created and name == 'PEXPIRE' and key == created or deleted and CREATES[name] and key == deleted
     if completes then uncounted = uncounted + 1 end
     if cut_at or not completes and #executed - uncounted == limit then
       if not cut_at then
@@ -58,8 +58,8 @@ local function limited(command)
     end
     local creates = CREATES[name] and proved[key] and server.call('EXISTS', key) == 0
     local result = command(name, ...)
-    if name == 'PEXPIRE' and result == 0 then proved[key] = true end
-    created = creates and key or nil
+    if name == 'PEXPIRE' and type(result) == 'number' then proved[key] = true end
+    created, deleted = creates and key or nil, name == 'DEL' and proved[key] and key or nil
     return result
   end
 end

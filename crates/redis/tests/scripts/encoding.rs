@@ -1,9 +1,10 @@
 //! The model's state in the form in which the scripts store it in Redis.
 
+use crate::fixture::Found;
 use leasehold_core::model::{
     Audit, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved, SessionRecord,
 };
-use leasehold_core::{Claim, Ended, Liveness, LockMode};
+use leasehold_core::{Claim, Ended, Kind, Liveness, LockMode};
 use leasehold_store::Notification;
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -100,13 +101,28 @@ fn mark(how: Ended) -> &'static str {
 }
 
 /// The links before the first and after the last queue entry have no meaning, and may be left from before.
-pub(crate) fn without_loose_ends(mut fields: BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn without_loose_ends(mut fields: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let ends =
         fields.get("queue").map(|queue| queue.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>());
     if let Some([first, last]) = ends.as_deref() {
         fields.remove(&format!("p:{first}"));
         fields.remove(&format!("n:{last}"));
     }
+    fields
+}
+
+/// The fields of a record as it is found: a hash, or a text if it has no queue.
+pub(crate) fn found_fields(kind: Kind, found: &Found) -> BTreeMap<String, String> {
+    let mut fields = if found.kind == "string" {
+        let text = found.content.text().unwrap();
+        let reserved = if kind.is_shared() { "limit" } else { "reserved" };
+        let names = ["format", "last", reserved, "ended", "holder"];
+        let parts = text.splitn(names.len(), '\n').map(str::to_owned);
+        names.into_iter().map(str::to_owned).zip(parts).filter(|(_, part)| !part.is_empty()).collect()
+    } else {
+        without_loose_ends(pairs(&found.content))
+    };
+    fields.retain(|field, text| field != "queue" || text != "0 0  ");
     fields
 }
 

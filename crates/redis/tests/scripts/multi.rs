@@ -3,7 +3,7 @@
 //! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
 //! model agree, and so do their reports about each lock.
 
-use leasehold_core::model::{LockState, Sessions, all_alive};
+use leasehold_core::model::{LockState, Sessions, Watermark, all_alive};
 use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Liveness, LockMode, MultiAcquired};
 use leasehold_redis::RedisStore;
 use leasehold_store::{Lock, Op, Outcome, Reply, Store};
@@ -24,6 +24,8 @@ struct Fixture {
     connection: RespConnection,
     runtime: tokio::runtime::Runtime,
     store: RedisStore,
+    /// The greatest fencing token of idle locks.
+    watermark: Watermark,
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -41,7 +43,15 @@ impl Fixture {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(RedisStore::connect(server.url().parse().unwrap())).unwrap();
         let connection = server.connect().unwrap();
-        Self { clock, server, connection, runtime, store, seen: BTreeMap::new() }
+        Self {
+            clock,
+            server,
+            connection,
+            runtime,
+            store,
+            watermark: Watermark::default(),
+            seen: BTreeMap::new(),
+        }
     }
 
     fn execute(&self, lock: &Lock, op: &Op) -> Reply {
@@ -75,18 +85,27 @@ impl Fixture {
             self.compare(&mut locks, now_us, &what);
         }
         self.connection.call(&["FLUSHALL"]).unwrap().ok().unwrap();
+        self.watermark = Watermark::default();
     }
 
     fn do_something(&mut self, one: &mut One, now_us: u64, what: &str) {
         match one.workload.next_step(&one.state) {
             WorkloadStep::Sent(op) | WorkloadStep::SentTwice(op) => {
-                let (expected, _) =
-                    one.state.apply(now_us, &op, &|_| leasehold_core::model::SessionStatus::Unknown);
+                let expected = self.expected(one, &op, now_us);
                 assert_eq!(self.execute(&one.lock, &op), expected, "{what}: {op:?}");
             }
             WorkloadStep::SentSession(_) => {}
             WorkloadStep::ForeignWrite(write) => self.write_as_foreigner(one, write, now_us),
         }
+    }
+
+    /// The reply of the model. All locks share a watermark.
+    fn expected(&mut self, one: &mut One, op: &Op, now_us: u64) -> Reply {
+        one.state.watermark = self.watermark;
+        let unknown = |_| leasehold_core::model::SessionStatus::Unknown;
+        let (reply, _) = one.state.apply(now_us, op, &unknown);
+        self.watermark = one.state.watermark;
+        reply
     }
 
     fn write_as_foreigner(&mut self, one: &mut One, write: ForeignWrite, now_us: u64) {
@@ -134,6 +153,9 @@ impl Fixture {
             state.value.is_none() && state.record.as_ref().is_some_and(|record| !record.entries.is_empty())
         };
         let abandoned: Vec<_> = asked.iter_mut().map(|(one, _)| abandoned(&mut one.state)).collect();
+        for (one, _) in &mut asked {
+            one.state.watermark = self.watermark;
+        }
         let mut together: Vec<_> = asked.iter_mut().map(|(one, ask)| (&mut one.state, &*ask)).collect();
         let expected = LockState::acquire_all(&mut together, now_us);
         let found = self.runtime.block_on(self.store.acquire_all(&asks, WITHIN)).unwrap();
@@ -158,8 +180,7 @@ impl Fixture {
     fn compare(&mut self, locks: &mut [One], now_us: u64, what: &str) {
         let inspect = Op::Inspect(Inspect { claim: None, details: true });
         for one in locks {
-            let (expected, _) =
-                one.state.apply(now_us, &inspect, &|_| leasehold_core::model::SessionStatus::Unknown);
+            let expected = self.expected(one, &inspect, now_us);
             assert_eq!(self.execute(&one.lock, &inspect), expected, "{what}: {}", one.lock);
         }
     }

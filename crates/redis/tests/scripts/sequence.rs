@@ -1,8 +1,8 @@
 //! One sequence on one lock: each operation goes to the server and to the model, and all its results must agree.
 
-use crate::encoding::{fields, lines, messages, pairs, session_fields, without_loose_ends};
+use crate::encoding::{fields, found_fields, lines, messages, pairs, session_fields};
 use crate::fixture::{DUMP, Fixture, Found, START_US, WITHIN};
-use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, all_alive};
+use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, Watermark, all_alive};
 use leasehold_core::{
     Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
     LockKeys, Partition, Release, ReleaseAction, Released, SessionId,
@@ -166,8 +166,11 @@ impl Sequence<'_> {
     pub(crate) fn compare_keys(&mut self) {
         let now_ms = self.fixture.now_us / 1000;
         let dump = self.dump();
-        let [lock, record, audit, index, sessions @ ..] = dump.elements() else { panic!("{dump:?}") };
-        let [lock, record, audit, index] = [lock, record, audit, index].map(|key| Found::of(key, now_ms));
+        let [lock, record, audit, watermark, index, sessions @ ..] = dump.elements() else {
+            panic!("{dump:?}")
+        };
+        let [lock, record, audit, watermark, index] =
+            [lock, record, audit, watermark, index].map(|key| Found::of(key, now_ms));
         let found = lock.and_then(|Found { kind, content, expires_ms }| {
             let content = match (kind.as_str(), self.lock.kind) {
                 ("string", _) => Content::Token(content.text().unwrap().to_owned()),
@@ -182,8 +185,12 @@ impl Sequence<'_> {
         });
         assert_eq!(found, self.state.value, "the lock\n{}", self.trace);
         let expected = self.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
-        let found = record.map(|found| (without_loose_ends(pairs(&found.content)), found.expires_ms));
+        let found = record.map(|found| (found_fields(self.lock.kind, &found), found.expires_ms));
         assert_eq!(found, expected, "the record\n{}", self.trace);
+        let Watermark { fence, expires_ms } = self.state.watermark;
+        let expected = fence.map(|fence| (fence.to_string(), Some(expires_ms)));
+        let found = watermark.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
+        assert_eq!(found, expected, "the watermark\n{}", self.trace);
         let expected = self.state.audit.as_ref().map(|audit| (lines(audit), Some(audit.expires_ms)));
         let found = audit.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
         assert_eq!(found, expected, "the audit\n{}", self.trace);
@@ -203,9 +210,10 @@ impl Sequence<'_> {
         }
     }
 
-    /// The lock's keys, the index, and the session records.
+    /// The lock's keys, the watermark, the index, and the session records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
-        let lock = [self.keys.name().to_owned(), self.keys.record().to_owned(), self.keys.audit()];
+        let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
+        let lock = [name, record, self.keys.audit(), self.fixture.keys.watermark()];
         let sessions = Workload::sessions().map(|session| self.fixture.keys.session(session));
         lock.into_iter().chain([self.fixture.keys.session_index()]).chain(sessions).collect()
     }
@@ -226,7 +234,8 @@ impl Sequence<'_> {
     }
 
     pub(crate) fn field(&mut self, field: &str) -> String {
-        pairs(&self.dump().elements()[1].elements()[1])[field].clone()
+        let record = Found::of(&self.dump().elements()[1], 0).expect("a record");
+        found_fields(self.lock.kind, &record)[field].clone()
     }
 
     /// All messages since the last call: those published before the PING arrive before its reply.
@@ -257,7 +266,11 @@ impl Sequence<'_> {
 
     pub(crate) fn set_last(&mut self, last: u64) {
         let record = self.keys.record().to_owned();
-        self.raw(&["HSET", &record, "last", &last.to_string()]);
+        let text = self.raw(&["GET", &record]).text().expect("a record without a queue").to_owned();
+        let mut parts: Vec<_> = text.splitn(3, '\n').collect();
+        let last_text = last.to_string();
+        parts[1] = &last_text;
+        self.raw(&["SET", &record, &parts.join("\n"), "KEEPTTL"]);
         self.state.record.as_mut().unwrap().last_fence = Some(FencingToken::new(last));
     }
 }

@@ -5,12 +5,14 @@ use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::model::QueueEntryId;
 use leasehold_core::{
-    Extended, HoldId, HoldStatus, Kind, Liveness, LockMode, ObservedHolder, Op, OwnValue, Reply,
+    Extended, HoldId, HoldStatus, Kind, Liveness, LockMode, ObservedHolder, Op, OwnValue, RELEASED_TTL,
+    Reply, whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A release or an extend compares the hold in the same step. Otherwise a hold ends only if its session has lapsed by
-/// the store's clock, or by a forced release that names it. The hold that ended last never acquires the lock again,
+/// the store's clock, or by a forced release that names it. The hold that ended last does not acquire the lock again while
+/// the store remembers it,
 /// however late or often its acquire arrives.
 ///
 /// The same applies to each hold of a ReentrantMutex. Only the owner enters, and its holds end one by one. A re-entrant
@@ -29,8 +31,8 @@ struct LockBefore {
     is_known: bool,
     holds: Vec<Held>,
     entries: BTreeMap<QueueEntryId, QueuedWaiter>,
-    /// The hold that ended last, before its lease did.
-    ended: Option<HoldId>,
+    /// The hold that ended last, before its lease did; and until when the store remembers it at least, in its milliseconds.
+    ended: Option<(HoldId, u64)>,
 }
 
 /// A queue entry.
@@ -56,16 +58,19 @@ impl Ownership {
             check_ends(at, done, before, &after)?;
         }
         before.is_known = true;
-        // An end is remembered until the next one, which may come with an acquire.
-        if let Some(returned) =
-            before.ended.filter(|ended| matches!(done.op, Op::Acquire(_)) && is_held(ended))
-        {
+        // An end is remembered until the next one, which may come with an acquire; of an idle lock not for long. A hold that
+        // returns later ends with its first lease.
+        let now_ms = done.clock.reading_us(at) / 1000;
+        before.ended.take_if(|(_, until_ms)| now_ms > *until_ms);
+        let returned = before.ended.map(|(hold, _)| hold);
+        if let Some(returned) = returned.filter(|ended| matches!(done.op, Op::Acquire(_)) && is_held(ended)) {
             return Err(format!("{returned:?} of {} has returned after its end", done.lock));
         }
+        let until_ms = now_ms + whole_millis(RELEASED_TTL);
         if ends_its_hold(done) {
-            before.ended = done.claim().map(|claim| claim.hold);
+            before.ended = done.claim().map(|claim| (claim.hold, until_ms));
         } else if let Some(ended) = before.holds.iter().find(|held| !is_held(&held.hold)) {
-            before.ended = Some(ended.hold);
+            before.ended = Some((ended.hold, until_ms));
         }
         if let (Op::Extend(extend), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) =
             (done.op, done.reply)

@@ -81,9 +81,9 @@ impl LockCall {
             arguments.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
-        // Release keys follow the lock's; those of a session and the audit only where needed.
-        let (details, with_session) = (keys.len() == 3, keys.len() == 4);
-        let session = keys.get(2).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
+        // The record follows the lock's key, then the watermark; those of a session and the audit only where needed.
+        let (details, with_session) = (keys.len() == 3, keys.len() == 5);
+        let session = keys.get(3).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
         let sessions = session.map_or("", |(index, _)| index).to_owned();
         let mut mailboxes = String::new();
         let claim = match script {
@@ -263,6 +263,7 @@ impl<'a> Arguments<'a> {
     /// The arguments of an acquire of several locks, with two keys each.
     fn acquire_all(mut self, keys: &[&str]) -> CallResult<Vec<(String, Acquire)>> {
         let (label, liveness) = (self.label()?, self.liveness()?);
+        let (_watermark, keys) = keys.split_last().ok_or_else(malformed)?;
         let locks = keys.chunks(2).map(|keys| match keys {
             [lock, _record] => {
                 let (claim, lease_ms) = (self.claim()?.ok_or_else(malformed)?, self.number()?);

@@ -51,8 +51,10 @@ const KEYWORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
-const BUILTINS: [&str; 10] =
-    ["ipairs", "math", "pairs", "pcall", "redis", "string", "table", "tonumber", "type", "unpack"];
+const BUILTINS: [&str; 12] = [
+    "ipairs", "math", "next", "pairs", "pcall", "redis", "select", "string", "table", "tonumber", "type",
+    "unpack",
+];
 
 fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && !KEYWORDS.contains(&token)

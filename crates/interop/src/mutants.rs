@@ -83,9 +83,10 @@ impl Mutant {
             Self::IgnoresForeignHolds => {
                 &[("lock.count, lock.lease_ms = lock.count + 1,", "lock.count, lock.lease_ms = #lock.holds,")]
             }
-            Self::NoExpiry => {
-                &[("digits(math.max(1, lock.ttl_ms)), EMPTY_LOCK, 'REPLACE'", "'0', EMPTY_LOCK, 'REPLACE'")]
-            }
+            Self::NoExpiry => &[(
+                "create_hash(key, digits(math.max(1, lock.ttl_ms)), 'leasehold', packed_holds(lock)",
+                "redis.call('HSET', key, 'leasehold', packed_holds(lock)",
+            )],
             Self::ExtendsForeignLock => &[(
                 "local position = request.nonce ~= ''",
                 "if not first_holder(lock) then redis.call('PEXPIRE', lock.key, '60000') end local position = request.nonce ~= ''",

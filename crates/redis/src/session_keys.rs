@@ -15,6 +15,8 @@ pub(crate) struct SessionKeys<'a> {
     pub(crate) keys: &'a KeySpace,
     /// Set in a cluster.
     pub(crate) slot: Option<u16>,
+    /// Set while the slot moves and may have moved the watermark alone.
+    pub(crate) without_watermark: bool,
 }
 
 impl SessionKeys<'_> {
@@ -34,11 +36,12 @@ impl SessionKeys<'_> {
         }
     }
 
-    /// The greatest fencing token of idle locks.
-    pub(crate) fn watermark(&self) -> String {
+    /// The greatest fencing token of idle locks; the lock's own key for a script that is not to use it.
+    pub(crate) fn watermark<'a>(&self, keys: &'a LockKeys) -> Cow<'a, str> {
         match self.slot {
-            None => self.keys.watermark(),
-            Some(slot) => self.keys.watermark_in(slot),
+            _ if self.without_watermark => keys.name().into(),
+            None => self.keys.watermark().into(),
+            Some(slot) => self.keys.watermark_in(slot).into(),
         }
     }
 

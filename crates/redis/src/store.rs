@@ -183,12 +183,16 @@ impl RedisStore {
 
     /// Session keys for the slot of these lock keys.
     fn session_keys(&self, keys: &LockKeys) -> SessionKeys<'_> {
-        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()) }
+        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| keys.slot()), without_watermark: false }
     }
 
     /// Session keys for a partition.
     pub(crate) fn session_keys_at(&self, partition: Partition) -> SessionKeys<'_> {
-        SessionKeys { keys: &self.keys, slot: self.cluster().map(|_| partition.as_u16() % SLOTS) }
+        SessionKeys {
+            keys: &self.keys,
+            slot: self.cluster().map(|_| partition.as_u16() % SLOTS),
+            without_watermark: false,
+        }
     }
 
     /// Minimum uptime before the server grants locks, if it is a node of a quorum.

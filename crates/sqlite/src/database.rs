@@ -286,7 +286,9 @@ impl Database {
 fn shrink(connection: &Connection) -> rusqlite::Result<()> {
     let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
     let free = number("PRAGMA freelist_count")?;
-    if free > MIN_FREE_PAGES && free > number("PRAGMA page_count")? / 2 {
+    // A file from before it could shrink keeps its size.
+    let can_shrink = || Ok::<_, rusqlite::Error>(number("PRAGMA auto_vacuum")? != 0);
+    if free > MIN_FREE_PAGES && free > number("PRAGMA page_count")? / 2 && can_shrink()? {
         let mut vacuum = connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES_PER_CLEANUP})"))?;
         let mut rows = vacuum.query([])?;
         while rows.next()?.is_some() {}

@@ -64,8 +64,9 @@ pub(super) fn connect(
     let mut connection = Connection::open_with_flags(path, flags)?;
     let mut handler = busy.clone();
     connection.busy_handler(Some(move |times| handler.wait(times)))?;
-    is_new(&connection.transaction()?)?;
-    connection.execute_batch(AUTO_VACUUM)?;
+    if is_new(&connection.transaction()?)? {
+        connection.execute_batch(AUTO_VACUUM)?;
+    }
     enable_wal(&mut connection, busy.clone(), log.clone())?;
     let transaction = begin(&mut connection)?;
     if is_new(&transaction)? {

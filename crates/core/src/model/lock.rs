@@ -139,7 +139,8 @@ impl LockState {
     pub fn is_settled(&self) -> bool {
         let is_used =
             |record: &Record| record.last_fence.is_some() || record.limit.is_some() || record.has_entries();
-        self.value.is_none() && self.record.as_ref().is_some_and(|record| !is_used(record))
+        let is_gathering = matches!(self.kind, Kind::Latch | Kind::Barrier);
+        !is_gathering && self.value.is_none() && self.record.as_ref().is_some_and(|record| !is_used(record))
     }
 
     /// Whether no state of its own is left at `now_us`.

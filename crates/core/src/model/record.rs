@@ -1,6 +1,6 @@
 //! The record beside a lock: its fencing token, its last holder, the holds that ended last, its queue.
 //!
-//! In Redis this is one hash, so that all of it lives and expires together.
+//! In Redis this is one key, so that all of it lives and expires together.
 
 use super::ended_holds::EndedHolds;
 use crate::{

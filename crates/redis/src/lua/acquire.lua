@@ -44,7 +44,7 @@
 -- fencing token follows.
 
 local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
-local failed = read_lock(lock, claim)
+local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 
 local request = request_of(claim, ARGV[#ARGV - 1], unpack(ARGV, 4, 9))

@@ -14,7 +14,7 @@
 -- identify the hold, and a value chosen by the user does not. Without a record, SET NX of the record comes first: a record with a
 -- queue is a hash, for which MGET returns nothing. Cut off after that, the record names a hold that was never granted.
 
-if ARGV[2] == '' then
+if ARGV[2] == '' and KEYS[3] ~= KEYS[1] then
   local read = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
   local record, last, reserved, ended = read[2], '', '', ''
   if record then last, reserved, ended = string.match(record, PACKED) end

@@ -47,5 +47,5 @@ end
 
 -- Lets the record of a lock that a release left idle only list endings: without a holder and a queue, it needs no token.
 local function settle_idle(lock)
-  lock.is_settled = not lock.value and not lock.other_type and lock.queued == 0 and (lock.has_record or lock.ended)
+  lock.is_settled = lock.watermark ~= lock.key and not lock.value and not lock.other_type and lock.queued == 0 and (lock.has_record or lock.ended)
 end

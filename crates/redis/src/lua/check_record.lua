@@ -28,7 +28,7 @@
 --
 -- Replies, before anything is written
 --   {'kind', type}      the lock's key has another type (returned by the scripts that can meet it)
---   {'format', found}   the record has another format, or is no hash
+--   {'format', found}   the record has another format, or another type
 --
 -- The \n between the parts is the only control character in these texts.
 

@@ -6,7 +6,7 @@
 --
 -- Does what release.lua does, with the economies that acquire_quick.lua describes.
 
-if ARGV[2] == '' and not ARGV[5] then
+if ARGV[2] == '' and not ARGV[5] and KEYS[3] ~= KEYS[1] then
   local read = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
   local record, watermark = read[2], read[3]
   if read[1] ~= ARGV[1] then
@@ -16,15 +16,16 @@ if ARGV[2] == '' and not ARGV[5] then
     if last then
       local greatest, upto = last, string.match(reserved, '^%d*')
       if upto > last then greatest = upto end
-      if #greatest == FENCE_DIGITS and #last == FENCE_DIGITS and (not watermark or #watermark == FENCE_DIGITS) then
+      if #greatest == FENCE_DIGITS and #last == FENCE_DIGITS and (not watermark or #watermark == FENCE_DIGITS and watermark < '9') then
         redis.call('DEL', KEYS[1])
         -- As write_settled in commit.lua.
         if not watermark or watermark < greatest then
-          redis.call('SET', KEYS[3], greatest,
-            'PXAT', string.format('%.0f', string.sub(greatest, 1, FENCE_MS_DIGITS) + RECORD_KEPT_MS))
+          local expires_ms = string.format('%.0f', string.sub(greatest, 1, FENCE_MS_DIGITS) + RECORD_KEPT_MS)
+          -- From the DEL on, no error is a reason to report that it is still held.
+          if not redis.pcall('SET', KEYS[3], greatest, 'PXAT', expires_ms).ok then return 'held' end
         end
         ended = string.sub(ARGV[1], ENDED_FROM, ENDED_TO) .. '.' .. string.sub(ended, 1, ENDED_KEPT)
-        redis.call('SET', KEYS[2], '1\n\n\n' .. ended .. '\n', 'PX', RELEASED_KEPT_MS)
+        redis.pcall('SET', KEYS[2], '1\n\n\n' .. ended .. '\n', 'PX', RELEASED_KEPT_MS)
         return 'held'
       end
     end

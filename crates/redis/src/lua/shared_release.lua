@@ -21,7 +21,7 @@
 -- under full memory, and without permission to publish.
 
 local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
-local failed = read_lock(lock, claim)
+local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 
 local found = hold_status(lock, claim)

@@ -165,7 +165,7 @@ impl Call {
         session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let (name, record, watermark) = (keys.name(), keys.record(), session_keys.watermark());
+        let (name, record, watermark) = (keys.name(), keys.record(), session_keys.watermark(keys));
         let mut call = match request.predecessor {
             None => Self::of(&scripts.acquire, &[name, record, &watermark]),
             Some(predecessor) => {
@@ -217,7 +217,7 @@ impl Call {
         keys: &LockKeys,
     ) -> Self {
         let session = session_keys.session(evict.session);
-        let watermark = session_keys.watermark();
+        let watermark = session_keys.watermark(keys);
         let mut call =
             Self::of(&scripts.evict, &[keys.name(), keys.record(), &watermark, &session, &keys.audit()]);
         let mailboxes = &*session_keys.mailbox_prefix();
@@ -231,7 +231,7 @@ impl Call {
         session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let (watermark, audit) = (session_keys.watermark(), keys.audit());
+        let (watermark, audit) = (session_keys.watermark(keys), keys.audit());
         let mut call = Self::of(&scripts.force_release, &[keys.name(), keys.record(), &watermark, &audit]);
         call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(request.actor.as_str());
         match request.observed {
@@ -242,7 +242,8 @@ impl Call {
     }
 
     fn resize(resize: &Resize, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Self {
-        let mut call = Self::of(&SCRIPTS.resize, &[keys.name(), keys.record(), &session_keys.watermark()]);
+        let mut call =
+            Self::of(&SCRIPTS.resize, &[keys.name(), keys.record(), &session_keys.watermark(keys)]);
         let observed = resize.observed.map_or_else(String::new, |observed| observed.to_string());
         call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(observed).arg(resize.limit);
         call
@@ -265,7 +266,7 @@ impl Call {
                 (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }
         };
-        let mut call = Self::of(script, &[keys.name(), keys.record(), &session_keys.watermark()]);
+        let mut call = Self::of(script, &[keys.name(), keys.record(), &session_keys.watermark(keys)]);
         call.claim(&release.claim).cmd.arg(&*session_keys.mailbox_prefix()).arg(&*action);
         Some(match &release.next {
             Some(next) => {
@@ -277,7 +278,7 @@ impl Call {
     }
 
     /// The reduced form of an operation, for a slot that migrates when some of the keys have moved already: it uses the
-    /// lock's own key alone, or leaves out keys that seldom exist. `None` if that would be another operation.
+    /// lock's own key alone. `None` if that would be another operation.
     /// [`reply::release_by_token`] parses the reply to a [release](Op::Release); other
     /// replies are the usual ones.
     pub(crate) fn reduced(
@@ -296,15 +297,6 @@ impl Call {
             Op::Extend(extend) => {
                 let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
                 Self::new(&Op::Extend(extend), kind, session_keys, keys)
-            }
-            Op::Acquire(request) => {
-                request.predecessor?;
-                Self::new(
-                    &Op::Acquire(Acquire { predecessor: None, ..request.clone() }),
-                    kind,
-                    session_keys,
-                    keys,
-                )
             }
             Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
@@ -336,6 +328,25 @@ impl Call {
         }
     }
 
+    /// The form of an operation for a slot that migrates, which leaves out keys that seldom exist: the watermark, which its
+    /// script does without if the record knows a token, and the session and the audit. `None` for other operations.
+    pub(crate) fn without_rare_keys(
+        op: &Op,
+        kind: Kind,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+    ) -> Option<Self> {
+        let session_keys = SessionKeys { without_watermark: true, ..*session_keys };
+        match op {
+            Op::Acquire(request) => {
+                let request = Acquire { predecessor: None, ..request.clone() };
+                Self::new(&Op::Acquire(request), kind, &session_keys, keys)
+            }
+            Op::Release(_) => Self::new(op, kind, &session_keys, keys),
+            _ => None,
+        }
+    }
+
     /// The single call for several extends by token, of locks with these keys.
     pub(crate) fn extends<K: Borrow<LockKeys>>(extends: &[(K, Kind, &Extend)]) -> Self {
         let keys: Vec<_> = extends.iter().map(|(keys, ..)| keys.borrow().name()).collect();
@@ -348,7 +359,7 @@ impl Call {
 
     /// The call that acquires all of several Mutexes, or none. Label and liveness are those of the first request.
     pub(crate) fn acquire_all(requests: &[(LockKeys, &Acquire)], session_keys: &SessionKeys<'_>) -> Self {
-        let watermark = session_keys.watermark();
+        let watermark = requests.first().map(|(keys, _)| session_keys.watermark(keys)).unwrap_or_default();
         let locks = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]);
         let mut call = Self::of(&SCRIPTS.acquire_all, &locks.chain([&*watermark]).collect::<Vec<_>>());
         if let Some((_, request)) = requests.first() {

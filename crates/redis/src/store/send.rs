@@ -61,7 +61,14 @@ impl RedisStore {
             Ok((value, target)) => return self.outcome(op, &value, &target),
             Err(outcome) => return outcome,
         }
-        // Some of the keys have already migrated (3).
+        // Some of the keys have already migrated (3), or do not exist.
+        if let Some(call) = Call::without_rare_keys(op, lock.kind, &self.session_keys(&keys), &keys) {
+            match self.reply(keys.slot(), &call, false, OnTryAgain::Report, deadline).await {
+                Ok((value, _)) if is_try_again(&value) => {}
+                Ok((value, target)) => return self.outcome(op, &value, &target),
+                Err(outcome) => return outcome,
+            }
+        }
         if let Some(reduced) = Call::reduced(op, lock.kind, &self.session_keys(&keys), &keys)
             && let Some(outcome) = self.send_reduced(op, keys.slot(), &reduced, deadline).await
         {

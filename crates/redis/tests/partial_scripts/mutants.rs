@@ -36,7 +36,10 @@ const MUTANTS: [Mutant; 36] = [
     Mutant {
         kind: Kind::Mutex,
         name: "a record becomes a hash without a proof of the permission",
-        edits: &[("redis.call('PEXPIRE', key, ttl_ms)\nredis.call('DEL', key)", "redis.call('DEL', key)")],
+        edits: &[(
+            "redis.call('SET', key, text, 'PX', ttl_ms)\nredis.call('PEXPIRE', key, ttl_ms)",
+            "redis.call('SET', key, text, 'PX', ttl_ms)",
+        )],
         report: "never expires|it left",
     },
     Mutant {

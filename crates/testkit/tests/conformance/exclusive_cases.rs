@@ -134,6 +134,7 @@ fn a_token_reservation_mutant_fails_its_case() {
         fails(all, StoreMutant::HidesWaiters, cases::a_reservation_reports_whether_others_wait);
         fails(all, StoreMutant::NotifiesUnasked, cases::a_holder_is_notified_of_other_requests);
         fails(all, StoreMutant::NotifiesOfOwnRequest, cases::a_holder_is_notified_of_other_requests);
+        fails(all, StoreMutant::NotifiesForEver, cases::a_holder_is_notified_for_one_hold);
         fails(all, StoreMutant::NotifiesForEver, cases::a_lost_hold_is_not_notified);
         fails(all, StoreMutant::NotifiesLostHold, cases::a_lost_hold_is_not_notified);
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Mutex) {

@@ -230,9 +230,18 @@ pub async fn a_holder_is_notified_for_one_hold(fixture: &Fixture) {
     assert_eq!(waiter_notifications(fixture, &a).await, []);
     a.reserve(&again, WITH_NOTIFICATIONS).await;
     a.release(&again).await;
-    b.acquire_new(LONG).await;
+    let held = b.acquire_new(LONG).await;
     try_taken(&c).await;
     for client in [&a, &b] {
+        assert_eq!(waiter_notifications(fixture, client).await, []);
+    }
+    // A waiter receives the lock without the notifications of the hold before.
+    let (_waiting, nonce) = c.enqueue().await;
+    b.reserve(&held, WITH_NOTIFICATIONS).await;
+    b.release(&held).await;
+    assert_eq!(c.next_grant().await.nonce, nonce);
+    try_taken(&a).await;
+    for client in [&b, &c] {
         assert_eq!(waiter_notifications(fixture, client).await, []);
     }
 }

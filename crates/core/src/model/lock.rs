@@ -155,7 +155,7 @@ impl LockState {
         self.value.take_if(|value| value.expires_ms.is_some_and(|at_ms| now.ms > at_ms));
         self.record.take_if(|record| now.ms > record.expires_ms);
         self.audit.take_if(|audit| now.ms > audit.expires_ms);
-        self.watermark.expire(now);
+        self.watermark.expire(now.ms);
     }
 
     /// An acquire that does not accompany a release: it may name its predecessor.
@@ -236,7 +236,7 @@ impl LockState {
         if self.value.is_none()
             && let Some(record) = self.record.take_if(|record| !record.has_entries())
         {
-            self.watermark.raise(now, record.greatest_fence());
+            self.watermark.raise(now.ms, record.greatest_fence());
             self.record = Some(record.ended_only(now.ms));
         }
     }

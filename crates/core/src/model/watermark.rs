@@ -4,7 +4,6 @@
 //! for all names of a partition: when a lock becomes idle, the watermark is raised to its last token, and the next token of
 //! a name without a record is greater than the watermark.
 
-use super::lock::Now;
 use crate::{FencingToken, RECORD_TTL, whole_millis};
 
 /// The greatest fencing token of the idle locks of a partition.
@@ -21,16 +20,16 @@ pub struct Watermark {
 
 impl Watermark {
     /// Raises it to the greatest token of a lock that becomes idle.
-    pub(super) fn raise(&mut self, now: Now, fence: Option<FencingToken>) {
+    pub(super) fn raise(&mut self, now_ms: u64, fence: Option<FencingToken>) {
         if let Some(fence) = fence.filter(|fence| Some(*fence) > self.fence) {
             *self = Self { fence: Some(fence), expires_ms: fence.as_u64() / 1000 + whole_millis(RECORD_TTL) };
-            self.expire(now);
+            self.expire(now_ms);
         }
     }
 
     /// Forgets it once it has expired.
-    pub(super) fn expire(&mut self, now: Now) {
-        if now.ms > self.expires_ms {
+    pub(super) fn expire(&mut self, now_ms: u64) {
+        if now_ms > self.expires_ms {
             *self = Self::default();
         }
     }

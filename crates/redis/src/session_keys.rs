@@ -1,4 +1,5 @@
-//! Keys and channels of sessions, and other keys that locks share, in one partition of a store: one server, or one slot of a cluster.
+//! Keys and channels of sessions, and other keys that locks share, in one partition of a store: one server, or one slot
+//! of a cluster.
 //!
 //! Chooses among the keys and channels of [`KeySpace`]. A script can read the record of a session only in the slot of
 //! its lock, so in a cluster each slot has a record of its own.

@@ -317,7 +317,7 @@ fn remove_expired(
     let locks = "DELETE FROM locks WHERE rowid IN (SELECT rowid FROM locks WHERE over_ms < ?1 LIMIT ?2)";
     if transaction.prepare_cached(locks)?.execute(bounds)? > 0 {
         // Whatever has expired was granted before.
-        record_latest(&transaction, now_us - 1)?;
+        record_latest(&transaction, now_us.saturating_sub(1))?;
     }
     // Removes the metadata together with the record of the death. Both statements select the same sessions, because
     // they order them.

@@ -17,8 +17,8 @@ use leasehold_core::model::{
 use leasehold_core::{
     AUDIT_TTL, Acquire, Acquired, AuditEntry, Claim, Ended, Evict, Evicted, Extend, Extended, FencingToken,
     Fingerprint, ForceRelease, ForceReleased, HoldId, HoldStatus, Holder, Inspect, Inspection, Label,
-    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Predecessor, Release, ReleaseAction,
-    Reply, Reserve, SessionId, SessionOp, whole_millis,
+    Liveness, LockMode, Notification, ObservedHolder, Op, OwnValue, Predecessor, RELEASED_TTL, Release,
+    ReleaseAction, Reply, Reserve, SessionId, SessionOp, TokenBlock, whole_millis,
 };
 use proptest::prelude::*;
 
@@ -581,6 +581,36 @@ fn held_by_first(state: &mut LockState) -> Claim {
 
 fn free(claim: Claim) -> Op {
     Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
+}
+
+/// A name that is used once leaves nothing, and its tokens grow all the same: over a clock that is set back by less than an
+/// hour, and over a reservation.
+#[test]
+fn an_idle_lock_leaves_a_token_that_all_names_share() {
+    let mut state = LockState::default();
+    let first = held_by_first(&mut state);
+    let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: false });
+    let extend = Extend { claim: first.clone(), lease_ms: 1, keep_record: false, reserve };
+    let (reply, _) = state.apply(START_US, &Op::Extend(extend), &all_alive);
+    let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("{reply:?}") };
+    let greatest = std::iter::from_fn(|| block.pop_first()).last().expect("a token");
+    state.apply(START_US, &free(first.clone()), &all_alive);
+    assert!(state.is_settled());
+    assert_eq!(state.watermark.fence, Some(greatest), "reserved tokens count");
+
+    let released_us = START_US + u64::try_from(RELEASED_TTL.as_micros()).expect("a short time");
+    let (again, _) = state.clone().apply(released_us, &free(first), &all_alive);
+    let Reply::Release(again) = again else { panic!("{again:?}") };
+    assert_eq!(again.status, HoldStatus::Ended(Ended::Released), "it is remembered for that long");
+    assert!(state.is_empty_at(released_us + 1_000), "and then nothing of the name is left");
+
+    // Another name of the same partition, on a clock that was set back by nearly an hour.
+    let mut other = LockState { watermark: state.watermark, ..LockState::default() };
+    let request = request(claim(1, 1), 3_000, None, None);
+    let back_us = START_US - (HOUR_MS - 1) * 1_000;
+    let (reply, _) = other.apply(back_us, &Op::Acquire(request), &all_alive);
+    let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+    assert!(fence > greatest, "{fence} after {greatest}");
 }
 
 /// Row 23: dead entries cost no more than one operation for each 64 of them.

@@ -4,12 +4,13 @@
 -- continue from whatever a cut-off leaves:
 --   1. What ends holds. DEL of a lock that becomes free: full memory does not refuse it, and no later error is a reason to
 --      keep the lock. For a ReentrantMutex with remaining holds the new count: a write that full memory does not refuse comes
---      first, and after it no write is refused. For a shared lock HDEL of the ended holds. A script that ends no hold begins with a write
---      that full memory refuses as a whole.
+--      first, and after it no write is refused. For a shared lock HDEL of the ended holds. A script that ends no hold begins with
+--      a write that full memory refuses as a whole.
 --   2. The record in one SET, or in one HSET: new holder, queue, entries. If the hash is new, its expiry follows at once: see
 --      create_hash.lua. Of a lock that became idle, first the watermark.
 --   3. The lock with its expiry: SET for a Mutex; see reentrant_change.lua and shared_change.lua for the others. Until then
---      the lock is free, and the next script grants it anew. (acquire_quick.lua does this before step 2.)
+--      the lock is free, and the next script grants it anew. (acquire_quick.lua does this before step 2 if there is a
+--      record.)
 --   4. Fields that are no longer needed. Stale queue entries were emptied in step 2.
 --   5. Messages, which are hints.
 --   6. The audit, which only people read.
@@ -47,5 +48,6 @@ end
 
 -- Lets the record of a lock that a release left idle only list endings: without a holder and a queue, it needs no token.
 local function settle_idle(lock)
-  lock.is_settled = lock.watermark ~= lock.key and not lock.value and not lock.other_type and lock.queued == 0 and (lock.has_record or lock.ended)
+  local is_idle = not lock.value and not lock.other_type and lock.queued == 0
+  lock.is_settled = is_idle and (lock.has_record or lock.ended) and lock.watermark ~= lock.key
 end

@@ -1,8 +1,8 @@
 -- Checks the format of the record, and copies its fields to `lock`.
 --
--- `lock.record`  a STRING as long as no request has queued since the lock was idle: then one command writes it with its expiry. The
---          format, `last`, `reserved` (of a shared lock `limit`), `ended` and `holder` of the hash, each on a line; empty what there
---          is none of. From the first queue entry on, until the lock is idle, a HASH
+-- `lock.record`  a STRING as long as no request has queued since the lock was idle: then one command writes it with its expiry.
+--          The format, `last`, `reserved` (of a shared lock `limit`), `ended` and `holder` of the hash, each on a line; empty
+--          what there is none of. From the first queue entry on, until the lock is idle, a HASH
 --            format           1. A script does not touch a record of another format
 --            last             the newest fencing token. Missing in the record of an idle lock, which only lists endings: then it
 --                             is not greater than the watermark
@@ -60,5 +60,6 @@ end
 
 -- The text of a record without a queue.
 local function packed_text(fence, reserved, ended, holder_text)
-  return '1\n' .. (fence and digits(fence) or '') .. '\n' .. (reserved or '') .. '\n' .. (ended or '') .. '\n' .. (holder_text or '')
+  local last = fence and digits(fence) or ''
+  return '1\n' .. last .. '\n' .. (reserved or '') .. '\n' .. (ended or '') .. '\n' .. (holder_text or '')
 end

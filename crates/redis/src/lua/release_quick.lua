@@ -16,7 +16,8 @@ if ARGV[2] == '' and not ARGV[5] and KEYS[3] ~= KEYS[1] then
     if last then
       local greatest, upto = last, string.match(reserved, '^%d*')
       if upto > last then greatest = upto end
-      if #greatest == FENCE_DIGITS and #last == FENCE_DIGITS and (not watermark or #watermark == FENCE_DIGITS and watermark < '9') then
+      if #greatest == FENCE_DIGITS and #last == FENCE_DIGITS
+        and (not watermark or #watermark == FENCE_DIGITS and watermark < '9') then
         redis.call('DEL', KEYS[1])
         -- As write_settled in commit.lua.
         if not watermark or watermark < greatest then

@@ -3,8 +3,8 @@
 -- `lock.watermark`  a STRING: a token of `last` or `reserved` of a record that was dropped. It lasts for an hour after the instant
 --                   that the token stands for: from then on every time is later, also on a clock that is set back by less
 
--- While a slot of a cluster moves, a script may have to do without it: `lock.watermark` is then the lock's own key. Such a script does
--- not settle a lock, and grants one only if its record knows a token.
+-- While a slot of a cluster moves, a script may have to do without it: `lock.watermark` is then the lock's own key. Such a script
+-- does not settle a lock, and grants one only if its record knows a token.
 
 -- The reply if this script needs the watermark and does not have it, or nil.
 local function missing_watermark(lock)

@@ -31,6 +31,7 @@ mod serve;
 mod serve_shared;
 mod server;
 mod tap;
+mod without_watermark;
 
 use coverage::{Coverage, OpKind, op_kinds};
 use fixture::{Fixture, live};

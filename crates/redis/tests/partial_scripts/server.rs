@@ -6,7 +6,7 @@
 use crate::fixture::Edit;
 use crate::keyspace::Keyspace;
 use crate::tap::{Control, How, Ran, Tap, WHOLE};
-use leasehold_testkit::{FrozenClock, RedisServer};
+use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use std::io;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -126,6 +126,20 @@ impl Server {
             self.present.keys = keys;
         }
         ran
+    }
+
+    /// Runs a script that the store has loaded, whole and without the prelude, and returns the reply.
+    pub(crate) fn eval(&mut self, name: &str, keys: &[&str], arguments: &[&str]) -> io::Result<Value> {
+        self.synchronise()?;
+        let mut control = self.control();
+        let text = control.script(name).ok_or_else(|| io::Error::other(format!("no script {name}")))?;
+        let count = keys.len().to_string();
+        let call = [&["EVAL", &text, &count], keys, arguments].concat();
+        let reply = control.connection.call(&call)?;
+        drop(control);
+        // Reads the keys.
+        self.command(&["TIME"])?;
+        Ok(reply)
     }
 
     /// Executes a command of the test's own.

@@ -161,6 +161,12 @@ fn serve(mut client: TcpStream, server: u16, control: &Mutex<Control>) -> io::Re
 }
 
 impl Control {
+    /// The text of a script that the store has loaded, by the name in its first line.
+    pub(crate) fn script(&self, name: &str) -> Option<Arc<str>> {
+        let head = format!("-- leasehold {name}\n");
+        self.scripts.values().map(|loaded| loaded.original.clone()).find(|text| text.starts_with(&head))
+    }
+
     fn load(&mut self, text: &[u8]) -> io::Result<Value> {
         let original = String::from_utf8(text.to_vec()).map_err(io::Error::other)?;
         let edited =

@@ -35,8 +35,7 @@ pub(crate) struct Index {
 impl Index {
     /// The index after a heartbeat of a session whose record expires at the given time.
     pub(crate) fn after(index: Option<Self>, now_ms: u64, heartbeat: &Heartbeat, expires_ms: u64) -> Self {
-        let members = || BTreeMap::from([("-".to_owned(), 0)]);
-        let mut index = index.unwrap_or_else(|| Self { expires_ms, members: members() });
+        let mut index = index.unwrap_or_else(|| Self { expires_ms, members: BTreeMap::new() });
         index.expires_ms = index.expires_ms.max(expires_ms);
         index.members.insert(heartbeat.session.to_string(), expires_ms);
         index.members.retain(|_, expires_ms| *expires_ms >= now_ms);

@@ -105,3 +105,32 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         }
     }
 }
+
+/// Names that are used once leave no rows, and the file shrinks again.
+#[tokio::test]
+async fn names_that_are_used_once_leave_nothing() {
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    for n in 0..6_000_u32 {
+        let name = lock(&format!("orders/{n}"));
+        granted(&store, &name, 1, 1).await;
+        done(&store, &name, release(1, 1)).await;
+    }
+    let full = host.query::<i64>("PRAGMA page_count");
+    assert!(full > 512, "{full} pages are too few for a result");
+    host.advance(6_000_000);
+    // Each of the steps removes 128 rows, or 128 pages.
+    for n in 0..128 {
+        for _ in 0..32 {
+            granted(&store, &lock("again"), 2, 1).await;
+            done(&store, &lock("again"), release(2, 1)).await;
+            host.advance(6_000_000);
+        }
+        if host.query::<i64>("SELECT count(*) FROM locks") <= 1 && n > 96 {
+            break;
+        }
+    }
+    assert!(host.query::<i64>("SELECT count(*) FROM locks") <= 1);
+    let left = host.query::<i64>("PRAGMA page_count");
+    assert!(left < full / 2, "{left} of {full} pages are left");
+}

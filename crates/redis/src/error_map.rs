@@ -7,7 +7,7 @@
 use super::config::address::Address;
 use super::config::tls;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, TlsFault};
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ErrorKind, RedisError, ServerError, Value};
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -37,6 +37,16 @@ impl ErrorMeaning {
 /// Whether a cluster node reports that the slot is elsewhere, is migrating or has no primary.
 pub(crate) fn goes_elsewhere(error: &ServerError) -> bool {
     matches!(error.code(), "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN")
+}
+
+/// Whether the server does not know the script.
+pub(crate) fn is_unknown_script(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+/// Whether nothing was executed because only some of the keys are on this node.
+pub(crate) fn is_try_again(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "TRYAGAIN")
 }
 
 /// Interprets an error reply.

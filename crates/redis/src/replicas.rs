@@ -10,11 +10,12 @@
 //! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
 //!    migrates. If nothing was written, the reply of WAIT means nothing.
 
-use super::cluster::{Cluster, Redirect, is_unknown_script, redirect};
+use super::cluster::{Cluster, Redirect, redirect};
 use super::config::RedisConfig;
 use super::config::address::Address;
 use super::conn::link::{Backoff, Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
+use super::error_map::is_unknown_script;
 use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
 use super::script::Call;
 use super::script::reply;

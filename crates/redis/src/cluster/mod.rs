@@ -33,7 +33,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use crate::cluster::send::{OnTryAgain, is_try_again, is_unknown_script};
+pub(crate) use crate::cluster::send::OnTryAgain;
 pub(crate) use crate::cluster::topology::{Redirect, SLOTS, redirect};
 
 /// Pauses before the same node is tried again: the first, and the longest.

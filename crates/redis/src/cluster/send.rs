@@ -11,6 +11,7 @@ use super::topology::Redirect;
 use super::{Cluster, Node, RETRY_BACKOFF};
 use crate::config::address::Address;
 use crate::conn::link::{LinkConnection, NoReply};
+use crate::error_map::is_unknown_script;
 use crate::script::Call;
 use leasehold_store::{Executed, Fault, Outcome};
 use redis::{Cmd, Pipeline, Value, cmd};
@@ -229,14 +230,4 @@ async fn send(
     let load_error =
         values.into_iter().next().filter(|value| loads && matches!(value, Value::ServerError(_)));
     Ok(load_error.filter(|_| is_unknown_script(&value)).unwrap_or(value))
-}
-
-/// Whether the server does not know the script.
-pub(crate) fn is_unknown_script(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
-}
-
-/// Whether nothing was executed because only some of the keys are on this node.
-pub(crate) fn is_try_again(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "TRYAGAIN")
 }

@@ -1,5 +1,6 @@
 //! A connection that the user supplies. The store does not reconnect it.
 
+use super::batches::{Batches, PendingReply};
 use super::link::NoReply;
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
@@ -21,6 +22,7 @@ const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct BorrowedConnection {
     conn: MultiplexedConnection,
+    batches: Arc<Batches>,
     node: Arc<str>,
     mailboxes: Arc<Mailboxes>,
     /// Source of the push messages, and the task that forwards them once a mailbox is open.
@@ -45,7 +47,13 @@ impl BorrowedConnection {
     ) -> Self {
         let pushes = pushes.map_or(Pushes::None, Pushes::Unused);
         let node = "the given connection".into();
-        Self { conn, node, mailboxes: Arc::new(mailboxes), pushes: Mutex::new(pushes) }
+        Self {
+            conn,
+            batches: Arc::default(),
+            node,
+            mailboxes: Arc::new(mailboxes),
+            pushes: Mutex::new(pushes),
+        }
     }
 
     pub(crate) fn node(&self) -> &Arc<str> {
@@ -59,6 +67,20 @@ impl BorrowedConnection {
             Pushes::Unused(_) => true,
             Pushes::Forwarding(task) => !task.is_finished(),
         }
+    }
+
+    /// The operations that are sent together, and what sends them.
+    pub(crate) fn batches(&self) -> (&Arc<Batches>, &MultiplexedConnection) {
+        (&self.batches, &self.conn)
+    }
+
+    /// Waits for the reply to an operation that is sent with others; `None` if it should be sent alone.
+    pub(crate) async fn receive(
+        &self,
+        reply: PendingReply,
+        deadline: Instant,
+    ) -> Result<Option<Value>, NoReply> {
+        within(deadline, reply.receive()).await
     }
 
     pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, NoReply> {

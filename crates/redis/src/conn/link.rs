@@ -16,12 +16,14 @@ mod health;
 mod reconnect;
 mod subscribe;
 
+use super::batches::{Batches, PendingReply};
 use super::connect::{ReadyConnection, VoteDelay};
 use super::mailbox::Mailboxes;
 use crate::config::RedisConfig;
 use health::ConnectionHealth;
 use leasehold_store::watched::Watched;
 use leasehold_store::{Fault, FaultKind, Phase};
+use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -78,12 +80,19 @@ impl State {
 pub(crate) struct LinkConnection {
     ready: ReadyConnection,
     health: Arc<ConnectionHealth>,
+    /// The operations that are sent together on it.
+    batches: Arc<Batches>,
 }
 
 impl LinkConnection {
     /// When the server grants locks, if it is a node of a quorum.
     pub(crate) fn vote_delay(&self) -> Option<VoteDelay> {
         self.ready.vote_delay
+    }
+
+    /// The operations that are sent together, and what sends them.
+    pub(crate) fn batches(&self) -> (&Arc<Batches>, &MultiplexedConnection) {
+        (&self.batches, &self.ready.conn)
     }
 }
 
@@ -170,7 +179,7 @@ impl Link {
         cmd: &Cmd,
         deadline: Instant,
     ) -> Result<Value, NoReply> {
-        let LinkConnection { ready, health } = connection;
+        let LinkConnection { ready, health, .. } = connection;
         let reply = pin!(ready.conn.send_packed_command(cmd));
         self.shared.call_within(health, deadline, reply).await
     }
@@ -182,9 +191,20 @@ impl Link {
         pipeline: &Pipeline,
         deadline: Instant,
     ) -> Result<Vec<Value>, NoReply> {
-        let LinkConnection { ready, health } = connection;
+        let LinkConnection { ready, health, .. } = connection;
         let replies = pin!(ready.conn.send_packed_commands(pipeline, 0, pipeline.len()));
         self.shared.call_within(health, deadline, replies).await
+    }
+
+    /// Waits for the reply to an operation that is sent with others; `None` if it should be sent alone.
+    pub(crate) async fn receive(
+        &self,
+        connection: &LinkConnection,
+        reply: PendingReply,
+        deadline: Instant,
+    ) -> Result<Option<Value>, NoReply> {
+        let reply = pin!(reply.receive());
+        self.shared.call_within(&connection.health, deadline, reply).await
     }
 
     /// Gives a connection up, if it is still the current one.
@@ -252,13 +272,19 @@ impl Shared {
     }
 
     fn give_up(&self, health: &Arc<ConnectionHealth>) {
+        let mut given_up = None;
         self.state.modify(|state| {
-            let current = state.is_current(health);
-            if current {
-                *state = State::Down(None);
+            let State::Up(connection) = &*state else { return false };
+            if !Arc::ptr_eq(&connection.health, health) {
+                return false;
             }
-            current
+            given_up = Some(Arc::clone(&connection.batches));
+            *state = State::Down(None);
+            true
         });
+        if let Some(batches) = given_up {
+            batches.close();
+        }
     }
 
     async fn until_replaced(&self, health: &Arc<ConnectionHealth>) {

@@ -3,6 +3,7 @@
 //!
 //! Nothing here sends an operation a second time, and nothing polls: both are the engine's.
 
+pub(crate) mod batches;
 pub(crate) mod borrowed;
 pub(crate) mod channels;
 pub(crate) mod connect;

@@ -17,7 +17,7 @@
 if ARGV[2] == '' and KEYS[3] ~= KEYS[1] then
   local read = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
   local record, last, reserved, ended = read[2], '', '', ''
-  if record then last, reserved, ended = string.match(record, PACKED) end
+  if record then last, reserved, ended = string.match(record, PACKED_HEAD) end
   if not read[1] and last and (ended == '' or not string.find(ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true)) then
     local time = redis.call('TIME')
     local s, us = time[1], time[2]

@@ -31,3 +31,5 @@ local US_DIGITS, MS_DIGITS = 6, 3
 
 -- The text of a record without a queue: see check_record.lua.
 local PACKED = '^1\n(%d*)\n([^\n]*)\n([^\n]*)\n(.*)$'
+-- The same without the holder.
+local PACKED_HEAD = '^1\n(%d*)\n([^\n]*)\n([^\n]*)\n'

@@ -93,10 +93,13 @@ fragments! {
     ACQUIRE_QUICK_TAIL = "acquire_quick";
     ACQUIRE_TAIL = "acquire";
     ACQUIRE_ALL_TAIL = "acquire_all";
+    BATCH_TAIL = "batch";
+    BATCH_REST_TAIL = "batch_rest";
     EXTEND_TAIL = "extend";
     STRING_EXTEND_TAIL = "string_extend";
     REENTRANT_EXTEND_TAIL = "reentrant_extend";
     SHARED_EXTEND_TAIL = "shared_extend";
+    END_CLAIM = "end_claim";
     RELEASE_QUICK_TAIL = "release_quick";
     RELEASE_TAIL = "release";
     SHARED_RELEASE_TAIL = "shared_release";
@@ -180,9 +183,9 @@ pub(crate) const MUTEX: Texts = Texts {
         FORMAT, ACQUIRE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, ACQUIRE_TAIL),
     extend: STRING_EXTEND,
     release: script!("mutex release":
-        FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, RELEASE_TAIL),
+        FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, RELEASE_TAIL),
     release_with_cooldown: Some(script!("mutex release_with_cooldown":
-        FORMAT, MUTEX_CHANGES, QUEUED_GRANT, RELEASE_TAIL)),
+        FORMAT, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, RELEASE_TAIL)),
     inspect: script!("mutex inspect": FORMAT, MUTEX_READS, INSPECT_TAIL),
     evict: script!("mutex evict": FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("mutex force_release":
@@ -204,12 +207,12 @@ pub(crate) const ELECTION: Texts = Texts {
     force_release: script!("election force_release": ELECTION_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
     raise_fence: None,
 };
-const ELECTION_RELEASE: &str = script!("election release": ELECTION_GRANTS, RELEASE_TAIL);
+const ELECTION_RELEASE: &str = script!("election release": ELECTION_GRANTS, END_CLAIM, RELEASE_TAIL);
 
 pub(crate) const REENTRANT: Texts = Texts {
     acquire: script!("reentrant acquire": REENTRANT_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
     extend: script!("reentrant extend_one": REENTRANT_LOCK, CHECK_RECORD, RECORD_FIELDS, REENTRANT_EXTEND_TAIL),
-    release: script!("reentrant release": REENTRANT_GRANTS, RELEASE_TAIL),
+    release: script!("reentrant release": REENTRANT_GRANTS, END_CLAIM, RELEASE_TAIL),
     release_with_cooldown: None,
     inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
@@ -236,6 +239,8 @@ pub(crate) const RESIZE: &str = script!("shared resize": SHARED_GRANTS, RESIZE_T
 pub(crate) const EXTEND: &str = script!("mutex extend": EXTEND_TAIL);
 pub(crate) const ACQUIRE_ALL: &str =
     script!("mutex acquire_all": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, ACQUIRE_ALL_TAIL);
+pub(crate) const BATCH: &str = script!("mutex batch":
+    FORMAT, BATCH_TAIL, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, BATCH_REST_TAIL);
 
 pub(crate) const HEARTBEAT: &str = script!("session heartbeat": FORMAT, NUMBERS, CREATE_HASH, HEARTBEAT_TAIL);
 
@@ -270,6 +275,7 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
         RESIZE,
         EXTEND,
         ACQUIRE_ALL,
+        BATCH,
         HEARTBEAT,
         RELEASE_BY_TOKEN,
         REENTRANT_RELEASE_BY_TOKEN,

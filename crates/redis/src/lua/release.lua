@@ -27,19 +27,8 @@ local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], AR
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 
-local found = hold_status(lock, claim)
-local holder = found == 'superseded' and describe_holder(lock, {}) or {}
-local cooldown_ms
 lock.announces = ARGV[4] == 'publish'
-if found == 'held' then
-  cooldown_ms = start_cooldown(lock, claim.hold, tonumber(ARGV[4]))
-  if not cooldown_ms then end_holds(lock, function(holder) return holder.hold == claim.hold end) end
-  record_ending(lock, claim.hold, 'released')
-  if not lock.has_record then lock.new_kept_ms = record_ttl(lock, 0) end
-  if cooldown_ms then prolong_record(lock, cooldown_ms) end
-end
-if lock.has_record and is_queued(lock, claim) then dequeue(lock, claim.entry_id) end
-
+local found, holder, cooldown_ms = end_claim(lock, claim, tonumber(ARGV[4]))
 local reply = { found, holder, lock.count and (lock.value == claim.token and lock.count or 0) }
 local acquire_reply
 local grants = ARGV[4] ~= 'free' and ARGV[4] ~= 'publish' and not cooldown_ms

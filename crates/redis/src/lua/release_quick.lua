@@ -12,7 +12,7 @@ if ARGV[2] == '' and not ARGV[5] and KEYS[3] ~= KEYS[1] then
   if read[1] ~= ARGV[1] then
     -- Not held, or the key has another type.
   elseif record then
-    local last, reserved, ended = string.match(record, PACKED)
+    local last, reserved, ended = string.match(record, PACKED_HEAD)
     if last then
       local greatest, upto = last, string.match(reserved, '^%d*')
       if upto > last then greatest = upto end

@@ -136,11 +136,15 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("{key=KEYS[1],record=", "KEYS[2]}"),
             ("{record=", "KEYS[record]}"),
             ("replace_by_hash(", "lock.record,|key,"),
-            ("new_lock(", "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],nil,KEYS[#KEYS],"),
+            (
+                "new_lock(",
+                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],nil,KEYS[#KEYS],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
+            ),
             ("read_string(", "lock.key)"),
             ("delete_holds(", "key,"),
             ("create_hash(", "KEYS[|lock.record,|key,"),
             ("session_alive_ms(", "lock,KEYS[4],"),
+            ("freed[", "1]|#freed + 1]=KEYS["),
         ] {
             let mut parts = script.split(use_of_key);
             let mut before = parts.next().unwrap_or_default();
@@ -167,6 +171,7 @@ fn every_key_of_a_command_is_a_declared_one() {
             let declared = [
                 "KEYS[",
                 "unpack(KEYS)",
+                "unpack(freed)",
                 "key,",
                 "key)",
                 "lock.key",

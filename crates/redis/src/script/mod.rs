@@ -2,6 +2,7 @@
 //!
 //! Not here: the texts of the scripts ([`lua`]), and the meaning of the replies ([`reply`]).
 
+pub(crate) mod batch;
 pub(crate) mod reply;
 
 use super::lua::{self, Texts};
@@ -74,6 +75,7 @@ struct Scripts {
     resize: Script,
     extend: Script,
     acquire_all: Script,
+    batch: Script,
     heartbeat: Script,
     release_by_token: Script,
     reentrant_release_by_token: Script,
@@ -89,6 +91,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     resize: Script::new(lua::RESIZE),
     extend: Script::new(lua::EXTEND),
     acquire_all: Script::new(lua::ACQUIRE_ALL),
+    batch: Script::new(lua::BATCH),
     heartbeat: Script::new(lua::HEARTBEAT),
     release_by_token: Script::new(lua::RELEASE_BY_TOKEN),
     reentrant_release_by_token: Script::new(lua::REENTRANT_RELEASE_BY_TOKEN),

@@ -1,9 +1,11 @@
 //! The connection that a call is sent on: of a link, of the user, or of a node of a cluster.
 
 use crate::cluster::Node;
+use crate::conn::batches::{PendingReply, Sending, SharedParts};
 use crate::conn::borrowed::BorrowedConnection;
 use crate::conn::link::{Link, LinkConnection, NoReply};
 use crate::script::Call;
+use crate::script::batch::BatchedOp;
 use leasehold_store::FaultKind;
 use redis::{Pipeline, Value};
 use std::sync::Arc;
@@ -23,6 +25,38 @@ impl CallTarget<'_> {
             Self::Link(_, connection) if call.may_acquire() => connection.vote_delay()?.refusal(),
             // A node of a quorum is a single server, which only a link leads to.
             Self::Link(..) | Self::Borrowed(_) | Self::Node(..) => None,
+        }
+    }
+
+    /// Decides how an operation is sent; `None` if no operation is sent with others on this connection.
+    pub(super) fn join(
+        &self,
+        slot: u16,
+        deadline: Instant,
+        op: impl FnOnce() -> BatchedOp,
+        shared: impl FnOnce() -> SharedParts,
+    ) -> Option<Sending> {
+        let (batches, conn) = match self {
+            // A node of a quorum is asked for its vote each time.
+            Self::Link(_, connection) if connection.vote_delay().is_some() => return None,
+            Self::Link(_, connection) | Self::Node(_, Some(connection)) => connection.batches(),
+            Self::Borrowed(borrowed) => borrowed.batches(),
+            Self::Node(_, None) => return None,
+        };
+        Some(batches.join(slot, conn, deadline, op, shared))
+    }
+
+    /// Waits for the reply to an operation that is sent with others; `None` if it should be sent alone.
+    pub(super) async fn receive(
+        &self,
+        reply: PendingReply,
+        deadline: Instant,
+    ) -> Result<Option<Value>, NoReply> {
+        match self {
+            Self::Link(link, connection) => link.receive(connection, reply, deadline).await,
+            Self::Borrowed(borrowed) => borrowed.receive(reply, deadline).await,
+            Self::Node(node, Some(connection)) => node.link.receive(connection, reply, deadline).await,
+            Self::Node(_, None) => Ok(None),
         }
     }
 

@@ -11,9 +11,11 @@
 
 use super::call_target::CallTarget;
 use super::{Backend, RedisStore, SessionOutcome};
-use crate::cluster::{OnTryAgain, is_try_again, is_unknown_script};
+use crate::cluster::OnTryAgain;
+use crate::conn::batches::{Sending, SharedParts};
 use crate::conn::link::NoReply;
-use crate::error_map::classify;
+use crate::error_map::{classify, is_try_again, is_unknown_script};
+use crate::script::batch::{Batchable, BatchedOp};
 use crate::script::reply::{self, Malformed};
 use crate::script::{Call, extends_by_token};
 use futures_util::future::join_all;
@@ -51,7 +53,42 @@ impl RedisStore {
         }
     }
 
+    /// Sends an operation, alone or with others.
     pub(crate) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
+        let Some(batchable) = Batchable::of(lock, op) else {
+            return self.send_alone(lock, op, deadline).await;
+        };
+        let keys = match self.keys.lock(lock) {
+            Ok(keys) => keys,
+            Err(error) => return refused(self.fault(FaultKind::Unusable(error.to_string()), Phase::Send)),
+        };
+        let target = match self.target(keys.slot(), deadline).await {
+            Ok(target) => target,
+            Err(fault) => return refused(fault),
+        };
+        let slot = self.cluster().map_or(0, |_| keys.slot());
+        let shared = || {
+            let session_keys = self.session_keys(&keys);
+            SharedParts {
+                watermark: session_keys.watermark(&keys).into_owned(),
+                mailboxes: session_keys.mailbox_prefix().into_owned(),
+            }
+        };
+        // Others that begin meanwhile share a call.
+        let _in_flight = match target.join(slot, deadline, || BatchedOp::new(keys.clone(), batchable), shared)
+        {
+            Some(Sending::Together(reply)) => match target.receive(reply, deadline).await {
+                Ok(Some(value)) => return self.outcome(op, &value, &target),
+                Ok(None) => None,
+                Err(no_reply) => return Outcome::Failed(Executed::Unknown, self.no_batch(no_reply, &target)),
+            },
+            Some(Sending::Alone(in_flight)) => Some(in_flight),
+            None => None,
+        };
+        self.send_alone(lock, op, deadline).await
+    }
+
+    async fn send_alone(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
         let (keys, call) = match self.call(lock, op) {
             Ok(call) => call,
             Err(fault) => return Outcome::Failed(Executed::No, fault),
@@ -296,6 +333,17 @@ impl RedisStore {
         let serious = values.iter().enumerate().filter(|(at, value)| !is_acceptable(*at, value));
         serious.map(|(_, value)| value).try_for_each(|value| self.check_error(value, &target))?;
         Ok(values)
+    }
+
+    /// The fault of operations that were sent together.
+    fn no_batch(&self, no_reply: NoReply, target: &CallTarget<'_>) -> Fault {
+        match (target, self.cluster()) {
+            (CallTarget::Node(node, _), Some(cluster)) => {
+                cluster.mark_stale();
+                node.no_reply(no_reply)
+            }
+            _ => self.no_reply(no_reply),
+        }
     }
 
     fn no_reply(&self, no_reply: NoReply) -> Fault {

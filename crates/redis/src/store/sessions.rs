@@ -3,7 +3,8 @@
 use super::call_target::CallTarget;
 use super::send::is_wrong_type;
 use super::{Backend, RedisStore, SessionOutcome};
-use crate::cluster::{OnTryAgain, is_try_again};
+use crate::cluster::OnTryAgain;
+use crate::error_map::is_try_again;
 use crate::script::Call;
 use crate::script::reply::{self, Malformed};
 use crate::session_keys::SessionKeys;

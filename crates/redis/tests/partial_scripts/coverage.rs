@@ -158,10 +158,10 @@ impl Coverage {
             let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        // A Mutex has scripts for an extend by its token, for other extends, and for a cooldown; an Election has one for extends;
+        // A Mutex has scripts for an extend by its token, for other extends, for a cooldown, and for several operations; an Election has one for extends;
         // a Semaphore has one for its size; and the kinds that a quorum supports have one for the token. A heartbeat is a script too.
         let scripts = match kinds[0] {
-            Kind::Mutex => 10,
+            Kind::Mutex => 11,
             Kind::Reentrant | Kind::Election | Kind::Semaphore => 8,
             _ => 7,
         };

@@ -45,6 +45,8 @@ pub(crate) struct Fixture {
     holds: BTreeMap<String, HoldId>,
     /// The lines of each script at which it was cut off.
     pub(crate) cuts: Cuts,
+    /// Whether an operation that can shares its script with others.
+    pub(crate) together: bool,
     store: RedisStore,
     runtime: tokio::runtime::Runtime,
     /// Last, so that it outlives the store.
@@ -67,7 +69,7 @@ impl Fixture {
         let config = format!("redis://127.0.0.1:{}", redis.port()).parse().expect("a good URL");
         let store = runtime.block_on(RedisStore::connect(config)).expect("the server answers");
         let (holds, cuts) = (BTreeMap::new(), BTreeMap::new());
-        let fixture = Self { kind, lock, keys, space, holds, cuts, store, runtime, redis };
+        let fixture = Self { kind, lock, keys, space, holds, cuts, together: false, store, runtime, redis };
         fixture.redis.watch(fixture.all_keys());
         fixture
     }
@@ -90,8 +92,24 @@ impl Fixture {
             assert!(other.is_none_or(|other| other == claim.hold), "two holds have the same text in `ended`");
         }
         self.redis.begin(commands)?;
-        let outcome = self.runtime.block_on(self.store.execute(&self.lock, op, WITHIN));
+        let outcome = if self.together && is_batchable(self.kind, op) {
+            self.runtime.block_on(self.execute_with_others(op))
+        } else {
+            self.runtime.block_on(self.store.execute(&self.lock, op, WITHIN))
+        };
         self.reply(outcome)
+    }
+
+    /// Sends an operation while another is on its way, and together with a third. These two change nothing.
+    async fn execute_with_others(&self, op: &Op) -> Outcome {
+        let other = |name: &str| Lock { kind: self.kind, name: name.parse().expect("a good name") };
+        let (first, third) = (other("first"), other("third"));
+        let hold = HoldId::from_random(SessionId::from_random([99; 12]), [99; 16]);
+        let idle = Op::Release(Release { claim: Claim::new(hold), action: ReleaseAction::Grant, next: None });
+        let first = self.store.execute(&first, &idle, WITHIN);
+        let third = self.store.execute(&third, &idle, WITHIN);
+        let (_, outcome, _) = tokio::join!(first, self.store.execute(&self.lock, op, WITHIN), third);
+        outcome
     }
 
     /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
@@ -160,6 +178,7 @@ impl Fixture {
         op: &Op,
     ) -> Result<Option<Reply>, Violation> {
         let sessions = self.sessions()?;
+        self.together = !self.together;
         let found = self.run(op, WHOLE)?;
         let before = state.clone();
         let (expected, notifications) =
@@ -249,6 +268,20 @@ impl Fixture {
     pub(crate) fn state(&self) -> Result<LockState, Violation> {
         read_back(self.redis.keys(), self.kind, &self.keys, &self.holds, &self.space.watermark())
     }
+}
+
+/// Whether an operation can share a script with others.
+pub(crate) fn is_batchable(kind: Kind, op: &Op) -> bool {
+    kind == Kind::Mutex
+        && match op {
+            Op::Acquire(ask) => ask.claim.value.is_none() && ask.predecessor.is_none(),
+            Op::Release(release) => {
+                release.claim.value.is_none()
+                    && release.next.is_none()
+                    && release.action == ReleaseAction::Grant
+            }
+            _ => false,
+        }
 }
 
 /// A state without expired queue entries, which may remain for a while.

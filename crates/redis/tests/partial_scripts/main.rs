@@ -135,13 +135,23 @@ fn check(fixture: &mut Fixture, seed: u64, seen: &mut Coverage) -> Result<(), Vi
     for kind in op_kinds(generator.fixture.kind) {
         let op = generator.op_of(kind);
         let (before, keyspace) = (generator.state.clone(), generator.fixture.redis.keyspace());
-        for commands in 0.. {
+        let can_share = fixture::is_batchable(generator.fixture.kind, &op);
+        // Alone; and together with others, if it can.
+        let (mut together, mut commands) = (false, 0);
+        loop {
+            generator.fixture.together = together;
             let whole = generator.execute_partially(&op, commands, seen).map_err(|Violation(what)| {
-                with_seed(format!("{op:?},\n  cut off after {commands} commands in {before:?}:\n  {what}"))
+                let how = if together { " with others" } else { "" };
+                with_seed(format!(
+                    "{op:?}{how},\n  cut off after {commands} commands in {before:?}:\n  {what}"
+                ))
             })?;
             generator.state.clone_from(&before);
             generator.fixture.redis.load(keyspace.clone());
-            if whole {
+            commands += 1;
+            if whole && can_share && !together {
+                (together, commands) = (true, 0);
+            } else if whole {
                 break;
             }
         }

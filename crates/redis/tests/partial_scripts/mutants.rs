@@ -22,7 +22,47 @@ struct Mutant {
     report: &'static str,
 }
 
-const MUTANTS: [Mutant; 36] = [
+const MUTANTS: [Mutant; 40] = [
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the record of an idle lock forgets its token before the watermark has it, in a call of several operations",
+        edits: &[(
+            "local settles = true\n",
+            "local settles = true
+            for at, text in pairs(idle) do redis.pcall('SET', KEYS[2 * at + 1], text, 'PX', RELEASED_KEPT_MS) end\n",
+        )],
+        report: "it left",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "a release is recorded before the lock is freed, in a call of several operations",
+        edits: &[(
+            "if freed[1] and type(",
+            "for at in pairs(idle) do redis.pcall('SET', KEYS[2 * at + 1], read[2 * at + 1] .. ' ', 'KEEPTTL') end
+            if freed[1] and type(",
+        )],
+        report: "it left",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the lock is granted by SET, and its expiry follows, in a call of several operations",
+        edits: &[(
+            "redis.pcall('SET', KEYS[2 * at], hold, 'NX', 'PX', lease_ms)",
+            "redis.pcall('SET', KEYS[2 * at], hold, 'NX')
+            if set and set.ok then redis.call('PEXPIRE', KEYS[2 * at], lease_ms) end",
+        )],
+        report: "never expires",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the record is created by SET, and its expiry follows, in a call of several operations",
+        edits: &[(
+            "redis.pcall('SET', KEYS[2 * at + 1], text, 'NX', 'PX', kept_ms)",
+            "redis.pcall('SET', KEYS[2 * at + 1], text, 'NX')
+            if recorded and recorded.ok then redis.call('PEXPIRE', KEYS[2 * at + 1], kept_ms) end",
+        )],
+        report: "never expires",
+    },
     Mutant {
         kind: Kind::Mutex,
         name: "the record is created by HSET, and its expiry follows",

@@ -29,6 +29,7 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
         "nothing reserved",
         "reserved while others wait",
         "given beyond a block",
+        "sent with others",
         "notified: waiter",
         "notified: free",
         "raised",

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "an outcome that was judged is done with")]
 
+mod batches;
 mod borrowed;
 mod calls;
 mod cluster;

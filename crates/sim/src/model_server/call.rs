@@ -18,6 +18,8 @@ pub(super) enum Call {
     Lock(Box<LockCall>),
     /// Several extends, one for each lock.
     Extends(Vec<LockCall>),
+    /// Several acquires and releases, each with a reply of its own.
+    Batch(Vec<LockCall>),
     /// An acquire of all of several Mutexes, by their keys.
     AcquireAll(Vec<(String, Acquire)>),
     /// A heartbeat, and the index of the sessions.
@@ -56,6 +58,9 @@ impl Call {
         if script == Script::Extend {
             let extends = keys.into_iter().map(|key| arguments.extend(key)).collect::<CallResult<_>>()?;
             return if arguments.is_empty() { Ok(Self::Extends(extends)) } else { Err(malformed()) };
+        }
+        if script == Script::Batch {
+            return arguments.batch(&keys).map(Self::Batch);
         }
         if script == Script::AcquireAll {
             return arguments.acquire_all(&keys).map(Self::AcquireAll);
@@ -138,7 +143,9 @@ impl LockCall {
                 claim: claim.ok_or_else(malformed)?,
                 fence: parsed(arguments.text()?)?,
             }),
-            Script::Heartbeat | Script::Extend | Script::AcquireAll => return Err(malformed()),
+            Script::Heartbeat | Script::Extend | Script::AcquireAll | Script::Batch => {
+                return Err(malformed());
+            }
             Script::Release => {
                 arguments.text()?.clone_into(&mut mailboxes);
                 let action = match arguments.text()? {
@@ -225,6 +232,59 @@ impl<'a> Arguments<'a> {
         Ok(LockCall { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })
     }
 
+    /// The arguments of acquires, and then of releases, with two keys each.
+    fn batch(mut self, keys: &[&str]) -> CallResult<Vec<LockCall>> {
+        let (mailboxes, acquires) = (self.text()?.to_owned(), self.number()?);
+        let (_watermark, keys) = keys.split_first().ok_or_else(malformed)?;
+        let locks = (0..).zip(keys.chunks(2)).map(|(at, keys)| {
+            let [lock, _record] = keys else { return Err(malformed()) };
+            let op = if at < acquires { self.batched_acquire() } else { self.batched_release() };
+            Ok(LockCall {
+                key: (*lock).to_owned(),
+                kind: Kind::Mutex,
+                op: op?,
+                mailboxes: mailboxes.clone(),
+                released: String::new(),
+                sessions: String::new(),
+            })
+        });
+        let calls = locks.collect::<CallResult<Vec<_>>>()?;
+        if self.is_empty() { Ok(calls) } else { Err(malformed()) }
+    }
+
+    fn batched_acquire(&mut self) -> CallResult<Op> {
+        let (claim, lease_ms) = (self.batched_claim()?, self.number()?);
+        let (liveness, label) = self.text()?.split_once("\n\n").ok_or_else(malformed)?;
+        let parts: Vec<_> = self.text()?.split('\n').collect();
+        let [nonce, kept_ms, expire_foreign_ms] = parts[..] else { return Err(malformed()) };
+        let queue = if nonce.is_empty() {
+            None
+        } else {
+            Some(Enqueue { nonce: parsed(nonce)?, ttl_ms: parsed(kept_ms)? })
+        };
+        let expire_foreign_ms =
+            if expire_foreign_ms.is_empty() { None } else { Some(parsed(expire_foreign_ms)?) };
+        Ok(Op::Acquire(Acquire {
+            claim,
+            lease_ms,
+            label: Label::new(label).map_err(|_| malformed())?,
+            queue,
+            expire_foreign_ms,
+            liveness: liveness_of(liveness)?,
+            predecessor: None,
+            mode: LockMode::Exclusive,
+        }))
+    }
+
+    fn batched_release(&mut self) -> CallResult<Op> {
+        let claim = self.batched_claim()?;
+        Ok(Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))
+    }
+
+    fn batched_claim(&mut self) -> CallResult<Claim> {
+        HoldId::from_token(self.text()?).map(Claim::new).map_err(|_| malformed())
+    }
+
     /// The arguments of an acquire after its claim.
     fn acquire(&mut self, claim: Option<Claim>) -> CallResult<Acquire> {
         let claim = claim.ok_or_else(malformed)?;
@@ -287,11 +347,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn liveness(&mut self) -> CallResult<Liveness> {
-        match self.text()? {
-            text if text.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&text[1..])? }),
-            "l" => Ok(Liveness::Lease),
-            _ => Err(malformed()),
-        }
+        liveness_of(self.text()?)
     }
 
     fn label(&mut self) -> CallResult<Label> {
@@ -323,6 +379,14 @@ impl<'a> Arguments<'a> {
             Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
         });
         lock.ok_or_else(malformed)
+    }
+}
+
+fn liveness_of(text: &str) -> CallResult<Liveness> {
+    match text {
+        text if text.starts_with('s') => Ok(Liveness::Session { alive_ms: parsed(&text[1..])? }),
+        "l" => Ok(Liveness::Lease),
+        _ => Err(malformed()),
     }
 }
 

@@ -222,6 +222,9 @@ impl ModelServer {
                     calls.iter().map(|call| self.reply_to_lock_call(connection, call)).collect(),
                 ),
             },
+            Call::Batch(calls) => reply::Value::Array(
+                calls.iter().map(|call| self.reply_to_lock_call(connection, call)).collect(),
+            ),
             Call::AcquireAll(requests) => reply::of_multi_replies(&self.acquire_all(connection, requests)),
             Call::Heartbeat(beat, index) => reply::of_sessions(&self.execute_session(
                 connection,

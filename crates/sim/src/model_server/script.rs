@@ -9,6 +9,8 @@ pub(super) enum Script {
     Acquire,
     /// Of several locks.
     AcquireAll,
+    /// Acquires and releases of several locks.
+    Batch,
     Extend,
     /// Of one lock, whose state is more than a token.
     ExtendOne,
@@ -25,9 +27,10 @@ pub(super) enum Script {
 const HEAD: &str = "-- leasehold ";
 
 /// The scripts, by the last word of their first line.
-const NAMES: [(&str, Script); 12] = [
+const NAMES: [(&str, Script); 13] = [
     ("acquire", Script::Acquire),
     ("acquire_all", Script::AcquireAll),
+    ("batch", Script::Batch),
     ("extend", Script::Extend),
     ("extend_one", Script::ExtendOne),
     ("release", Script::Release),

@@ -133,7 +133,7 @@ async fn attempt(shared: &Arc<Shared>, last_report: Option<PrimaryReport>) -> Re
     };
     let ready =
         open_connection(&shared.config, &shared.node, &shared.mailboxes, last_report, on_push).await?;
-    Ok(LinkConnection { ready, health })
+    Ok(LinkConnection { ready, health, batches: Arc::default() })
 }
 
 /// Pause after this many failures in a row (1). `random` is 64 random bits.

@@ -60,7 +60,7 @@ impl Link {
     async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
         loop {
             let mut connection = self.connection(deadline).await?;
-            let LinkConnection { ready: ReadyConnection { messages, .. }, health } = &mut connection;
+            let LinkConnection { ready: ReadyConnection { messages, .. }, health, .. } = &mut connection;
             let are_separate = messages.are_separate();
             let subscribed = {
                 let subscribed = pin!(messages.subscribe(channel));

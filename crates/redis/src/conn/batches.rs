@@ -67,7 +67,7 @@ struct Lane {
 struct Pending {
     op: BatchedOp,
     deadline: Instant,
-    reply: oneshot::Sender<RedisResult<Option<Value>>>,
+    reply: oneshot::Sender<BatchReply>,
 }
 
 impl Lane {
@@ -91,7 +91,8 @@ impl Lane {
         next > 0 && (round_trip > LONG_ROUND_TRIP || self.together + next <= window)
     }
 
-    /// What one call can carry: operations on different locks, within the limits (2).
+    /// What one call can carry: operations on different locks, within the limits (2). An engine sends one operation on a lock
+    /// at a time, so a repeated name is rare, and ends the call.
     fn take(&mut self, answered: usize) -> Vec<Pending> {
         let mut seen = HashSet::with_capacity(self.pending.len().min(MAX_OPS));
         let names = self.pending.iter().take(self.max_ops(answered)).map(|one| one.op.keys().name());
@@ -110,14 +111,29 @@ pub(crate) enum Sending {
     Together(PendingReply),
 }
 
+/// What becomes of an operation that was to be sent with others.
+#[derive(Debug)]
+pub(crate) enum BatchReply {
+    /// The server's reply.
+    Reply(Value),
+    /// The caller should send it alone (4).
+    GoAlone,
+    /// The connection broke.
+    Lost(RedisError),
+    /// There is no reply, and its time is over.
+    TooLate,
+}
+
 /// The reply to an operation that is sent with others.
-pub(crate) struct PendingReply(oneshot::Receiver<RedisResult<Option<Value>>>);
+pub(crate) struct PendingReply(oneshot::Receiver<BatchReply>);
 
 impl PendingReply {
-    /// Waits for the reply; `None` if the operation should be sent alone (3).
-    pub(crate) async fn receive(self) -> RedisResult<Option<Value>> {
-        // The task has ended with its runtime.
-        self.0.await.unwrap_or_else(|_| Err(RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe))))
+    /// Waits for the reply.
+    ///
+    /// Cancel safety: an operation whose call was not sent yet is not sent.
+    pub(crate) async fn receive(self) -> BatchReply {
+        // A task that sent a call has ended with its runtime.
+        self.0.await.unwrap_or_else(|_| BatchReply::Lost(io::Error::from(io::ErrorKind::BrokenPipe).into()))
     }
 }
 
@@ -154,14 +170,14 @@ impl Batches {
         if !lane.is_scheduled && lane.may_send(0, *round_trip) {
             lane.is_scheduled = true;
             drop(state);
-            let scheduled = Scheduled(LaneRef { batches: Arc::clone(self), slot });
+            let scheduled = Scheduled(Some(LaneRef { batches: Arc::clone(self), slot }));
             let sender = BatchSender { conn: conn.clone(), shared: Arc::new(shared()) };
             tokio::spawn(scheduled.run(sender));
         }
         Sending::Together(PendingReply(receiver))
     }
 
-    /// Sends all that waits on another connection, because this one is given up.
+    /// Lets all that waits go on another connection, because this one is given up.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -179,11 +195,24 @@ struct LaneRef {
 }
 
 impl LaneRef {
-    fn update(&self, update: impl FnOnce(&mut Lane)) {
+    /// Changes the lane, and takes the next call if it may be sent now. `answered` operations have just got their replies.
+    fn next(&self, answered: usize, change: impl FnOnce(&mut Lane)) -> Option<Batch> {
+        let mut state = self.batches.state();
+        let State { lanes, round_trip, .. } = &mut *state;
+        let lane = lanes.get_mut(&self.slot)?;
+        change(lane);
+        let next = lane.may_send(answered, *round_trip).then(|| lane.take(answered));
+        if lane.is_idle() {
+            lanes.remove(&self.slot);
+        }
+        next.map(|ops| Batch { counted: ops.len(), lane: self.clone(), ops })
+    }
+
+    /// Changes the lane when a task ends that would have sent what is pending. If no other is left to do so, it goes alone.
+    fn abandon(&self, change: impl FnOnce(&mut Lane)) {
         let mut state = self.batches.state();
         let Some(lane) = state.lanes.get_mut(&self.slot) else { return };
-        update(lane);
-        // Only if a task has ended with its runtime, no task is left to send what waits.
+        change(lane);
         let is_stuck = lane.together == 0 && !lane.is_scheduled;
         let stuck: Vec<_> = if is_stuck { lane.pending.drain(..).collect() } else { Vec::new() };
         if lane.is_idle() {
@@ -192,15 +221,6 @@ impl LaneRef {
         drop(state);
         Replies::GoAlone.answer(stuck);
     }
-
-    /// The next call, if it may be sent now.
-    fn next(&self, answered: usize) -> Option<Batch> {
-        let mut state = self.batches.state();
-        let State { lanes, round_trip, .. } = &mut *state;
-        let lane = lanes.get_mut(&self.slot).filter(|lane| lane.may_send(answered, *round_trip))?;
-        let ops = lane.take(answered);
-        Some(Batch { counted: ops.len(), lane: self.clone(), ops })
-    }
 }
 
 /// Counts an operation that is sent alone, until it is dropped.
@@ -208,21 +228,26 @@ pub(crate) struct InFlight(LaneRef);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.update(|lane| lane.alone -= 1);
+        let mut state = self.0.batches.state();
+        if let Some(lane) = state.lanes.get_mut(&self.0.slot) {
+            lane.alone -= 1;
+            if lane.is_idle() {
+                state.lanes.remove(&self.0.slot);
+            }
+        }
     }
 }
 
-/// A task that is about to send what is pending.
-struct Scheduled(LaneRef);
+/// A task that is about to send what is pending. `None` once it has done so.
+struct Scheduled(Option<LaneRef>);
 
 impl Scheduled {
-    async fn run(self, sender: BatchSender) {
+    async fn run(mut self, sender: BatchSender) {
         // The tasks that are ready run first.
         tokio::task::yield_now().await;
-        let lane = self.0.clone();
-        let Some(first) = lane.next(0) else { return };
-        drop(self);
-        while let Some(batch) = lane.next(0) {
+        let Some(lane) = self.0.take() else { return };
+        let Some(first) = lane.next(0, |lane| lane.is_scheduled = false) else { return };
+        while let Some(batch) = lane.next(0, |_| ()) {
             tokio::spawn(sender.clone().send(batch));
         }
         sender.send(first).await;
@@ -231,7 +256,9 @@ impl Scheduled {
 
 impl Drop for Scheduled {
     fn drop(&mut self) {
-        self.0.update(|lane| lane.is_scheduled = false);
+        if let Some(lane) = &self.0 {
+            lane.abandon(|lane| lane.is_scheduled = false);
+        }
     }
 }
 
@@ -244,21 +271,25 @@ struct Batch {
 
 impl Batch {
     /// The operations, which have their replies, and what is sent next.
-    fn finish(mut self, round_trip: Duration) -> (Vec<Pending>, Option<Self>) {
-        let mut state = self.lane.batches.state();
-        state.round_trip = round_trip;
-        if let Some(lane) = state.lanes.get_mut(&self.lane.slot) {
-            lane.together -= self.counted;
-        }
-        drop(state);
-        let answered = std::mem::take(&mut self.counted);
-        (std::mem::take(&mut self.ops), self.lane.next(answered))
+    fn finish(mut self) -> (Vec<Pending>, Option<Self>) {
+        let counted = std::mem::take(&mut self.counted);
+        let next = self.lane.next(counted, |lane| lane.together -= counted);
+        (std::mem::take(&mut self.ops), next)
+    }
+
+    /// Leaves out the operations whose callers are gone (1). Returns whether several are left.
+    fn is_wanted(&mut self) -> bool {
+        self.ops.retain(|one| !one.reply.is_closed());
+        self.ops.len() > 1
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.lane.update(|lane| lane.together -= self.counted);
+        // Nothing is left to count if it has finished.
+        if self.counted > 0 {
+            self.lane.abandon(|lane| lane.together -= self.counted);
+        }
     }
 }
 
@@ -274,8 +305,11 @@ impl BatchSender {
         let mut sending = Box::pin(maybe_done(self.clone().call(batch)));
         loop {
             sending.as_mut().await;
-            let Some((batch, replies, round_trip)) = sending.as_mut().take_output() else { return };
-            let (ops, next) = batch.finish(round_trip);
+            let Some((batch, replies)) = sending.as_mut().take_output() else { return };
+            if matches!(replies, Replies::Lost(_)) {
+                batch.lane.batches.close();
+            }
+            let (ops, next) = batch.finish();
             let Some(next) = next else { return replies.answer(ops) };
             // It is on its way before the tasks run that wait for these replies (3).
             sending = Box::pin(maybe_done(self.clone().call(next)));
@@ -284,38 +318,46 @@ impl BatchSender {
         }
     }
 
-    async fn call(mut self, mut batch: Batch) -> (Batch, Replies, Duration) {
-        // Their callers are gone (1).
-        batch.ops.retain(|one| !one.reply.is_closed());
-        if batch.ops.len() < 2 {
-            return (batch, Replies::GoAlone, Duration::ZERO);
+    async fn call(mut self, mut batch: Batch) -> (Batch, Replies) {
+        // The second time, if the server does not know the script: then the script is loaded.
+        for loads in [false, true] {
+            if !batch.is_wanted() {
+                return (batch, Replies::GoAlone);
+            }
+            let SharedParts { watermark, mailboxes } = &*self.shared;
+            let call = Call::batch(watermark, mailboxes, &mut batch.ops, |one| &one.op);
+            let begun = Instant::now();
+            let deadline = batch.ops.iter().map(|one| one.deadline).max().unwrap_or(begun);
+            let value = match timeout_at(deadline, send(&mut self.conn, &call, loads)).await {
+                Ok(Ok(value)) => value,
+                // The user may have set a timeout on the connection.
+                Ok(Err(error)) if !error.is_timeout() => return (batch, Replies::Lost(error)),
+                Ok(Err(_)) | Err(_) => return (batch, Replies::TooLate),
+            };
+            match value {
+                Value::Array(values) if values.len() == batch.ops.len() => {
+                    if !loads {
+                        batch.lane.batches.state().round_trip = begun.elapsed();
+                    }
+                    return (batch, Replies::Each(values.into_iter()));
+                }
+                value if is_unknown_script(&value) && !loads => {}
+                Value::ServerError(error)
+                    if goes_elsewhere(&error) || classify(&error).executed == Executed::No =>
+                {
+                    return (batch, Replies::GoAlone);
+                }
+                value => return (batch, Replies::Same(value)),
+            }
         }
-        let SharedParts { watermark, mailboxes } = &*self.shared;
-        let call = Call::batch(watermark, mailboxes, &mut batch.ops, |one| &one.op);
-        let begun = Instant::now();
-        let deadline = batch.ops.iter().map(|one| one.deadline).max().unwrap_or(begun);
-        let replies = match timeout_at(deadline, reply(&mut self.conn, &call)).await {
-            Ok(Ok(Value::Array(values))) if values.len() == batch.ops.len() => {
-                Replies::Each(values.into_iter())
-            }
-            Ok(Ok(Value::ServerError(error)))
-                if goes_elsewhere(&error) || classify(&error).executed == Executed::No =>
-            {
-                Replies::GoAlone
-            }
-            Ok(Ok(value)) => Replies::Same(value),
-            Ok(Err(error)) => Replies::Lost(error),
-            Err(_) => Replies::TooLate,
-        };
-        (batch, replies, begun.elapsed())
+        (batch, Replies::GoAlone)
     }
 }
 
-/// The reply to a call. If the server does not know the script, it is loaded.
-async fn reply(conn: &mut MultiplexedConnection, call: &Call) -> RedisResult<Value> {
-    let value = conn.send_packed_command(call.cmd()).await?;
-    if !is_unknown_script(&value) {
-        return Ok(value);
+/// Sends a call, and returns its reply.
+async fn send(conn: &mut MultiplexedConnection, call: &Call, loads: bool) -> RedisResult<Value> {
+    if !loads {
+        return conn.send_packed_command(call.cmd()).await;
     }
     let loading = call.with_load();
     let values = conn.send_packed_commands(&loading, 0, loading.len()).await?;
@@ -340,11 +382,14 @@ impl Replies {
     fn answer(mut self, ops: Vec<Pending>) {
         for one in ops {
             let reply = match &mut self {
-                Self::Each(values) => Ok(values.next().filter(|value| *value != Value::Nil)),
-                Self::GoAlone => Ok(None),
-                Self::Same(value) => Ok(Some(value.clone())),
-                Self::Lost(error) => Err(error.clone()),
-                Self::TooLate => return,
+                Self::Each(values) => match values.next() {
+                    None | Some(Value::Nil) => BatchReply::GoAlone,
+                    Some(value) => BatchReply::Reply(value),
+                },
+                Self::GoAlone => BatchReply::GoAlone,
+                Self::Same(value) => BatchReply::Reply(value.clone()),
+                Self::Lost(error) => BatchReply::Lost(error.clone()),
+                Self::TooLate => BatchReply::TooLate,
             };
             // A caller that is gone needs no reply.
             let _ = one.reply.send(reply);
@@ -359,7 +404,7 @@ mod tests {
     use leasehold_core::{HoldId, KeySpace, Lock, SessionId};
     use oneshot::error::TryRecvError;
 
-    type Receiver = oneshot::Receiver<RedisResult<Option<Value>>>;
+    type Receiver = oneshot::Receiver<BatchReply>;
 
     fn pending(name: &str) -> (Pending, Receiver) {
         let (reply, receiver) = oneshot::channel();
@@ -432,7 +477,7 @@ mod tests {
         let mut receivers = add(batches.state().lanes.entry(0).or_default(), many(3));
         batches.close();
         for receiver in &mut receivers {
-            assert!(matches!(receiver.try_recv(), Ok(Ok(None))));
+            assert!(matches!(receiver.try_recv(), Ok(BatchReply::GoAlone)));
         }
     }
 
@@ -446,14 +491,16 @@ mod tests {
             lane.is_scheduled = true;
             add(lane, many(10))
         };
-        let batch = of.next(0).unwrap_or_else(|| panic!("it may be sent"));
-        drop(Scheduled(of));
+        let batch = of.next(0, |_| ()).unwrap_or_else(|| panic!("it may be sent"));
+        drop(Scheduled(Some(of)));
         // The task with the call sends the rest.
         let (last, sent) = (receivers.split_off(8), receivers);
         let mut all: Vec<_> = last.into_iter().chain(sent).collect();
         assert!(all.iter_mut().all(|receiver| matches!(receiver.try_recv(), Err(TryRecvError::Empty))));
         drop(batch);
-        assert!(all.iter_mut().take(2).all(|receiver| matches!(receiver.try_recv(), Ok(Ok(None)))));
+        assert!(
+            all.iter_mut().take(2).all(|receiver| matches!(receiver.try_recv(), Ok(BatchReply::GoAlone)))
+        );
         assert!(
             all.iter_mut().skip(2).all(|receiver| matches!(receiver.try_recv(), Err(TryRecvError::Closed)))
         );

@@ -1,6 +1,6 @@
 //! A connection that the user supplies. The store does not reconnect it.
 
-use super::batches::{Batches, PendingReply};
+use super::batches::{BatchReply, Batches, PendingReply};
 use super::link::NoReply;
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
@@ -80,7 +80,12 @@ impl BorrowedConnection {
         reply: PendingReply,
         deadline: Instant,
     ) -> Result<Option<Value>, NoReply> {
-        within(deadline, reply.receive()).await
+        match timeout_at(deadline, reply.receive()).await {
+            Ok(BatchReply::Reply(reply)) => Ok(Some(reply)),
+            Ok(BatchReply::GoAlone) => Ok(None),
+            Ok(BatchReply::Lost(error)) => Err(NoReply::Broken(error)),
+            Ok(BatchReply::TooLate) | Err(_) => Err(NoReply::TimedOut),
+        }
     }
 
     pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, NoReply> {

@@ -16,7 +16,7 @@ mod health;
 mod reconnect;
 mod subscribe;
 
-use super::batches::{Batches, PendingReply};
+use super::batches::{BatchReply, Batches, PendingReply};
 use super::connect::{ReadyConnection, VoteDelay};
 use super::mailbox::Mailboxes;
 use crate::config::RedisConfig;
@@ -203,8 +203,26 @@ impl Link {
         reply: PendingReply,
         deadline: Instant,
     ) -> Result<Option<Value>, NoReply> {
-        let reply = pin!(reply.receive());
-        self.shared.call_within(&connection.health, deadline, reply).await
+        let health = &connection.health;
+        let waiting = health.wait();
+        let reply = timeout_at(deadline, reply.receive()).await;
+        drop(waiting);
+        match reply {
+            Ok(BatchReply::Reply(reply)) => {
+                health.received();
+                Ok(Some(reply))
+            }
+            // The server has sent nothing for it.
+            Ok(BatchReply::GoAlone) => Ok(None),
+            Ok(BatchReply::Lost(error)) => {
+                self.shared.give_up(health);
+                Err(NoReply::Broken(error))
+            }
+            Ok(BatchReply::TooLate) | Err(_) => {
+                self.shared.give_up_if_silent(health);
+                Err(NoReply::TimedOut)
+            }
+        }
     }
 
     /// Gives a connection up, if it is still the current one.

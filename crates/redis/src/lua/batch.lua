@@ -19,7 +19,10 @@
 
 local sub, match = string.sub, string.match
 local acquires, read = tonumber(ARGV[2]), redis.call('MGET', unpack(KEYS))
-local watermark, remaining, REPLIES = read[1], 0, {}
+local watermark, done = read[1], 0
+-- The replies so far, or false; and the operations that the server has refused a command, which are left to the caller: full memory
+-- refuses nothing more once a command of the script was executed.
+local REPLIES, REFUSED = {}, {}
 local argument, known_lease_ms, kept_ms = 3
 
 if acquires > 0 then
@@ -42,6 +45,7 @@ if acquires > 0 then
         end
         if not record then
           local recorded = redis.pcall('SET', KEYS[2 * at + 1], text, 'NX', 'PX', kept_ms)
+          if recorded and recorded.err then REFUSED[at] = true end
           if recorded and recorded.ok then
             local set = redis.pcall('SET', KEYS[2 * at], hold, 'NX', 'PX', lease_ms)
             reply = set and set.ok and fence
@@ -50,6 +54,7 @@ if acquires > 0 then
           end
         else
           local set = redis.pcall('SET', KEYS[2 * at], hold, 'NX', 'PX', lease_ms)
+          if set and set.err then REFUSED[at] = true end
           if set and set.ok then
             local recorded
             if sub(last, 1, PERIOD_DIGITS) == period and #lease_ms <= SHORT_LEASE_DIGITS then
@@ -62,8 +67,8 @@ if acquires > 0 then
         end
       end
     end
-    REPLIES[at] = reply
-    if not reply then remaining = remaining + 1 end
+    REPLIES[at] = reply or false
+    if reply then done = done + 1 end
     argument = argument + 4
   end
 end
@@ -98,7 +103,7 @@ if freed[1] and type(redis.pcall('DEL', unpack(freed))) == 'number' then
     if settles then redis.pcall('SET', KEYS[2 * at + 1], text, 'PX', RELEASED_KEPT_MS) end
     REPLIES[at] = 'held'
   end
-  remaining = remaining - #freed
+  done = done + #freed
 end
 
-if remaining + count - acquires == 0 then return REPLIES end
+if done == count then return REPLIES end

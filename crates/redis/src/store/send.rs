@@ -1,10 +1,11 @@
-//! Sending operations: one by one, in batches, and as plain commands.
+//! Sending operations: alone, with others, in batches of the caller, and as plain commands.
 //!
 //! Owns the building of calls, what is sent again, and the conversion of replies to outcomes. In a cluster, the
 //! [`cluster`](crate::cluster) module sends the calls, and [`fanout`](super::fanout) the batches.
 //!
 //! 1. An operation is sent once. It is sent again, together with its script, only if the server reports that it does
-//!    not know the script, so that nothing was executed.
+//!    not know the script, so that nothing was executed; or alone, if it got no reply of its own in a call with others
+//!    ([`batches`](crate::conn::batches)).
 //! 2. Every call ends at its own deadline, which counts from the start of the call.
 //! 3. In a cluster, each lock belongs to a slot. While a slot migrates and some keys of a lock have already moved, the
 //!    store executes as much of an operation as the remaining keys allow: a holder can still renew and release.

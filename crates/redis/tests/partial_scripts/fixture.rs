@@ -21,7 +21,8 @@ use leasehold_core::{
 use leasehold_redis::RedisStore;
 use leasehold_store::{Executed, Fault, Lock, Notification, Outcome, Store};
 use leasehold_testkit::conformance::{
-    ForeignWrite, Workload, leader_announcement, parse_rlock, parse_shared_holders,
+    ForeignWrite, Workload, execute_with_others, is_sent_with_others, leader_announcement, parse_rlock,
+    parse_shared_holders,
 };
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -92,24 +93,12 @@ impl Fixture {
             assert!(other.is_none_or(|other| other == claim.hold), "two holds have the same text in `ended`");
         }
         self.redis.begin(commands)?;
-        let outcome = if self.together && is_batchable(self.kind, op) {
-            self.runtime.block_on(self.execute_with_others(op))
+        let outcome = if self.together && is_sent_with_others(self.kind, op) {
+            self.runtime.block_on(execute_with_others(&self.store, &self.lock, op, WITHIN)).0
         } else {
             self.runtime.block_on(self.store.execute(&self.lock, op, WITHIN))
         };
         self.reply(outcome)
-    }
-
-    /// Sends an operation while another is on its way, and together with a third. These two change nothing.
-    async fn execute_with_others(&self, op: &Op) -> Outcome {
-        let other = |name: &str| Lock { kind: self.kind, name: name.parse().expect("a good name") };
-        let (first, third) = (other("first"), other("third"));
-        let hold = HoldId::from_random(SessionId::from_random([99; 12]), [99; 16]);
-        let idle = Op::Release(Release { claim: Claim::new(hold), action: ReleaseAction::Grant, next: None });
-        let first = self.store.execute(&first, &idle, WITHIN);
-        let third = self.store.execute(&third, &idle, WITHIN);
-        let (_, outcome, _) = tokio::join!(first, self.store.execute(&self.lock, op, WITHIN), third);
-        outcome
     }
 
     /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
@@ -268,20 +257,6 @@ impl Fixture {
     pub(crate) fn state(&self) -> Result<LockState, Violation> {
         read_back(self.redis.keys(), self.kind, &self.keys, &self.holds, &self.space.watermark())
     }
-}
-
-/// Whether an operation can share a script with others.
-pub(crate) fn is_batchable(kind: Kind, op: &Op) -> bool {
-    kind == Kind::Mutex
-        && match op {
-            Op::Acquire(ask) => ask.claim.value.is_none() && ask.predecessor.is_none(),
-            Op::Release(release) => {
-                release.claim.value.is_none()
-                    && release.next.is_none()
-                    && release.action == ReleaseAction::Grant
-            }
-            _ => false,
-        }
 }
 
 /// A state without expired queue entries, which may remain for a while.

@@ -41,6 +41,7 @@ use leasehold_core::model::{Content, LockState, SharedHold, Value, all_alive};
 use leasehold_core::{
     Acquire, Evict, HoldStatus, Kind, Label, ObservedHolder, Op, Release, ReleaseAction, Reply,
 };
+use leasehold_testkit::conformance::is_sent_with_others;
 
 const STATES: u64 = 1_000;
 /// For each of the four kinds with several holders, whose scripts are the same.
@@ -135,7 +136,7 @@ fn check(fixture: &mut Fixture, seed: u64, seen: &mut Coverage) -> Result<(), Vi
     for kind in op_kinds(generator.fixture.kind) {
         let op = generator.op_of(kind);
         let (before, keyspace) = (generator.state.clone(), generator.fixture.redis.keyspace());
-        let can_share = fixture::is_batchable(generator.fixture.kind, &op);
+        let can_share = is_sent_with_others(generator.fixture.kind, &op);
         // Alone; and together with others, if it can.
         let (mut together, mut commands) = (false, 0);
         loop {

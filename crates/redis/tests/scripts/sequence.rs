@@ -4,13 +4,15 @@ use crate::encoding::{fields, found_fields, lines, messages, pairs, session_fiel
 use crate::fixture::{DUMP, Fixture, Found, START_US, WITHIN};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, Watermark, all_alive};
 use leasehold_core::{
-    Claim, Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldId, HoldStatus,
-    Inspect, Kind, LockKeys, Partition, Release, ReleaseAction, Released, SessionId,
+    Extend, Extended, FenceRaised, FencingToken, Heartbeat, HeartbeatReply, HoldStatus, Inspect, Kind,
+    LockKeys, Partition, Release, ReleaseAction, Released, SessionId,
 };
-use leasehold_redis::RedisStore;
 use leasehold_store::{Lock, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::Value;
-use leasehold_testkit::conformance::{Workload, leader_announcement, parse_rlock, parse_shared_holders};
+use leasehold_testkit::conformance::{
+    Workload, execute_with_others, is_sent_with_others, leader_announcement, parse_rlock,
+    parse_shared_holders,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -106,11 +108,16 @@ impl Sequence<'_> {
     /// reserve tokens again, and beside extends of free locks.
     pub(crate) fn outcome(&mut self, op: &Op) -> Outcome {
         let among = matches!(op, Op::Extend(_)) && self.workload.random().below(2) == 0;
-        let with_others = self.can_share(op) && self.workload.random().below(2) == 0;
+        let with_others = is_sent_with_others(self.lock.kind, op) && self.workload.random().below(2) == 0;
         let Fixture { runtime, store, seen, .. } = &mut *self.fixture;
         if with_others {
             *seen.entry("sent with others").or_default() += 1;
-            return runtime.block_on(execute_with_others(store, &self.lock, op));
+            let (outcome, others) = runtime.block_on(execute_with_others(store, &self.lock, op, WITHIN));
+            for other in others {
+                let is_idle = matches!(&other, Outcome::Done(Reply::Release(released)) if released.status == HoldStatus::Forgotten);
+                assert!(is_idle, "{other:?}");
+            }
+            return outcome;
         }
         if !among {
             return runtime.block_on(store.execute(&self.lock, op, WITHIN));
@@ -134,18 +141,6 @@ impl Sequence<'_> {
             assert!(same, "{first:?}, {again:?}\n{}", self.trace);
         }
         first
-    }
-
-    /// Whether an operation can share a call with others.
-    fn can_share(&self, op: &Op) -> bool {
-        self.lock.kind == Kind::Mutex
-            && match op {
-                Op::Acquire(request) => request.claim.value.is_none() && request.predecessor.is_none(),
-                Op::Release(Release { claim, action, next }) => {
-                    claim.value.is_none() && next.is_none() && *action == ReleaseAction::Grant
-                }
-                _ => false,
-            }
     }
 
     /// Sends one session operation to both, and compares the results.
@@ -290,21 +285,6 @@ impl Sequence<'_> {
         self.raw(&["SET", &record, &parts.join("\n"), "KEEPTTL"]);
         self.state.record.as_mut().unwrap().last_fence = Some(FencingToken::new(last));
     }
-}
-
-/// Sends an operation while another is on its way, and together with a third. These two change nothing.
-async fn execute_with_others(store: &RedisStore, lock: &Lock, op: &Op) -> Outcome {
-    let other = |name: &str| Lock::mutex(name.parse().unwrap());
-    let (first, third) = (other("first"), other("third"));
-    let hold = HoldId::from_random(SessionId::from_random([99; 12]), [99; 16]);
-    let idle = Op::Release(Release { claim: Claim::new(hold), action: ReleaseAction::Grant, next: None });
-    let (first, third) = (store.execute(&first, &idle, WITHIN), store.execute(&third, &idle, WITHIN));
-    let (first, outcome, third) = tokio::join!(first, store.execute(lock, op, WITHIN), third);
-    for idle in [first, third] {
-        let status = matches!(&idle, Outcome::Done(Reply::Release(released)) if released.status == HoldStatus::Forgotten);
-        assert!(status, "{idle:?}");
-    }
-    outcome
 }
 
 /// Whether the lock of this kind is held.

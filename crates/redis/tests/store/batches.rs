@@ -2,7 +2,7 @@
 
 use crate::fixture::{LONG, SHORT, claim, connect, eventually, execute_on, found, granted, nonce, take};
 use leasehold_core::{Acquired, Claim, HoldId, HoldStatus, Refused, Release, ReleaseAction, SessionId};
-use leasehold_redis::RedisStore;
+use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::{Executed, FaultKind, Lock, Op, Outcome, Reply, Store};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, command};
 use std::time::Duration;
@@ -76,16 +76,35 @@ async fn the_commands_of_operations_in_one_call_are_counted() {
     }
 }
 
-/// Each gets its own reply, also if the quick paths cannot give it.
 #[tokio::test]
 async fn each_operation_of_a_call_has_its_own_reply() {
     let server = RedisServer::start().unwrap();
-    let store = connect(&server).await;
+    each_has_its_own_reply(&server, &connect(&server).await).await;
+}
+
+#[tokio::test]
+async fn each_operation_of_a_call_has_its_own_reply_by_resp2() {
+    let server = RedisServer::start().unwrap();
+    let config = RedisConfig::from_url(&server.url()).unwrap().resp2();
+    each_has_its_own_reply(&server, &RedisStore::connect(config).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn each_operation_of_a_call_has_its_own_reply_on_a_users_connection() {
+    let server = RedisServer::start().unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let store = RedisStore::from_connection(connection, "", None).unwrap();
+    each_has_its_own_reply(&server, &store).await;
+}
+
+/// Each gets its own reply, also if the quick paths cannot give it.
+async fn each_has_its_own_reply(server: &RedisServer, store: &RedisStore) {
     server.cli(&["HSET", "hash", "a", "b"]).unwrap().ok().unwrap();
     server.cli(&["SET", "foreign", "other"]).unwrap().ok().unwrap();
     server.cli(&["SET", "{broken}", "other"]).unwrap().ok().unwrap();
-    granted(execute_on(&store, "held", take(&claim(9), None), LONG).await);
-    granted(execute_on(&store, "mine", take(&claim(8), None), LONG).await);
+    granted(execute_on(store, "held", take(&claim(9), None), LONG).await);
+    granted(execute_on(store, "mine", take(&claim(8), None), LONG).await);
     let ops = [
         ("first", take(&claim(1), None)),
         ("hash", take(&claim(2), Some(nonce(2)))),
@@ -97,8 +116,8 @@ async fn each_operation_of_a_call_has_its_own_reply() {
     ];
     let ops = ops.map(|(name, op)| (name.to_owned(), op));
     server.reset_counts().unwrap();
-    let outcomes = execute_each(&store, &ops).await;
-    assert_eq!(calls(&server), 3, "one alone, and one call whose script is loaded first");
+    let outcomes = execute_each(store, &ops).await;
+    assert_eq!(calls(server), 3, "one alone, and one call whose script is loaded first");
     let [first, hash, foreign, held, mine, free, nothing] = outcomes.try_into().unwrap();
     granted(first);
     assert!(
@@ -118,9 +137,9 @@ async fn each_operation_of_a_call_has_its_own_reply() {
     assert_eq!(found(nothing), HoldStatus::Forgotten);
     // A release of a batch grants the lock to its waiter.
     let ops = [("first", give_up(&claim(1))), ("held", give_up(&claim(9))), ("free", give_up(&claim(5)))];
-    let released = execute_each(&store, &ops.map(|(name, op)| (name.to_owned(), op))).await;
+    let released = execute_each(store, &ops.map(|(name, op)| (name.to_owned(), op))).await;
     assert!(released.into_iter().all(|outcome| found(outcome) == HoldStatus::Held));
-    let polled = execute_on(&store, "held", take(&claim(4), Some(nonce(5))), LONG).await;
+    let polled = execute_on(store, "held", take(&claim(4), Some(nonce(5))), LONG).await;
     granted(polled);
 }
 
@@ -156,6 +175,31 @@ async fn an_operation_that_is_dropped_before_its_call_is_not_sent() {
     assert_eq!(server.cli(&["EXISTS", "job/1", "job/2", "job/3"]).unwrap().integer(), Some(2));
 }
 
+/// The server does not know the script of the call, so it is sent again: without what was dropped meanwhile.
+#[tokio::test]
+async fn an_operation_that_is_dropped_while_its_script_is_unknown_is_not_sent_again() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
+    granted(execute_on(&store, "before", take(&claim(9), None), LONG).await);
+    // A call of several operations has more words than one of a single acquire.
+    proxy.pause_requests(1, |words| words.len() > 20);
+    let [first, dropped, third, fourth] = [1, 2, 3, 4].map(|n| {
+        let store = store.clone();
+        tokio::spawn(
+            async move { execute_on(&store, &format!("job/{n}"), take(&claim(n), None), LONG).await },
+        )
+    });
+    eventually(|| proxy.paused_requests() == 1).await;
+    dropped.abort();
+    assert!(dropped.await.unwrap_err().is_cancelled());
+    proxy.resume_requests().answered(LONG).await.unwrap();
+    for acquired in [first, third, fourth] {
+        granted(acquired.await.unwrap());
+    }
+    assert_eq!(server.cli(&["EXISTS", "job/2"]).unwrap().integer(), Some(0));
+}
+
 /// Full memory refuses the acquires, each with its own error, and no release.
 #[tokio::test]
 async fn a_call_under_full_memory_releases() {
@@ -169,8 +213,21 @@ async fn a_call_under_full_memory_releases() {
         let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
         assert_eq!(fault.kind, FaultKind::OutOfMemory);
     }
-    let released = execute_each(&store, &on_each(6, |n| give_up(&claim_of(n)))).await;
-    assert!(released.into_iter().all(|outcome| found(outcome) == HoldStatus::Held));
+    // Acquires and releases in the same call. The first, an acquire, goes alone.
+    let mixed: Vec<_> = (0..12)
+        .map(|n| match n % 2 {
+            0 => (format!("other/{n}"), take(&claim_of(40 + n), None)),
+            _ => (format!("job/{}", n / 2), give_up(&claim_of(n / 2))),
+        })
+        .collect();
+    for (n, outcome) in execute_each(&store, &mixed).await.into_iter().enumerate() {
+        if n % 2 == 1 {
+            assert_eq!(found(outcome), HoldStatus::Held);
+        } else {
+            let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(fault.kind, FaultKind::OutOfMemory);
+        }
+    }
 }
 
 /// A user without the right to one of the keys gets an error for that lock only.
@@ -219,6 +276,30 @@ async fn a_silent_connection_keeps_no_operation_longer_than_its_time() {
         assert!(is_late || n > 0 && is_granted, "{n}: {outcome:?}");
     }
     eventually_works(&store).await;
+}
+
+/// The same while operations keep arriving one by one: what the client decides by itself is no sign of the server.
+#[tokio::test]
+async fn a_silent_connection_is_given_up_while_operations_arrive() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
+    drop(execute_each(&store, &on_each(1, |n| take(&claim_of(n), None))).await);
+    proxy.drop_replies(1, AfterDrop::Stall, command("EVALSHA"));
+    let mut each = Vec::new();
+    for n in 0..20 {
+        let store = store.clone();
+        // Those of the first half run out of time while the others arrive.
+        let within = if n < 15 { SHORT } else { LONG };
+        each.push(tokio::spawn(async move {
+            execute_on(&store, &format!("lock/{n}"), take(&claim_of(100 + n), None), within).await
+        }));
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    for last in each.split_off(15) {
+        granted(last.await.unwrap());
+    }
+    assert_eq!(proxy.accepted(), 2, "the first operation gave the connection up");
 }
 
 async fn eventually_works(store: &RedisStore) {

@@ -1,7 +1,8 @@
 //! A cluster, whose messages arrive on connections of their own.
 
 use crate::fixture::{
-    LONG, Mailbox, Received, acquire, claim, found, granted, nonce, receive, release, session,
+    LONG, Mailbox, Received, acquire, claim, execute_on, found, granted, nonce, receive, release, session,
+    take,
 };
 use leasehold_core::{HoldStatus, Partition};
 use leasehold_redis::{RedisConfig, RedisStore};
@@ -29,6 +30,33 @@ async fn a_cluster_is_reached_by_a_custom_connector() {
     granted(acquire(&store, &claim(1), None).await);
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     assert!(proxies.iter().all(|proxy| proxy.accepted() > 0));
+}
+
+/// Locks with a common hash tag share calls, also after their slot has moved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_in_one_slot_of_a_cluster_share_calls() {
+    let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
+    let store = RedisStore::connect(cluster.url().parse().unwrap()).await.unwrap();
+    let (slot, from) = (cluster.slot("{orders}").unwrap(), cluster.owner_of("{orders}").unwrap());
+    let to = (from + 1) % 3;
+    let acquire_each = |first: u8| {
+        let each = (first..first + 20).map(|n| {
+            let store = &store;
+            async move { execute_on(store, &format!("{{orders}}/{n}"), take(&claim(n), None), LONG).await }
+        });
+        futures_util::future::join_all(each)
+    };
+    let mut sent = Vec::new();
+    for (first, at) in [(0, from), (20, from), (40, to), (60, to)] {
+        if first == 40 {
+            tokio::task::block_in_place(|| cluster.move_slot(slot, to)).unwrap();
+        }
+        cluster.node(at).reset_counts().unwrap();
+        acquire_each(first).await.into_iter().for_each(granted);
+        sent.push(cluster.node(at).command_counts().unwrap()["evalsha"]);
+    }
+    // After the move each is sent to the old node first, and then alone to the new one.
+    assert!(sent[1] <= 6 && sent[2] >= 19 && sent[3] <= 6, "{sent:?}");
 }
 
 /// An idle subscription connection is pinged: kept if the reply arrives, replaced if not.

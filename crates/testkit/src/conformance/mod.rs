@@ -40,6 +40,7 @@ mod rlock;
 mod shared_holders;
 mod store_under_test;
 mod unsupported;
+mod with_others;
 mod workload;
 
 #[doc(inline)]
@@ -55,6 +56,7 @@ pub use registry::{Case, all_cases};
 pub use rlock::parse_rlock;
 pub use shared_holders::parse_shared_holders;
 pub use store_under_test::StoreUnderTest;
+pub use with_others::{execute_with_others, is_sent_with_others};
 pub use workload::{ForeignWrite, Workload, WorkloadStep};
 
 /// Makes a `#[test]` of every case of the [conformance suite](crate::conformance), in a module for each kind of lock.

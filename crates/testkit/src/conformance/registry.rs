@@ -78,6 +78,7 @@ macro_rules! conformance_cases {
             a_thousand_operations_agree_with_the_model: every;
             // calls.rs
             outcomes_come_in_the_order_of_operations: every;
+            operations_that_begin_together_have_their_own_replies: queued;
             a_dropped_call_leaves_the_store_usable: every;
             a_call_ends_by_its_deadline: every;
             a_fork_works_on_another_thread: every;

@@ -3,8 +3,9 @@
 use crate::conformance::client::{CALL_TIMEOUT, LONG, TestClient, millis};
 use crate::conformance::fixture::Fixture;
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 use leasehold_core::{
-    Acquired, Claim, Extend, Extended, HoldStatus, Inspect, Op, Release, ReleaseAction, Reply,
+    Acquired, Claim, Extend, Extended, HoldStatus, Inspect, Lock, Op, Release, ReleaseAction, Reply,
 };
 use leasehold_store::Outcome;
 use std::future::poll_fn;
@@ -44,6 +45,43 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         assert!(right, "operation {n}: {reply:?}");
     }
     assert!(a.store.execute_all(&[], CALL_TIMEOUT).await.is_empty());
+}
+
+/// Operations on different locks that begin at the same time, in one slot of a cluster: the store may send them together.
+pub async fn operations_that_begin_together_have_their_own_replies(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let tag = fixture.another_lock();
+    let lock = |n: usize| Lock { name: format!("{{{}}}/{n}", tag.name).parse().expect("a name"), ..tag };
+    let locks: Vec<_> = (0..12).map(lock).collect();
+    let is_taken = |n: usize| n % 4 == 3;
+    for (_, lock) in locks.iter().enumerate().filter(|(n, _)| is_taken(*n)) {
+        b.at(lock).acquire_new(LONG).await;
+    }
+    for _ in 0..2 {
+        let acquires = locks.iter().map(|lock| async {
+            let at = a.at(lock);
+            let claim = at.claim();
+            (at.acquire(&at.request(&claim, LONG)).await, claim)
+        });
+        let acquired = join_all(acquires).await;
+        let mut claims = Vec::new();
+        for (n, (acquired, claim)) in acquired.into_iter().enumerate() {
+            let expected = match acquired {
+                Acquired::Granted { .. } => !is_taken(n),
+                Acquired::Taken { .. } => is_taken(n),
+                Acquired::AlreadyEnded(_) => false,
+            };
+            assert!(expected, "lock {n}: {acquired:?}");
+            claims.push(claim);
+        }
+        let releases = locks.iter().zip(&claims).map(|(lock, claim)| {
+            let at = a.at(lock);
+            async move { at.release(claim).await.status }
+        });
+        for (n, found) in join_all(releases).await.into_iter().enumerate() {
+            assert_eq!(found == HoldStatus::Held, !is_taken(n), "lock {n}: {found:?}");
+        }
+    }
 }
 
 /// Row 4: a call dropped at any await leaves a usable store, and nothing that a resend would not find.

@@ -33,9 +33,9 @@ async fn a_cluster_is_reached_by_a_custom_connector() {
 }
 
 /// Locks with a common hash tag share calls, also after their slot has moved.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn operations_in_one_slot_of_a_cluster_share_calls() {
-    let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
+    let cluster = Cluster::start(3, 0).unwrap();
     let store = RedisStore::connect(cluster.url().parse().unwrap()).await.unwrap();
     let (slot, from) = (cluster.slot("{orders}").unwrap(), cluster.owner_of("{orders}").unwrap());
     let to = (from + 1) % 3;
@@ -49,14 +49,16 @@ async fn operations_in_one_slot_of_a_cluster_share_calls() {
     let mut sent = Vec::new();
     for (first, at) in [(0, from), (20, from), (40, to), (60, to)] {
         if first == 40 {
-            tokio::task::block_in_place(|| cluster.move_slot(slot, to)).unwrap();
+            cluster.move_slot(slot, to).unwrap();
         }
         cluster.node(at).reset_counts().unwrap();
         acquire_each(first).await.into_iter().for_each(granted);
         sent.push(cluster.node(at).command_counts().unwrap()["evalsha"]);
     }
-    // After the move each is sent to the old node first, and then alone to the new one.
-    assert!(sent[1] <= 6 && sent[2] >= 19 && sent[3] <= 6, "{sent:?}");
+    // One alone, then 8, 8 and 3 together. At a node that does not know the script, these are sent twice at most. Right after
+    // the move, each goes to the old node first, and then alone to the new one.
+    assert_eq!(sent[1], 4, "{sent:?}");
+    assert!(sent[0] <= 7 && sent[2] >= 20 && sent[3] <= 7, "{sent:?}");
 }
 
 /// An idle subscription connection is pinged: kept if the reply arrives, replaced if not.

@@ -21,9 +21,8 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(1800);
 pub(crate) struct Options {
     #[command(flatten)]
     output: Output,
-    /// How many hold the lock; the first is what the others are compared with. Acquiring takes time that grows with the
-    /// square of it: minutes for 10 000.
-    #[arg(long, value_delimiter = ',', default_values_t = [10, 1_000])]
+    /// How many hold the lock; the first is what the others are compared with.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 1_000, 10_000])]
     holders: Vec<u64>,
     /// How many rounds alternate.
     #[arg(long, default_value_t = 3)]

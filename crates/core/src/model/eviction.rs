@@ -10,6 +10,7 @@ use super::audit::Audit;
 use super::lock::{LockState, Now};
 use super::record::{MAX_INSPECTED_ENTRIES, QueueEntryId};
 use super::session::{SessionLookup, SessionStatus};
+use super::shared::MAX_INSPECTED_HOLDS;
 use crate::{
     AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, HoldId, Label, Liveness,
     Notification, ObservedHolder, Refused, SessionId,
@@ -27,6 +28,17 @@ impl LockState {
     ) -> (Option<FencingToken>, bool) {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.drop_expired_holds(now);
+        self.evict_dead(now, dead, actor, usize::MAX)
+    }
+
+    /// The same for one operation, which inspects so many holds of a shared lock.
+    pub(super) fn evict_dead(
+        &mut self,
+        now: Now,
+        dead: SessionId,
+        actor: &Label,
+        inspected: usize,
+    ) -> (Option<FencingToken>, bool) {
         let ends_with_it =
             |liveness: Liveness, hold: &HoldId| liveness.ends_with_session() && hold.session() == dead;
         let was_queued = self.record.as_mut().is_some_and(|record| {
@@ -42,7 +54,8 @@ impl LockState {
             // A session with more entries than that takes several steps.
             its_entries.into_iter().filter_map(|id| record.remove(id)).count() > 0
         });
-        let fence = self.end_holds(now, Ended::Evicted, actor, |liveness, hold| ends_with_it(liveness, hold));
+        let fence = self
+            .end_holds(now, Ended::Evicted, actor, inspected, |liveness, hold| ends_with_it(liveness, hold));
         (fence, was_queued)
     }
 
@@ -58,7 +71,7 @@ impl LockState {
         if self.session_alive_ms(now, evict.session, sessions).is_some() {
             return Ok(Evicted::Alive);
         }
-        let (fence, was_queued) = self.evict_session(now.us, evict.session, &evict.actor);
+        let (fence, was_queued) = self.evict_dead(now, evict.session, &evict.actor, MAX_INSPECTED_HOLDS);
         self.serve_queue(now, notifications);
         Ok(Evicted::Removed { fence, was_queued })
     }
@@ -83,7 +96,7 @@ impl LockState {
                 let first = sessions.iter().enumerate().filter(|(at, to)| !sessions[..*at].contains(to));
                 notifications
                     .extend(first.map(|(_, to)| Notification::ForceReleased { to: *to, fence: observed }));
-                self.end_holds(now, Ended::ForceReleased, &force_release.actor, |_, _| true);
+                self.end_holds(now, Ended::ForceReleased, &force_release.actor, usize::MAX, |_, _| true);
                 // A client of another library may have another hold of the same owner.
                 self.value = None;
             }
@@ -101,17 +114,18 @@ impl LockState {
         Ok(ForceReleased::Released)
     }
 
-    /// Ends the holds for which `ends` is true, on behalf of a client other than their holders; returns the
-    /// fencing token of the first, if there are any.
+    /// Ends the holds for which `ends` is true, on behalf of a client other than their holders; of a shared lock those among
+    /// the `inspected` that end first. Returns the fencing token of the first, if there are any.
     pub(super) fn end_holds(
         &mut self,
         now: Now,
         ended: Ended,
         actor: &Label,
+        inspected: usize,
         ends: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         if self.kind.is_shared() {
-            return self.end_shared_holds(now, ended, actor, ends);
+            return self.end_shared_holds(now, ended, actor, inspected, ends);
         }
         let mut lost = self.recorded_holders();
         lost.retain(|recorded| ends(recorded.liveness, &recorded.claim.hold));
@@ -146,7 +160,7 @@ impl LockState {
             SessionStatus::Lapsed => None,
             SessionStatus::Unknown => {
                 let believed =
-                    self.recorded_holders().into_iter().filter_map(|recorded| match recorded.liveness {
+                    self.inspected_holders().into_iter().filter_map(|recorded| match recorded.liveness {
                         Liveness::Session { alive_ms } if recorded.claim.hold.session() == session => {
                             recorded.since_ms.saturating_add(alive_ms).checked_sub(now.ms)
                         }

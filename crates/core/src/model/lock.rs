@@ -5,16 +5,18 @@
 //! `eviction.rs` ends holds of other clients. It does not know which sessions are alive: a [`SessionLookup`] does.
 //!
 //! 1. The way in which a hold ended is recorded, so that a second release gets the reply "released".
-//! 2. Expired holds of a ReentrantMutex or a shared lock no longer count, but stay in the value until an operation
-//!    writes: an operation that only reads writes nothing.
+//! 2. Expired holds of a ReentrantMutex no longer count, but stay in the value until an operation writes: an operation that
+//!    only reads writes nothing. Expired holds of a shared lock are dropped in bounded steps, and count until then.
 
 use super::audit::Audit;
 use super::record::Record;
 use super::session::SessionLookup;
+use super::shared::MAX_INSPECTED_HOLDS;
 use super::value::{Content, Value};
 use super::watermark::Watermark;
 use crate::{
-    Acquire, Acquired, Extended, FencingToken, Inspect, Inspection, Kind, Notification, Op, Refused, Reply,
+    Acquire, Acquired, Evicted, Extended, FencingToken, ForceReleased, Inspect, Inspection, Kind,
+    Notification, Op, Refused, Reply, Resized,
 };
 use serde::{Deserialize, Serialize};
 
@@ -77,7 +79,11 @@ impl LockState {
         let now = Now { us: now_us, ms: now_us / 1000 };
         self.expire(now);
         let stored = self.value.clone();
-        self.drop_expired_holds(now);
+        if self.kind.is_shared() && !matches!(op, Op::Extend(_) | Op::Inspect(_)) {
+            self.drop_first_expired_holds(now, op);
+        } else {
+            self.drop_expired_holds(now);
+        }
         let found = self.value.clone();
         let mut notifications = Vec::new();
         let reply = match op {
@@ -100,6 +106,8 @@ impl LockState {
             (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended))) if self.kind.is_shared() => {
                 self.extend_shared(now, extend, stored);
             }
+            // Dropped once and for all (2).
+            _ if self.kind.is_shared() && is_change(op, &reply) => {}
             // A client of another library may have moved the key's expiry closer than the holds require.
             _ if self.value == found && !ends_too_soon => self.value = stored,
             _ => {}
@@ -112,7 +120,7 @@ impl LockState {
         if self.value.as_ref().is_some_and(|value| value.content.reentrant_holds().is_some()) {
             self.retain_reentrant_holds(now, |held| held.until_ms >= now.ms);
         }
-        self.retain_shared_holds(now, |held| held.until_ms >= now.ms);
+        self.retain_shared_holds(|held| held.until_ms >= now.ms);
     }
 
     /// Executes an operation on a lock whose key has a value of another kind.
@@ -172,7 +180,7 @@ impl LockState {
         let alive_ms = request.predecessor.and_then(|predecessor| {
             let alive_ms = self.session_alive_ms(now, predecessor, sessions);
             if alive_ms.is_none() {
-                self.evict_session(now.us, predecessor, &request.label);
+                self.evict_dead(now, predecessor, &request.label, MAX_INSPECTED_HOLDS);
             }
             alive_ms.map(|alive_ms| (predecessor, alive_ms))
         });
@@ -255,5 +263,18 @@ impl LockState {
             (kind, Some(Content::SharedHolders(_))) if kind.is_shared() => Ok(()),
             (_, Some(content)) => Err(Refused::WrongKind { found: content.type_name().to_owned() }),
         }
+    }
+}
+
+/// Whether an operation on a shared lock changes it, or would: one that only reads, or finds another holder than expected,
+/// drops no expired holds.
+const fn is_change(op: &Op, reply: &Result<Reply, Refused>) -> bool {
+    match reply {
+        Ok(
+            Reply::Evict(Evicted::Removed { .. })
+            | Reply::ForceRelease(ForceReleased::Released)
+            | Reply::Resize(Resized::Done),
+        ) => true,
+        _ => matches!(op, Op::Acquire(_) | Op::Release(_)),
     }
 }

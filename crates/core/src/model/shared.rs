@@ -21,11 +21,14 @@ use super::value::{Content, Value};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
     HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
-    Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
+    Op, Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
-/// The maximum number of holders' sessions that a reply to a waiter names.
-const MAX_WATCHED_SESSIONS: usize = 16;
+/// How many holds, those that end first, a waiter watches: a reply names their sessions.
+const MAX_WATCHED_HOLDS: usize = 16;
+
+/// How many holds, those that end first, one operation inspects to find the expired ones, and those of a session.
+pub(super) const MAX_INSPECTED_HOLDS: usize = 64;
 
 impl LockState {
     /// Admits the request, or queues. `named` is the session that it named, and that was found alive.
@@ -94,9 +97,9 @@ impl LockState {
         let hold = release.claim.hold;
         let status = self.hold_status(&release.claim);
         let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };
-        let fence = self.shared_hold(&hold).map(|held| held.fence);
+        let fence = self.newest_shared_fence().filter(|_| status == HoldStatus::Held);
         if status == HoldStatus::Held {
-            self.retain_shared_holds(now, |held| held.hold != hold);
+            self.retain_shared_holds(|held| held.hold != hold);
         }
         let is_gathering =
             matches!(self.kind, Kind::Latch | Kind::Barrier) && self.refuse_other_types().is_ok();
@@ -125,20 +128,15 @@ impl LockState {
         notifications: &mut Vec<Notification>,
     ) -> ForceReleased {
         let is_observed = |held: &&SharedHold| matches!(force_release.observed, ObservedHolder::Hold(fence) if held.fence == fence);
-        let observed: Vec<_> = self
-            .shared_holders()
-            .iter()
-            .flat_map(|shared| &shared.holds)
-            .filter(is_observed)
-            .cloned()
-            .collect();
+        let all = self.shared_holders().map(|shared| shared.first_to_end(usize::MAX));
+        let observed: Vec<_> = all.into_iter().flatten().filter(is_observed).cloned().collect();
         if observed.is_empty() {
             return ForceReleased::Changed { holder: self.holder(now) };
         }
         for SharedHold { hold, fence, .. } in &observed {
             notifications.push(Notification::ForceReleased { to: hold.session(), fence: *fence });
         }
-        self.end_holds(now, Ended::ForceReleased, &force_release.actor, |_, hold| {
+        self.end_holds(now, Ended::ForceReleased, &force_release.actor, usize::MAX, |_, hold| {
             observed.iter().any(|held| held.hold == *hold)
         });
         self.serve_shared_queue(now, None, notifications);
@@ -168,25 +166,27 @@ impl LockState {
         Ok(Resized::Done)
     }
 
-    /// Ends the holds for which `ends` is true, on behalf of a client other than their holders; returns the
-    /// fencing token of the first.
+    /// Ends the holds for which `ends` is true, on behalf of a client other than their holders, among the `inspected` that
+    /// end first; returns the fencing token of the first.
     pub(super) fn end_shared_holds(
         &mut self,
         now: Now,
         ended: Ended,
         actor: &Label,
+        inspected: usize,
         ends: impl Fn(Liveness, &HoldId) -> bool,
     ) -> Option<FencingToken> {
         let lost: Vec<_> = self
             .shared_holders()
             .iter()
-            .flat_map(|shared| &shared.holds)
+            .flat_map(|shared| shared.first_to_end(inspected))
             .filter(|held| ends(held.liveness, &held.hold))
             .cloned()
             .collect();
-        self.retain_shared_holds(now, |held| !ends(held.liveness, &held.hold));
+        let newest = self.newest_shared_fence();
+        self.retain_shared_holds(|held| lost.iter().all(|lost| lost.hold != held.hold));
         for SharedHold { hold, fence, label, .. } in &lost {
-            self.record_end(now, *hold, Some(*fence), ended);
+            self.record_end(now, *hold, newest, ended);
             let (fence, holder) = (Some(*fence), Some(label.clone()));
             let entry = AuditEntry { at_ms: now.ms, ended, fence, holder, actor: actor.clone() };
             Audit::push(&mut self.audit, entry);
@@ -211,15 +211,37 @@ impl LockState {
         record.last_fence = record.last_fence.max(fence);
     }
 
-    /// Keeps the holds for which `keep` is true. The key lasts no longer than the last of them.
-    pub(super) fn retain_shared_holds(&mut self, now: Now, keep: impl Fn(&SharedHold) -> bool) {
-        self.value.take_if(|Value { content, expires_ms }| {
-            let Content::SharedHolders(shared) = content else { return false };
+    /// Keeps the holds for which `keep` is true. The key may then last longer than the last of them.
+    pub(super) fn retain_shared_holds(&mut self, keep: impl Fn(&SharedHold) -> bool) {
+        self.value.take_if(|value| {
+            let Content::SharedHolders(shared) = &mut value.content else { return false };
             shared.holds.retain(keep);
-            // A key must not expire in the current millisecond: Redis would treat it as gone.
-            *expires_ms = shared.until_ms().map(|until_ms| until_ms.max(now.ms + 1));
             shared.holds.is_empty()
         });
+    }
+
+    /// Drops the expired holds that an operation drops: those that ended first, and its own. The others count until another
+    /// operation drops them.
+    pub(super) fn drop_first_expired_holds(&mut self, now: Now, op: &Op) {
+        let own = match op {
+            Op::Acquire(request) => [Some(request.claim.hold), None],
+            Op::Release(release) => {
+                [Some(release.claim.hold), release.next.as_ref().map(|next| next.claim.hold)]
+            }
+            _ => [None, None],
+        };
+        let first = self.shared_holders().map(|shared| shared.first_to_end(MAX_INSPECTED_HOLDS));
+        let first: Vec<_> = first.into_iter().flatten().map(|held| held.hold).collect();
+        self.retain_shared_holds(|held| {
+            held.until_ms >= now.ms || !(own.contains(&Some(held.hold)) || first.contains(&held.hold))
+        });
+    }
+
+    /// The greatest fencing token that it has issued.
+    fn newest_shared_fence(&self) -> Option<FencingToken> {
+        let shared = self.shared_holders()?;
+        // A value that an earlier version stored has no such number.
+        shared.newest.max(shared.holds.last().map(|held| held.fence))
     }
 
     /// The holds of a shared lock.
@@ -349,8 +371,8 @@ impl LockState {
 
     /// Adds a hold.
     fn admit(&mut self, now: Now, holder: RecordedHolder, mode: LockMode, lease_ms: u64) -> FencingToken {
-        // If the record was lost, the holds have greater tokens than a new record.
-        let newest = self.shared_holders().and_then(|shared| shared.holds.last()).map(|held| held.fence);
+        // If the record was lost, the value knows greater tokens than a new record.
+        let newest = self.newest_shared_fence();
         let limit = self.limit(mode);
         let fence = FencingToken::after(self.greatest_fence().max(newest), now.us);
         let record = self.record_or_new(now, lease_ms);
@@ -366,23 +388,24 @@ impl LockState {
         let value = self.value.get_or_insert(empty);
         if let Content::SharedHolders(shared) = &mut value.content {
             shared.add(held);
-            value.expires_ms = shared.until_ms();
+            value.expires_ms = value.expires_ms.map(|at_ms| at_ms.max(until_ms)).or(shared.until_ms());
         }
         fence
     }
 
-    /// The holds whose end may admit the request.
+    /// The holds whose end may admit the request, the first to end first, of those that a waiter watches.
     fn conflicting_holds(&self, request: &Acquire) -> Vec<&SharedHold> {
         if matches!(self.kind, Kind::Latch | Kind::Barrier) {
             return Vec::new();
         }
         let others = |held: &&SharedHold| held.owner.is_none() || held.owner != request.claim.value;
-        self.shared_holders().into_iter().flat_map(|shared| &shared.holds).filter(others).collect()
+        let first = self.shared_holders().map(|shared| shared.first_to_end(MAX_WATCHED_HOLDS));
+        first.into_iter().flatten().filter(others).collect()
     }
 
     /// The sessions whose death would bring this request closer to the lock: that of the waiter right before it, or
-    /// else those of the holders, starting with the one that the request named. So the replies name each of them in turn,
-    /// however many there are.
+    /// else those of the holders that it watches, starting with the one that the request named. So the replies name each
+    /// of them in turn.
     fn watched_sessions(
         &self,
         request: &Acquire,
@@ -410,7 +433,6 @@ impl LockState {
         if let Some(at) = sessions.iter().position(|session| named == Some(*session)) {
             sessions.rotate_left(at);
         }
-        sessions.truncate(MAX_WATCHED_SESSIONS);
         let mut sessions = sessions.into_iter();
         (sessions.next().map(predecessor), sessions.collect())
     }

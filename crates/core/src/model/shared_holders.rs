@@ -1,6 +1,7 @@
 //! The value at the key of a shared lock: each hold with its own mode, expiry and fencing token.
 //!
-//! 1. Each hold counts until its own end, and no longer: a live holder does not keep a dead one's hold.
+//! 1. Each hold has its own end: a live holder does not keep a dead one's hold. Expired holds are dropped by operations that
+//!    change the lock, those that ended first, a bounded number by each; until then they count.
 //! 2. The holds are in the order of their fencing tokens, which is the order in which they were granted.
 
 use super::record::RecordedHolder;
@@ -14,6 +15,9 @@ use serde::{Deserialize, Serialize};
 pub struct SharedHolders {
     /// The holds, oldest first (2).
     pub holds: Vec<SharedHold>,
+    /// The greatest fencing token that it has issued.
+    #[serde(default)]
+    pub newest: Option<FencingToken>,
 }
 
 /// One hold of a shared lock.
@@ -60,18 +64,33 @@ impl SharedHolders {
 
     /// The holds as recorded holders.
     pub(super) fn recorded_holders(&self) -> impl Iterator<Item = RecordedHolder> {
-        self.holds.iter().map(|held| {
-            let SharedHold { hold, owner, since_ms, liveness, label, .. } = held.clone();
-            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
-        })
+        self.holds.iter().map(SharedHold::recorded_holder)
     }
 
     /// Adds a hold (2). A hold has one entry: an older one that was over exists again if the clock has gone
     /// back.
     pub(super) fn add(&mut self, held: SharedHold) {
         self.holds.retain(|other| other.hold != held.hold);
-        self.holds.push(held);
-        self.holds.sort_by_cached_key(|held| (held.fence, held.hold.token()));
+        self.newest = self.newest.max(Some(held.fence));
+        let place = self.holds.partition_point(|other| {
+            other.fence < held.fence || other.fence == held.fence && other.hold.token() < held.hold.token()
+        });
+        self.holds.insert(place, held);
+    }
+
+    /// The holds that end first, `count` at most. An operation inspects no others, so that its cost does not grow with
+    /// the number of holders. Holds of dead clients are among them soon, since they are not extended.
+    pub(super) fn first_to_end(&self, count: usize) -> Vec<&SharedHold> {
+        let by_end = |a: &&SharedHold, b: &&SharedHold| {
+            a.until_ms.cmp(&b.until_ms).then_with(|| a.hold.token().cmp(&b.hold.token()))
+        };
+        let mut first: Vec<_> = self.holds.iter().collect();
+        if first.len() > count {
+            first.select_nth_unstable_by(count, by_end);
+            first.truncate(count);
+        }
+        first.sort_unstable_by(by_end);
+        first
     }
 
     /// Extends a hold, if it exists.
@@ -88,13 +107,19 @@ impl SharedHolders {
 }
 
 impl SharedHold {
+    /// The hold as a recorded holder.
+    pub(super) fn recorded_holder(&self) -> RecordedHolder {
+        let Self { hold, owner, since_ms, liveness, label, .. } = self.clone();
+        RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
+    }
+
     /// What others may know of it.
     pub(super) fn holder(&self, now_ms: u64) -> Holder {
         Holder {
             label: Some(self.label.clone()),
             owner: self.owner.clone(),
             count: 1,
-            remaining_ms: Some(self.until_ms - now_ms),
+            remaining_ms: Some(self.until_ms.saturating_sub(now_ms)),
             fence: Some(self.fence),
             since_ms: Some(self.since_ms),
             session: self.liveness.ends_with_session().then(|| self.hold.session()),

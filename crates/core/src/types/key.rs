@@ -15,9 +15,10 @@ use std::sync::LazyLock;
 /// Contained in every key of Leasehold's own, and in no name of a lock.
 const RESERVED: &str = "leasehold:{";
 
-/// Between the hash tag and the kind, in the key of a record and in that of an audit.
+/// Between the hash tag and the kind, in the keys of a record, of an audit and of an index.
 const RECORD: &str = ":record:";
 const AUDIT: &str = ":audit:";
+const ENDS: &str = ":ends:";
 
 /// The number of slots in a cluster.
 const SLOTS: u16 = 16_384;
@@ -66,6 +67,7 @@ pub struct KeySpace {
 /// assert_eq!(keys.name(), "{orders}/42");
 /// assert_eq!(keys.record(), "leasehold:{orders}:record:mutex:{orders}/42");
 /// assert_eq!(keys.audit(), "leasehold:{orders}:audit:mutex:{orders}/42");
+/// assert_eq!(keys.ends(), "leasehold:{orders}:ends:mutex:{orders}/42"); // of shared locks only
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,8 +93,17 @@ impl LockKeys {
 
     /// The audit of evictions and forced releases.
     pub fn audit(&self) -> String {
+        self.beside(AUDIT)
+    }
+
+    /// The index of the holds of a shared lock by their ends.
+    pub fn ends(&self) -> String {
+        self.beside(ENDS)
+    }
+
+    fn beside(&self, what: &str) -> String {
         let (prefix, rest) = self.record.split_at_checked(self.tag_end).unwrap_or_default();
-        [prefix, AUDIT, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
+        [prefix, what, rest.strip_prefix(RECORD).unwrap_or_default()].concat()
     }
 
     /// The slot of these keys in a cluster.

@@ -36,7 +36,7 @@ const SENT_IN_CLUSTER: [&str; 7] =
 /// Index of the first command for sharded channels.
 const SHARDED: usize = 4;
 /// Commands that the scripts call.
-const CALLED: [&str; 18] = [
+const CALLED: [&str; 21] = [
     "del",
     "get",
     "hdel",
@@ -54,6 +54,9 @@ const CALLED: [&str; 18] = [
     "time",
     "type",
     "zadd",
+    "zcard",
+    "zrange",
+    "zrem",
     "zremrangebyscore",
 ];
 /// Placeholder for the password (2).

@@ -4,6 +4,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
+-- KEYS[4]  of a shared lock alone, its index: the places of the keys below are then one higher
 -- KEYS[4]  the record of the session that the last reply named as predecessor, if any: if the session is dead, its hold and its
 --          queue entries are removed first
 -- KEYS[5]  the lock's audit, with KEYS[4]
@@ -16,7 +17,7 @@
 -- ARGV[7]  kept_ms: how long the queue entry lasts
 -- ARGV[8]  the expiry in ms for a foreign lock that has none, or empty
 -- ARGV[9]  liveness
--- ARGV[10] the session of KEYS[4]
+-- ARGV[10] the session of that record
 -- ARGV[#]  of a shared lock, after all others: mode and kind
 --
 -- Replies
@@ -43,16 +44,17 @@
 -- A script, because three decisions must be atomic: is the lock free, which waiter is next, and which
 -- fencing token follows.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
+local claim = claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 
 local request = request_of(claim, ARGV[#ARGV - 1], unpack(ARGV, 4, 9))
 local reply, inspected, alive_ms
-if KEYS[4] then
+if KEYS[SESSION_KEY] then
   reply = settled_reply(lock, request)
   if not reply then
-    local alive, unreadable = session_alive_ms(lock, KEYS[4], ARGV[10])
+    local alive, unreadable = session_alive_ms(lock, KEYS[SESSION_KEY], ARGV[10])
     -- A session whose record is unreadable is not known to be dead.
     if alive then
       inspected, alive_ms = ARGV[10], alive

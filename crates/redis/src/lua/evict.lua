@@ -4,6 +4,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
+-- KEYS[4]  of a shared lock alone, its index: the places of the keys below are then one higher
 -- KEYS[4]  the session's record
 -- KEYS[5]  the lock's audit
 -- ARGV[1]  the session
@@ -20,12 +21,13 @@
 -- A script, because no heartbeat may arrive between the check and the eviction. The DEL comes first, and no later error is a
 -- reason to keep the lock with the dead session.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
+local claim = claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
-local alive, unreadable = session_alive_ms(lock, KEYS[4], ARGV[1])
+local alive, unreadable = session_alive_ms(lock, KEYS[SESSION_KEY], ARGV[1])
 if unreadable then return unreadable end
 if alive then return { 'alive' } end
 local fence, entries_left = evict(lock, ARGV[1], ARGV[4])

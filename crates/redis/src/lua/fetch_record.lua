@@ -2,6 +2,8 @@
 
 -- Each session has one entry in the queue, whatever the number of its holds that wait.
 local ENTRY_PER_HOLD = false
+-- The place of the record of a session among the keys of a script.
+local SESSION_KEY = 4
 
 -- `id` is a session, whose queue entry is read, too. Returns an error reply, or nil.
 local function fetch_record(lock, id)

@@ -7,6 +7,7 @@
 --   key, record, watermark, audit   KEYS[1] to KEYS[3], and the last of KEYS
 --   mailboxes            prefix of all mailbox channels, as publish.lua takes them
 --   channel              the last argument, which depends on the kind: a channel, or the kind of a shared lock
+--   ends                 of a shared lock KEYS[4], its index
 -- The lock's key, as `read_lock` of its kind finds it
 --   value, other_type    see the file of the kind
 --   ttl_ms               its remaining time, once it is known; -1 if it never expires
@@ -35,9 +36,10 @@
 --
 -- The kinds add what only they need: see announce_free.lua, string_change.lua, and the reentrant and shared fragments.
 
-local function new_lock(key, record, watermark, audit, mailboxes, channel)
+local function new_lock(key, record, watermark, audit, mailboxes, channel, ends)
   return {
     key = key, record = record, watermark = watermark, audit = audit, mailboxes = mailboxes, channel = channel,
+    ends = ends,
     value = false, queued = 0, next_ticket = 0, head = '', tail = '', entries = {},
     fields = {}, stale = {}, messages = {}, freed = false, granted = false,
   }

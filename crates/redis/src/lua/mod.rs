@@ -61,7 +61,9 @@ fragments! {
 
     STRING_READ = "string_read";
     REENTRANT_READ = "reentrant_read";
+    SHARED_HOLD = "shared_hold";
     SHARED_READ = "shared_read";
+    SHARED_READ_ALL = "shared_read_all";
     FETCH_RECORD = "fetch_record";
     CHECK_RECORD = "check_record";
     RECORD_FIELDS = "record_fields";
@@ -72,6 +74,7 @@ fragments! {
     STRING_HOLDER = "string_holder";
     REENTRANT_HOLDERS = "reentrant_holders";
     SHARED_HOLDERS = "shared_holders";
+    SHARED_FIRST_HOLDERS = "shared_first_holders";
     DESCRIBE = "describe";
 
     CREATE_HASH = "create_hash";
@@ -161,10 +164,14 @@ const REENTRANT_GRANTS: &str = prelude!(
     QUEUED_GRANT
 );
 
-const SHARED_READS: &str =
-    prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_READ, PARSE_RECORD, SHARED_HOLDERS);
+const SHARED_HOLDS: &str = prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_HOLD);
+const SHARED_READS: &str = prelude!(SHARED_HOLDS, SHARED_READ_ALL, PARSE_RECORD, SHARED_HOLDERS);
 const SHARED_GRANTS: &str = prelude!(
-    SHARED_READS,
+    SHARED_HOLDS,
+    SHARED_READ,
+    PARSE_RECORD,
+    SHARED_HOLDERS,
+    SHARED_FIRST_HOLDERS,
     PUBLISH,
     CREATE_HASH,
     CHANGE,
@@ -225,7 +232,7 @@ pub(crate) const REENTRANT: Texts = Texts {
 /// Of all shared kinds: the last argument of a call names the kind.
 pub(crate) const SHARED: Texts = Texts {
     acquire: script!("shared acquire": SHARED_GRANTS, EVICT_COMMON, ACQUIRE_TAIL),
-    extend: script!("shared extend_one": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, SHARED_EXTEND_TAIL),
+    extend: script!("shared extend_one": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, SHARED_HOLD, SHARED_EXTEND_TAIL),
     release: script!("shared release": SHARED_GRANTS, SHARED_RELEASE_TAIL),
     release_with_cooldown: None,
     inspect: script!("shared inspect": SHARED_READS, SHARED_INSPECT_TAIL),
@@ -249,7 +256,7 @@ pub(crate) const RELEASE_BY_TOKEN: &str = script!("mutex release_by_token": PUBL
 pub(crate) const REENTRANT_RELEASE_BY_TOKEN: &str =
     script!("reentrant release_by_token": REENTRANT_LOCK, PUBLISH, REENTRANT_RELEASE_BY_TOKEN_TAIL);
 pub(crate) const SHARED_RELEASE_BY_TOKEN: &str =
-    script!("shared release_by_token": FORMAT, NUMBERS, SHARED_RELEASE_BY_TOKEN_TAIL);
+    script!("shared release_by_token": FORMAT, NUMBERS, SHARED_HOLD, SHARED_RELEASE_BY_TOKEN_TAIL);
 
 /// A write that changes nothing, for replicas to acknowledge.
 pub(crate) const REWRITE_EXPIRY: &str = script!("any rewrite_expiry": REWRITE_EXPIRY_TAIL);

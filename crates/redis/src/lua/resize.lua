@@ -4,6 +4,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
+-- KEYS[4]  its index
 -- ARGV[1]  empty
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -19,7 +20,8 @@
 --
 -- A script, so that a late request does not undo a newer one.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
+local claim = claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 

@@ -1,13 +1,8 @@
--- Changes the key of a shared lock. Follows change.lua.
+-- Changes the keys of a shared lock. Follows change.lua.
 --
--- Ended holds are removed before anything else. New holds are written after the record, all in one HSET, so that holds that are
--- admitted together are admitted or not together; and the key lasts long enough before.
---
--- It adds to `lock`
---   removed, added  the ids of ended holds, and the new holds, once there are any
-
--- How many texts one command takes: a Lua stack holds 8000.
-local MAX_ARGUMENTS = 1000
+-- Ended holds are removed before anything else. New holds are written after the record, all in one HSET with the numbers, so that
+-- holds that are admitted together are admitted or not together; and both keys last long enough before. Between the first write and
+-- the last, the numbers disagree: see shared_hold.lua.
 
 local function set_limit(lock, number)
   if number ~= lock.limit then
@@ -21,9 +16,10 @@ local function begin_record(lock, lease_ms)
   if not lock.has_record and not lock.new_kept_ms then lock.new_kept_ms = lease_ms + RECORD_KEPT_MS end
 end
 
--- Keeps the token of a hold that ends: if the record was lost, only the holds know it.
-local function keep_token(lock, fence)
-  if fence and fence > (lock.fence or 0) then
+-- Keeps the newest token when a hold ends: if the record was lost, only the lock's key knows it.
+local function keep_token(lock)
+  local fence = lock.newest
+  if fence > (lock.fence or 0) then
     lock.fence = fence
     set_field(lock, 'last', digits(fence))
   end
@@ -33,109 +29,124 @@ end
 local function record_lost(lock, holder, how)
   begin_record(lock, 0)
   record_ending(lock, holder.hold, how)
-  keep_token(lock, holder.fence)
+  keep_token(lock)
 end
 
--- Adds a hold with a fencing token. If the record was lost, the holds know greater tokens than it does.
+-- Adds a hold with a fencing token. If the record was lost, the lock's key knows a greater token than it does.
 local function add_hold(lock, request)
-  local lease_ms, id = tonumber(request.lease_ms), request.hold
+  local lease_ms, id, by_id, added = tonumber(request.lease_ms), request.hold, lock.by_id, lock.added
   begin_record(lock, lease_ms)
   local now_ms, now_us = now()
-  local fence = math.min(math.max(math.max(greatest_fence(lock) or 0, lock.newest) + 1, now_us), GREATEST_FENCE)
-  lock.fence, lock.newest, lock.in_order = fence, fence, nil
+  local newest = lock.hold_count > 0 and lock.newest or 0
+  local fence = math.min(math.max(math.max(greatest_fence(lock) or 0, newest) + 1, now_us), GREATEST_FENCE)
+  lock.fence, lock.newest = fence, fence
   set_field(lock, 'last', digits(fence))
   prolong_record(lock, lease_ms)
-  local holds, by_id, added = lock.holds, lock.by_id, lock.added or {}
   -- After the clock went back, an expired hold that was requested again may be live again.
-  local before = by_id[id]
-  for i, held in ipairs(before and holds or {}) do
-    if held == before then
-      table.remove(holds, i)
-      count_hold(lock, held, -1)
-      break
-    end
-  end
+  local before = find_hold(lock, id)
+  if before then count_hold(lock, before, -1) end
   local new = {
     hold = id, session = request.session, until_ms = now_ms + lease_ms, since_ms = now_ms, fence = fence,
     mode = request.mode, liveness = request.liveness, owner = lock.kind == 'rwlock' and request.own or '', label = request.label,
+    is_new = true,
   }
-  holds[#holds + 1], by_id[id], added[#added + 1] = new, new, new
-  lock.added = added
+  by_id[id], added[#added + 1], lock.front = new, new, nil
   count_hold(lock, new, 1)
 end
 
 -- The reply to a claim that has a hold.
 local function granted_reply(lock, request)
-  local held = lock.by_id[request.hold]
+  local held = find_hold(lock, request.hold)
   return { 'granted', held.fence, held.until_ms - now(), lock.head ~= '' and 1 or 0 }
 end
 
--- Ends the holds that match.
+local function end_hold(lock, held)
+  lock.removed[#lock.removed + 1], lock.by_id[held.hold], lock.front = held.hold, false, nil
+  count_hold(lock, held, -1)
+end
+
+-- Ends the holds that match, of those that a script visits.
 local function end_holds(lock, matches)
-  local kept, removed = {}, lock.removed or {}
   for _, held in ipairs(holders(lock)) do
-    if matches(held) then
-      removed[#removed + 1], lock.by_id[held.hold] = held.hold, nil
-      count_hold(lock, held, -1)
-    else
-      kept[#kept + 1] = held
-    end
-  end
-  lock.holds, lock.removed, lock.newest = kept, removed, 0
-  for _, held in ipairs(kept) do lock.newest = math.max(lock.newest, held.fence) end
-end
-
-local function delete_holds(key, ids)
-  for at = 1, #ids, MAX_ARGUMENTS do
-    redis.call('HDEL', key, unpack(ids, at, math.min(at + MAX_ARGUMENTS - 1, #ids)))
+    if matches(held) then end_hold(lock, held) end
   end
 end
 
--- The remaining time of the longest hold.
-local function longest_left_ms(lock)
-  local until_ms = 0
-  for _, held in ipairs(lock.holds) do until_ms = math.max(until_ms, held.until_ms) end
-  -- PEXPIRE deletes the key for 0.
-  return digits(math.max(1, until_ms - now()))
-end
-
--- Step 1 of change.lua. Returns whether a hold ended. Until the other changes are written, the key may last too long, but no hold does.
-local function write_ended(lock)
-  local key, removed, added = lock.key, lock.removed, lock.added
-  if not (removed and removed[1]) then return false end
-  if #lock.holds == (added and #added or 0) then
-    redis.call('DEL', key)
+-- Removes the holds that have ended, or expired. They are gone with the first command; the index follows.
+local function write_removed(lock)
+  local ids, fields = lock.removed, {}
+  for _, id in ipairs(lock.expired) do ids[#ids + 1] = id end
+  if lock.hold_count == #lock.added then
+    redis.call('DEL', lock.key, lock.ends)
     lock.exists = false
   else
-    delete_holds(key, removed)
-    delete_holds(key, lock.expired)
-    if not added then redis.call('PEXPIRE', key, longest_left_ms(lock)) end
+    for i, id in ipairs(ids) do fields[i] = id end
+    for owner, counts in pairs(lock.new_owners) do
+      if counts.all == 0 then fields[#fields + 1] = OWNER_PREFIX .. owner end
+    end
+    redis.call('HDEL', lock.key, unpack(fields))
+    redis.call('ZREM', lock.ends, unpack(ids))
   end
-  lock.expired = {}
+  lock.removed, lock.expired = {}, {}
+end
+
+-- Step 1 of change.lua. Returns whether a hold ended.
+local function write_ended(lock)
+  if not lock.removed[1] then return false end
+  write_removed(lock)
   return true
 end
 
-local function write_lock(lock)
-  local key, added = lock.key, lock.added
-  if not added then return end
-  if lock.exists then
-    redis.call('PEXPIRE', key, longest_left_ms(lock))
-    -- An expired hold may be among the new ones.
-    delete_holds(key, lock.expired)
+-- Makes both keys last until then.
+local function prolong_lock(lock, until_ms)
+  local left_ms = lock_ttl(lock)
+  if left_ms == -1 then
+    -- Another client removed the expiry.
+    until_ms = latest_end_ms(lock.key, until_ms)
+  elseif now() + left_ms >= until_ms then
+    return
   end
-  local new_holds = {}
-  for i, held in ipairs(added) do
-    new_holds[2 * i - 1] = held.hold
-    new_holds[2 * i] = digits(held.until_ms) .. ' ' .. digits(held.since_ms) .. ' '
+  local ttl_ms = digits(until_ms - now())
+  redis.call('PEXPIRE', lock.ends, ttl_ms)
+  redis.call('PEXPIRE', lock.key, ttl_ms)
+end
+
+local function create_index(lock, ttl_ms, scores)
+  -- Another client may have deleted the lock's key alone.
+  if redis.call('PEXPIRE', lock.ends, ttl_ms) == 1 then redis.call('DEL', lock.ends) end
+  redis.call('ZADD', lock.ends, unpack(scores))
+  redis.call('PEXPIRE', lock.ends, ttl_ms)
+end
+
+-- Step 3.
+local function write_lock(lock)
+  if lock.expired[1] then write_removed(lock) end
+  if not lock.exists and not lock.added[1] then return end
+  local scores, texts, until_ms = {}, { 'leasehold', head_text(lock) }, now()
+  for _, held in ipairs(lock.added) do
+    until_ms = math.max(until_ms, held.until_ms)
+    scores[#scores + 1], scores[#scores + 2] = digits(held.until_ms), held.hold
+    texts[#texts + 1] = held.hold
+    texts[#texts + 1] = digits(held.until_ms) .. ' ' .. digits(held.since_ms) .. ' '
       .. digits(held.fence) .. ' ' .. held.mode .. ' ' .. held.liveness .. '\n' .. held.owner .. '\n' .. held.label
   end
-  if lock.exists then
-    redis.call('HSET', key, unpack(new_holds))
-  else
-    create_hash(key, longest_left_ms(lock), 'leasehold', lock.kind, unpack(new_holds))
+  for owner, counts in pairs(lock.new_owners) do
+    if counts.all > 0 then texts[#texts + 1], texts[#texts + 2] = OWNER_PREFIX .. owner, owner_text(counts) end
   end
+  if not lock.exists then
+    local ttl_ms = digits(math.max(1, until_ms - now()))
+    create_index(lock, ttl_ms, scores)
+    create_hash(lock.key, ttl_ms, unpack(texts))
+    return
+  end
+  if scores[1] then
+    prolong_lock(lock, until_ms)
+    redis.call('ZADD', lock.ends, unpack(scores))
+  end
+  -- Full memory may refuse this one, which only saves the next script some work.
+  for _, held in ipairs(lock.moved) do redis.pcall('ZADD', lock.ends, 'XX', digits(held.until_ms), held.hold) end
+  if lock.has_new_counts then redis.call('HSET', lock.key, unpack(texts)) end
 end
 
 -- Only clients of this library use such locks, and they wait in the queue.
 local function announce_free() end
-

@@ -1,7 +1,8 @@
--- Extends one hold of a shared lock, and its key. Never shortens it, and neither reads nor writes the other holds.
+-- Extends one hold of a shared lock, and its keys. Never shortens it, and neither reads nor writes the other holds.
 --
--- KEYS[1]  the lock: a HASH, as shared_read.lua describes it
--- KEYS[2]  its record
+-- KEYS[1]  the lock: a HASH, as shared_hold.lua describes it
+-- KEYS[2]  its index; absent while the slot moves: the next script that visits the hold then moves it in the index
+-- KEYS[3]  its record, with ARGV[4]
 -- ARGV[1]  the hold
 -- ARGV[2]  its owner, or another value of the user's own, or empty
 -- ARGV[3]  lease_ms: the least remaining time of the hold afterwards
@@ -20,28 +21,29 @@ if found.err then
   if string.sub(found.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return found end
   return 0
 end
-if found[1] ~= ARGV[5] or not found[2] then return 0 end
-local until_ms, rest = string.match(found[2], '^(%d+)( .*)$')
-until_ms = until_ms and tonumber(until_ms)
-if not until_ms or until_ms < now() then return 0 end
+if kind_of(found[1]) ~= ARGV[5] then return 0 end
+local held = parse_hold(ARGV[1], found[2])
+if not held or held.until_ms < now() then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
 local new_until_ms, left_ms = now() + lease_ms, redis.call('PTTL', KEYS[1])
-if left_ms == -1 then
-  -- Another client removed the expiry. The key gets the end of the longest hold again, so that no waiter waits for ever.
-  local all, last_ms = redis.call('HGETALL', KEYS[1]), new_until_ms
-  for i = 2, #all, 2 do last_ms = math.max(last_ms, tonumber(string.match(all[i], '^(%d+) ') or 0)) end
-  redis.call('PEXPIRE', KEYS[1], digits(last_ms - now()))
-elseif left_ms < lease_ms then
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-elseif until_ms < new_until_ms then
+-- If another client removed the expiry, the key gets the end of the longest hold again, so that no waiter waits for ever.
+if left_ms == -1 or left_ms < lease_ms then
+  local until_ms = left_ms == -1 and latest_end_ms(KEYS[1], new_until_ms) or new_until_ms
+  local ttl_ms = digits(until_ms - now())
+  if KEYS[2] then redis.call('PEXPIRE', KEYS[2], ttl_ms) end
+  redis.call('PEXPIRE', KEYS[1], ttl_ms)
+elseif held.until_ms < new_until_ms then
   -- No field has an empty name.
   redis.call('HDEL', KEYS[1], '')
 end
-if until_ms < new_until_ms then redis.call('HSET', KEYS[1], ARGV[1], digits(new_until_ms) .. rest) end
+if held.until_ms < new_until_ms then
+  redis.call('HSET', KEYS[1], ARGV[1], digits(new_until_ms) .. string.match(found[2], '^%d+(.*)$'))
+  if KEYS[2] then redis.call('ZADD', KEYS[2], 'XX', digits(new_until_ms), ARGV[1]) end
+end
 
 if ARGV[4] == '1' then
-  local lock = { key = KEYS[1], record = KEYS[2] }
+  local lock = { key = KEYS[1], record = KEYS[3] }
   if not fetch_fields(lock) and lock.has_record then lengthen_record(lock, lock.fence, lease_ms) end
 end
 return 1

@@ -3,7 +3,8 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
--- KEYS[4]  the lock's audit
+-- KEYS[4]  its index
+-- KEYS[5]  the lock's audit
 -- ARGV[1]  empty
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -20,17 +21,20 @@
 -- A script, so that a hold that was granted since the operator looked is not ended. The HDEL, or DEL, comes first: it must work
 -- under full memory.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
+local claim = claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
-local messages = lock.messages
+read_all_holders(lock)
+local messages, oldest = lock.messages, nil
 local function is_named(held) return ARGV[5] == 'hold' and digits(held.fence) == ARGV[6] end
-for _, held in ipairs(holders(lock)) do
+for _, held in ipairs(lock.front) do
   if is_named(held) then messages[#messages + 1] = { held.session, 'force_released ' .. ARGV[6] } end
+  if not oldest or is_older(held, oldest) then oldest = held end
 end
-if not messages[1] then return { 'changed', describe_holder(lock, {}) } end
+if not messages[1] then return { 'changed', oldest and describe(oldest, {}) or {} } end
 end_by_force(lock, 'force_released', ARGV[4], is_named)
 grant_next(lock)
 commit(lock)

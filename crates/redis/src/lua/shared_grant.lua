@@ -3,7 +3,7 @@
 -- Every script that can admit a waiter serves the queue from the front until the next entry has to wait: no later request with
 -- a smaller demand passes an earlier one. The only requests that pass the queue are those for which it would wait.
 
--- The maximum number of further sessions for a waiter to watch.
+-- The maximum number of holds, and so of sessions, for a waiter to watch.
 local MAX_WATCHED = 16
 
 -- The number of units in all: of a Semaphore as the record knows it, else as the mode says. Parties of a Barrier and users of a
@@ -13,14 +13,10 @@ local function limit_of(lock, mode)
   return lock.kind == 'semaphore' and lock.limit or of
 end
 
--- How many holds the request's owner has, in the given mode or in any.
+-- How many holds the request's owner has: of a mode that is not a read, or of all.
 local function owner_holds(lock, request, mode)
   if lock.kind ~= 'rwlock' then return 0 end
-  local count = 0
-  for _, held in ipairs(lock.holds) do
-    if held.owner == request.own and (not mode or held.mode == mode) then count = count + 1 end
-  end
-  return count
+  return owner_counts(lock, request.own)[mode or 'all']
 end
 
 -- The entries at the front of the queue, MAX_VISITED at most: pairs of an id and its entry or false.
@@ -58,7 +54,7 @@ end
 
 -- Whether the lock has no holds and no live queue entries, as far as one script looks.
 local function is_idle(lock)
-  if lock.holds[1] or lock.queued > MAX_VISITED then return false end
+  if lock.hold_count > 0 or lock.queued > MAX_VISITED then return false end
   for _, found in ipairs(front_entries(lock)) do
     if found[2] and found[2].expires_ms >= now() then return false end
   end
@@ -103,10 +99,10 @@ local function admission(lock, request)
   elseif letter == 'u' then
     free = lock.writers == 0 and lock.upgradable == 0
   elseif letter == 'w' then
-    free = not lock.holds[1]
+    free = lock.hold_count == 0
   elseif letter == 'x' then
     if owner_holds(lock, request, 'u') == 0 then return 'never' end
-    free = lock.writers == 0 and owner_holds(lock, request) == #lock.holds
+    free = lock.writers == 0 and owner_holds(lock, request) == lock.hold_count
   elseif letter == 't' then
     free = lock.units >= limit_of(lock, mode)
   elseif letter == 'a' then
@@ -186,11 +182,11 @@ local function grant_next(lock, request)
 end
 
 -- The reply to a request that has to wait. Its predecessor is the entry before it in the queue, or else the first session after
--- `inspected` whose holds block it: successive polls inspect each of them in turn.
+-- `inspected` whose holds block it and end first: successive polls inspect each of them in turn.
 local function taken_reply(lock, request, position, inspected, alive_ms)
   local blocking, before, id = {}, nil, request.entry_id
   if lock.kind == 'semaphore' or lock.kind == 'rwlock' then
-    for _, held in ipairs(holders(lock)) do
+    for _, held in ipairs(first_to_end(lock, MAX_WATCHED)) do
       if held.owner == '' or held.owner ~= request.own then blocking[#blocking + 1] = held end
     end
   end

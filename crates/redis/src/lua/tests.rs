@@ -133,7 +133,7 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("local key", "=lock.key\n"),
             ("local key,", "=lock.key,"),
             ("{key=", "KEYS[1]"),
-            ("{key=KEYS[1],record=", "KEYS[2]}"),
+            ("{key=KEYS[1],record=", "KEYS[2]}|KEYS[3]}"),
             ("{record=", "KEYS[record]}"),
             ("replace_by_hash(", "lock.record,|key,"),
             (
@@ -141,9 +141,9 @@ fn every_key_of_a_command_is_a_declared_one() {
                 "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],nil,KEYS[#KEYS],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
             ),
             ("read_string(", "lock.key)"),
-            ("delete_holds(", "key,"),
-            ("create_hash(", "KEYS[|lock.record,|key,"),
-            ("session_alive_ms(", "lock,KEYS[4],"),
+            ("latest_end_ms(", "lock.key,|KEYS[1],|key,"),
+            ("create_hash(", "KEYS[|lock.record,|lock.key,|key,"),
+            ("session_alive_ms(", "lock,KEYS[SESSION_KEY],"),
             ("freed[", "1]|#freed + 1]=KEYS["),
         ] {
             let mut parts = script.split(use_of_key);
@@ -160,7 +160,8 @@ fn every_key_of_a_command_is_a_declared_one() {
                 before = rest;
             }
         }
-        for key in ["lock.key", "lock.record", "lock.watermark", "lock.audit", "session_record"] {
+        for key in ["lock.key", "lock.record", "lock.watermark", "lock.audit", "lock.ends", "session_record"]
+        {
             assert!(!script.contains(&format!("{key}=")), "{key} is one that is declared");
         }
         let calls = script.split("redis.call(").skip(1);
@@ -178,6 +179,7 @@ fn every_key_of_a_command_is_a_declared_one() {
                 "lock.record",
                 "lock.watermark",
                 "lock.audit",
+                "lock.ends",
                 "session_record,",
             ]
             .iter()

@@ -71,7 +71,7 @@ impl Call {
             let keys = op_of(of).keys();
             [keys.name(), keys.record()]
         });
-        let mut call = Self::of(&SCRIPTS.batch, &[watermark].into_iter().chain(locks).collect::<Vec<_>>());
+        let mut call = Self::of(&SCRIPTS.batch, [watermark].into_iter().chain(locks));
         call.may_acquire = true;
         let cmd = &mut call.cmd;
         cmd.arg(mailboxes).arg(ops.iter().filter(|of| op_of(of).is_acquire()).count());

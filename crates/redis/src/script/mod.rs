@@ -141,11 +141,11 @@ impl Call {
             Op::Extend(extend) => Self::extend(scripts, extend, kind, keys),
             Op::Release(release) => Self::release(scripts, release, kind, session_keys, keys)?,
             Op::Inspect(inspect) => Self::inspect(scripts, inspect, keys),
-            Op::Evict(evict) => Self::evict(scripts, evict, session_keys, keys),
-            Op::ForceRelease(request) => Self::force_release(scripts, request, session_keys, keys),
+            Op::Evict(evict) => Self::evict(scripts, evict, kind, session_keys, keys),
+            Op::ForceRelease(request) => Self::force_release(scripts, request, kind, session_keys, keys),
             Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, session_keys, keys),
             Op::RaiseFence(raise) => {
-                let mut call = Self::of(scripts.raise_fence.as_ref()?, &[keys.name(), keys.record()]);
+                let mut call = Self::of(scripts.raise_fence.as_ref()?, [keys.name(), keys.record()]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
                 call
             }
@@ -168,14 +168,10 @@ impl Call {
         session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let (name, record, watermark) = (keys.name(), keys.record(), session_keys.watermark(keys));
-        let mut call = match request.predecessor {
-            None => Self::of(&scripts.acquire, &[name, record, &watermark]),
-            Some(predecessor) => {
-                let session = session_keys.session(predecessor);
-                Self::of(&scripts.acquire, &[name, record, &watermark, &session, &keys.audit()])
-            }
-        };
+        let inspected = request.predecessor.map(|session| (session_keys.session(session), keys.audit()));
+        let inspected = inspected.as_ref().map(|(session, audit)| [&**session, audit]);
+        let others = inspected.as_ref().map_or(&[][..], |keys| keys);
+        let mut call = Self::changing(&scripts.acquire, kind, session_keys, keys, others);
         call.claim(&request.claim).cmd.arg(&*session_keys.mailbox_prefix());
         let mut call = call.terms(request);
         if let Some(predecessor) = request.predecessor {
@@ -186,9 +182,16 @@ impl Call {
 
     fn extend(scripts: &'static KindScripts, extend: &Extend, kind: Kind, keys: &LockKeys) -> Self {
         // A call with one key also works while a slot migrates, and these kinds need no record to extend.
-        let needs_record = kind.is_plain_string() || extend.keep_record;
-        let keys: &[&str] = if needs_record { &[keys.name(), keys.record()] } else { &[keys.name()] };
-        let mut call = Self::of(&scripts.extend, keys);
+        let record = (kind.is_plain_string() || extend.keep_record).then(|| keys.record());
+        let ends = kind.is_shared().then(|| keys.ends());
+        let mut call =
+            Self::of(&scripts.extend, [keys.name()].into_iter().chain(ends.as_deref()).chain(record));
+        call.extend_terms(extend, kind);
+        call
+    }
+
+    fn extend_terms(&mut self, extend: &Extend, kind: Kind) {
+        let call = self;
         let keep_record = if extend.keep_record { "1" } else { "" };
         call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep_record);
         if kind.is_plain_string() {
@@ -197,14 +200,13 @@ impl Call {
         if let Some(reserve) = extend.reserve {
             call.cmd.arg(reserve.tokens).arg(if reserve.notify_wanted { "1" } else { "" });
         }
-        call
     }
 
     fn inspect(scripts: &'static KindScripts, inspect: &Inspect, keys: &LockKeys) -> Self {
         let mut call = if inspect.details {
-            Self::of(&scripts.inspect, &[keys.name(), keys.record(), &keys.audit()])
+            Self::of(&scripts.inspect, [keys.name(), keys.record(), &keys.audit()])
         } else {
-            Self::of(&scripts.inspect, &[keys.name(), keys.record()])
+            Self::of(&scripts.inspect, [keys.name(), keys.record()])
         };
         match &inspect.claim {
             Some(claim) => call.claim(claim),
@@ -216,13 +218,12 @@ impl Call {
     fn evict(
         scripts: &'static KindScripts,
         evict: &Evict,
+        kind: Kind,
         session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let session = session_keys.session(evict.session);
-        let watermark = session_keys.watermark(keys);
-        let mut call =
-            Self::of(&scripts.evict, &[keys.name(), keys.record(), &watermark, &session, &keys.audit()]);
+        let (session, audit) = (session_keys.session(evict.session), keys.audit());
+        let mut call = Self::changing(&scripts.evict, kind, session_keys, keys, &[&session, &audit]);
         let mailboxes = &*session_keys.mailbox_prefix();
         call.cmd.arg(evict.session.to_string()).arg("").arg(mailboxes).arg(evict.actor.as_str());
         call
@@ -231,11 +232,12 @@ impl Call {
     fn force_release(
         scripts: &'static KindScripts,
         request: &ForceRelease,
+        kind: Kind,
         session_keys: &SessionKeys<'_>,
         keys: &LockKeys,
     ) -> Self {
-        let (watermark, audit) = (session_keys.watermark(keys), keys.audit());
-        let mut call = Self::of(&scripts.force_release, &[keys.name(), keys.record(), &watermark, &audit]);
+        let audit = keys.audit();
+        let mut call = Self::changing(&scripts.force_release, kind, session_keys, keys, &[&audit]);
         call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(request.actor.as_str());
         match request.observed {
             ObservedHolder::Hold(fence) => call.cmd.arg("hold").arg(fence.to_string()),
@@ -245,8 +247,7 @@ impl Call {
     }
 
     fn resize(resize: &Resize, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Self {
-        let mut call =
-            Self::of(&SCRIPTS.resize, &[keys.name(), keys.record(), &session_keys.watermark(keys)]);
+        let mut call = Self::changing(&SCRIPTS.resize, Kind::Semaphore, session_keys, keys, &[]);
         let observed = resize.observed.map_or_else(String::new, |observed| observed.to_string());
         call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(observed).arg(resize.limit);
         call
@@ -269,7 +270,7 @@ impl Call {
                 (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }
         };
-        let mut call = Self::of(script, &[keys.name(), keys.record(), &session_keys.watermark(keys)]);
+        let mut call = Self::changing(script, kind, session_keys, keys, &[]);
         call.claim(&release.claim).cmd.arg(&*session_keys.mailbox_prefix()).arg(&*action);
         Some(match &release.next {
             Some(next) => {
@@ -299,23 +300,29 @@ impl Call {
             }
             Op::Extend(extend) => {
                 let extend = Extend { keep_record: false, reserve: None, ..extend.clone() };
-                Self::new(&Op::Extend(extend), kind, session_keys, keys)
+                if !kind.is_shared() {
+                    return Self::new(&Op::Extend(extend), kind, session_keys, keys);
+                }
+                let mut call = Self::of(&SCRIPTS.shared.extend, [keys.name()]);
+                call.extend_terms(&extend, kind);
+                call.cmd.arg(kind.as_str());
+                Some(call)
             }
             Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
                 let name = [keys.name()];
                 let mut call = match kind {
                     Kind::Mutex | Kind::Election => {
-                        let mut call = Self::of(&SCRIPTS.release_by_token, &name);
+                        let mut call = Self::of(&SCRIPTS.release_by_token, name);
                         call.cmd.arg(kind.token(claim));
                         call
                     }
                     Kind::Reentrant => {
-                        let mut call = Self::of(&SCRIPTS.reentrant_release_by_token, &name);
+                        let mut call = Self::of(&SCRIPTS.reentrant_release_by_token, name);
                         call.claim(claim);
                         call
                     }
                     Kind::Semaphore | Kind::RwLock => {
-                        let mut call = Self::of(&SCRIPTS.shared_release_by_token, &name);
+                        let mut call = Self::of(&SCRIPTS.shared_release_by_token, name);
                         call.cmd.arg(claim.hold.token()).arg(kind.as_str());
                         call
                     }
@@ -352,8 +359,8 @@ impl Call {
 
     /// The single call for several extends by token, of locks with these keys.
     pub(crate) fn extends<K: Borrow<LockKeys>>(extends: &[(K, Kind, &Extend)]) -> Self {
-        let keys: Vec<_> = extends.iter().map(|(keys, ..)| keys.borrow().name()).collect();
-        let mut call = Self::of(&SCRIPTS.extend, &keys);
+        let keys = extends.iter().map(|(keys, ..)| keys.borrow().name());
+        let mut call = Self::of(&SCRIPTS.extend, keys);
         for (_, kind, extend) in extends {
             call.cmd.arg(kind.token(&extend.claim)).arg(extend.lease_ms);
         }
@@ -364,7 +371,7 @@ impl Call {
     pub(crate) fn acquire_all(requests: &[(LockKeys, &Acquire)], session_keys: &SessionKeys<'_>) -> Self {
         let watermark = requests.first().map(|(keys, _)| session_keys.watermark(keys)).unwrap_or_default();
         let locks = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]);
-        let mut call = Self::of(&SCRIPTS.acquire_all, &locks.chain([&*watermark]).collect::<Vec<_>>());
+        let mut call = Self::of(&SCRIPTS.acquire_all, locks.chain([&*watermark]));
         if let Some((_, request)) = requests.first() {
             call.cmd.arg(request.label.as_str()).arg(liveness(request.liveness));
         }
@@ -389,7 +396,7 @@ impl Call {
 
     fn heartbeat_with_keys(heartbeat: &Heartbeat, keys: &[&str]) -> Self {
         let Heartbeat { session, alive_ms, begin, acquired, released } = heartbeat;
-        let mut call = Self::of(&SCRIPTS.heartbeat, keys);
+        let mut call = Self::of(&SCRIPTS.heartbeat, keys.iter().copied());
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
         cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(acquired.len());
@@ -401,7 +408,7 @@ impl Call {
 
     /// The call that writes the expiry of a lock's key again, unchanged.
     pub(crate) fn rewrite_expiry(keys: &LockKeys) -> Self {
-        Self::of(&SCRIPTS.rewrite_expiry, &[keys.name()])
+        Self::of(&SCRIPTS.rewrite_expiry, [keys.name()])
     }
 
     /// Whether it may acquire a lock for its caller, and not only for a waiter.
@@ -426,14 +433,30 @@ impl Call {
         load(self.script)
     }
 
-    fn of(script: &'static Script, keys: &[&str]) -> Self {
+    /// The call of a script that may change a lock: on the keys of the lock, and on others.
+    fn changing(
+        script: &'static Script,
+        kind: Kind,
+        session_keys: &SessionKeys<'_>,
+        keys: &LockKeys,
+        others: &[&str],
+    ) -> Self {
+        let watermark = session_keys.watermark(keys);
+        let ends = kind.is_shared().then(|| keys.ends());
+        let own = [keys.name(), keys.record(), &watermark].into_iter().chain(ends.as_deref());
+        Self::of(script, own.chain(others.iter().copied()))
+    }
+
+    fn of<'k>(script: &'static Script, keys: impl IntoIterator<Item = &'k str, IntoIter: Clone>) -> Self {
+        let keys = keys.into_iter();
+        let (count, text) = keys.clone().fold((0, 0), |(count, text), key| (count + 1, text + key.len()));
         // A release with an acquire has 20 arguments; claims, numbers and a short label fit beside the keys. Extends
         // have two for each key.
-        let (arguments, bytes) = (20.max(3 + 3 * keys.len()), 256.max(64 + 48 * keys.len()));
-        let mut cmd = Cmd::with_capacity(arguments, bytes + keys.iter().map(|key| key.len()).sum::<usize>());
-        cmd.arg("EVALSHA").arg(&script.sha).arg(keys.len());
+        let (arguments, bytes) = (20.max(3 + 3 * count), 256.max(64 + 48 * count));
+        let mut cmd = Cmd::with_capacity(arguments, bytes + text);
+        cmd.arg("EVALSHA").arg(&script.sha).arg(count);
         for key in keys {
-            cmd.arg(*key);
+            cmd.arg(key);
         }
         Self { script, cmd, may_acquire: false }
     }

@@ -548,29 +548,39 @@ fn permits() -> Vec<Path> {
             "acquire of a new lock",
             vec![],
             take(1, 1),
-            "HGET HLEN HMGET TIME GET SET SET PEXPIRE HSET PEXPIRE",
+            "HMGET HLEN HMGET TIME GET SET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE",
         ),
         (
             "acquire of one more permit",
             vec![take(1, 1)],
             take(2, 1),
-            "HGET HGETALL TIME HMGET GET PTTL SET PEXPIRE HSET",
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE PTTL SET PTTL PEXPIRE PEXPIRE ZADD HSET",
         ),
-        ("acquire that is sent again", vec![take(1, 1)], take(1, 1), "HGET HGETALL TIME HMGET GET"),
+        (
+            "acquire that is sent again",
+            vec![take(1, 1)],
+            take(1, 1),
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE",
+        ),
         (
             "acquire of what is not there: to wait",
             two(),
             take(3, 1),
-            "HGET HGETALL TIME HMGET GET PTTL SET PEXPIRE HSET DEL HSET PEXPIRE",
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE PTTL ZRANGE HMGET SET PEXPIRE HSET DEL HSET PEXPIRE",
         ),
-        ("poll of a waiter", queue(), take(4, 1), "HGET HGETALL TIME HMGET HGET PTTL HGET HSET"),
-        ("acquire of more than there are", vec![], take(1, 3), "HGET HLEN HMGET"),
-        ("extend", vec![take(1, 1)], extend(1, false), "HMGET TIME PTTL PEXPIRE HSET"),
+        (
+            "poll of a waiter",
+            queue(),
+            take(4, 1),
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET PTTL ZRANGE HMGET HGET HSET",
+        ),
+        ("acquire of more than there are", vec![], take(1, 3), "HMGET HLEN HMGET"),
+        ("extend", vec![take(1, 1)], extend(1, false), "HMGET TIME PTTL PEXPIRE PEXPIRE HSET ZADD"),
         (
             "extend of one of several",
             vec![take(1, 1), take(2, 1), extend(2, false)],
             extend(1, false),
-            "HMGET TIME PTTL PEXPIRE HSET",
+            "HMGET TIME PTTL PEXPIRE PEXPIRE HSET ZADD",
         ),
         (
             "extend that changes nothing",
@@ -582,49 +592,64 @@ fn permits() -> Vec<Path> {
             "extend that keeps the record",
             vec![take(1, 1)],
             extend(1, true),
-            "HMGET TIME PTTL PEXPIRE HSET HMGET GET PTTL PEXPIRE",
+            "HMGET TIME PTTL PEXPIRE PEXPIRE HSET ZADD HMGET GET PTTL PEXPIRE",
         ),
-        ("release without a waiter", vec![take(1, 1)], release(1), "HGET HGETALL TIME HMGET GET DEL SET"),
-        ("release of one of several", two(), release(1), "HGET HGETALL TIME HMGET GET HDEL PEXPIRE SET"),
+        (
+            "release without a waiter",
+            vec![take(1, 1)],
+            release(1),
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE DEL SET",
+        ),
+        (
+            "release of one of several",
+            two(),
+            release(1),
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE HDEL ZREM SET HSET",
+        ),
         (
             "release that grants",
             queue(),
             release(1),
-            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HMGET PTTL HGET HGET HDEL ZREM HSET PTTL PEXPIRE PEXPIRE ZADD HSET HDEL PUBLISH",
         ),
         (
             "release of two permits, that grants both",
             vec![take(1, 2), take(2, 1), take(3, 1)],
             release(1),
-            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HMGET PTTL HGET HGET HGET DEL HSET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
         ),
-        ("release of a waiting hold", queue(), release(3), "HGET HGETALL TIME HMGET HMGET HGET HSET HDEL"),
+        (
+            "release of a waiting hold",
+            queue(),
+            release(3),
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HMGET HGET HSET HDEL",
+        ),
         (
             "eviction of one of several sessions",
             queue(),
             evict(1),
-            "HGET HGETALL TIME HMGET HMGET HVALS GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH SET",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HMGET ZRANGE HMGET HVALS GET HGET HMGET PTTL HGET HGET HDEL ZREM HSET PTTL PEXPIRE PEXPIRE ZADD HSET HDEL PUBLISH SET",
         ),
         (
             "eviction of a waiting session",
             queue(),
             evict(3),
-            "HGET HGETALL TIME HMGET HMGET HVALS HMGET HGET HSET HDEL",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HMGET ZRANGE HMGET HVALS HMGET HGET HSET HDEL",
         ),
         (
             "force-released from its holder",
             queue(),
             free(START_US),
-            "HGET HGETALL TIME HMGET GET HGET HMGET PTTL HGET HDEL HSET PEXPIRE HSET HDEL PUBLISH PUBLISH SET",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGETALL GET HGET HMGET PTTL HGET HGET HDEL ZREM HSET PTTL PEXPIRE PEXPIRE ZADD HSET HDEL PUBLISH PUBLISH SET",
         ),
-        ("resize of a new one", vec![], resize(None, 5), "HGET HLEN HMGET SET"),
+        ("resize of a new one", vec![], resize(None, 5), "HMGET HLEN HMGET SET"),
         (
             "resize that lets in two",
             queue(),
             resize(Some(2), 4),
-            "HGET HGETALL TIME HMGET PTTL HGET HMGET HGET HSET PEXPIRE HSET HDEL PUBLISH PUBLISH",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE PTTL HGET HMGET HGET HGET HGET HSET PTTL PEXPIRE PEXPIRE ZADD HSET HDEL PUBLISH PUBLISH",
         ),
-        ("resize that comes late", two(), resize(Some(1), 4), "HGET HGETALL TIME HMGET GET"),
+        ("resize that comes late", two(), resize(Some(1), 4), "HMGET ZCARD HLEN HMGET GET TIME ZRANGE"),
         (
             "inspect of a lock that others wait for",
             queue(),
@@ -641,37 +666,47 @@ fn readers() -> Vec<Path> {
     let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
-        ("read", vec![], read(1), "HGET HLEN HMGET TIME GET SET SET PEXPIRE HSET PEXPIRE"),
-        ("read beside another", vec![read(1)], read(2), "HGET HGETALL TIME HMGET GET PTTL SET PEXPIRE HSET"),
+        (
+            "read",
+            vec![],
+            read(1),
+            "HMGET HLEN HMGET TIME GET SET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE",
+        ),
+        (
+            "read beside another",
+            vec![read(1)],
+            read(2),
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE PTTL HGET SET PTTL PEXPIRE PEXPIRE ZADD HSET",
+        ),
         (
             "read behind a waiting writer",
             vec![read(1), write(2)],
             read(3),
-            "HGET HGETALL TIME HMGET HGET PTTL HSET",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HGET PTTL ZRANGE HMGET HSET",
         ),
         (
             "read by an owner that reads, past a writer",
             vec![read(1), write(2)],
             read(5),
-            "HGET HGETALL TIME HMGET HGET PTTL HSET PEXPIRE HSET",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HGET PTTL HSET PTTL PEXPIRE PEXPIRE ZADD HSET",
         ),
         (
             "release of the last reader, which lets a writer in",
             vec![read(1), write(2)],
             release(1),
-            "HGET HGETALL TIME HMGET HGET PTTL DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HGET PTTL HGET HGET DEL HSET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE HDEL PUBLISH",
         ),
         (
             "release of the writer, which lets readers in",
             vec![write(1), read(2), read(3)],
             release(1),
-            "HGET HGETALL TIME HMGET HGET HMGET PTTL HGET DEL HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HGET HMGET PTTL HGET HGET HGET HGET HGET DEL HSET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
         ),
         (
             "upgrade before a waiting writer",
             vec![take(1, LockMode::Upgradable), read(3), write(2)],
             take(5, LockMode::Upgrade),
-            "HGET HGETALL TIME HMGET HGET PTTL HSET",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET HGET PTTL ZRANGE HMGET HSET",
         ),
     ]
 }
@@ -681,24 +716,29 @@ fn arrivals() -> Vec<Path> {
     let arrive = |n: u8| take_part(n, LockMode::CountDown { count: 1, total: 2 });
     let wait = |n: u8| take_part(n, LockMode::LatchWait { total: 2 });
     vec![
-        ("arrival", vec![], arrive(1), "HGET HLEN HMGET TIME GET SET SET PEXPIRE HSET PEXPIRE"),
+        (
+            "arrival",
+            vec![],
+            arrive(1),
+            "HMGET HLEN HMGET TIME GET SET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE",
+        ),
         (
             "wait for arrivals",
             vec![arrive(1)],
             wait(2),
-            "HGET HGETALL TIME HMGET GET PTTL SET PEXPIRE HSET DEL HSET PEXPIRE",
+            "HMGET ZCARD HLEN HMGET GET TIME ZRANGE PTTL SET PEXPIRE HSET DEL HSET PEXPIRE",
         ),
         (
             "the arrival that opens it for two",
             vec![arrive(1), wait(2), wait(3)],
             arrive(4),
-            "HGET HGETALL TIME HMGET HGET PTTL HMGET HGET HSET PEXPIRE HSET HDEL PUBLISH PUBLISH",
+            "HMGET ZCARD HLEN HMGET TIME ZRANGE HGET PTTL HMGET HGET HGET HGET HSET PTTL PEXPIRE PEXPIRE ZADD HSET HDEL PUBLISH PUBLISH",
         ),
         (
             "wait by another number",
             vec![wait(2)],
             take_part(3, LockMode::LatchWait { total: 3 }),
-            "HGET HLEN HMGET HGET TIME",
+            "HMGET HLEN HMGET HGET TIME",
         ),
     ]
 }
@@ -707,13 +747,13 @@ fn arrivals() -> Vec<Path> {
 fn meetings() -> Vec<Path> {
     let meet = |n: u8| take_part(n, LockMode::BarrierWait { total: 3 });
     vec![
-        ("the first", vec![], meet(1), "HGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE"),
-        ("the second", vec![meet(1)], meet(2), "HGET HLEN HMGET HMGET TIME PTTL HSET"),
+        ("the first", vec![], meet(1), "HMGET HLEN HMGET TIME SET PEXPIRE HSET PEXPIRE"),
+        ("the second", vec![meet(1)], meet(2), "HMGET HLEN HMGET HMGET TIME PTTL HSET"),
         (
             "the third, with whom all go on",
             vec![meet(1), meet(2)],
             meet(3),
-            "HGET HLEN HMGET HMGET HMGET TIME PTTL HGET HMGET GET HMGET HSET SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
+            "HMGET HLEN HMGET HMGET HMGET TIME PTTL HGET HMGET GET HMGET HSET PEXPIRE ZADD PEXPIRE SET PEXPIRE HSET PEXPIRE HDEL PUBLISH PUBLISH",
         ),
     ]
 }

@@ -231,7 +231,7 @@ impl Fixture {
     /// All keys that may exist.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
-        let lock = [name, record, self.keys.audit(), self.space.watermark()];
+        let lock = [name, record, self.keys.audit(), self.keys.ends(), self.space.watermark()];
         let sessions = Workload::sessions().map(|session| self.space.session(session));
         lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
     }
@@ -283,7 +283,8 @@ fn read_back(
             let content = match (content, kind) {
                 (Content::Text(text), _) => Some(Lies::Token(String::from_utf8_lossy(text).into_owned())),
                 (Content::Hash(hash), kind) if kind.is_shared() => {
-                    parse_shared_holders(kind, &Fields::of(hash).0).map_err(Violation)?
+                    let index = index(keyspace, &keys.ends())?;
+                    parse_shared_holders(kind, &Fields::of(hash).0, &index, false).map_err(Violation)?
                 }
                 (Content::Hash(hash), Kind::Reentrant) => {
                     parse_rlock(&Fields::of(hash).0).map_err(Violation)?
@@ -309,6 +310,18 @@ fn read_back(
     });
     let watermark = watermark(keyspace, watermark_key)?;
     Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()?, watermark })
+}
+
+/// The index of a shared lock.
+fn index(keyspace: &Keyspace, key: &str) -> Result<BTreeMap<String, u64>, Violation> {
+    match keyspace.entry(key).map(|entry| &entry.content) {
+        None => Ok(BTreeMap::new()),
+        Some(Content::Sorted(members)) => {
+            let text = |member: &Vec<u8>| String::from_utf8_lossy(member).into_owned();
+            Ok(members.iter().map(|(member, at_ms)| (text(member), *at_ms)).collect())
+        }
+        Some(other) => Err(Violation(format!("an index of another type: {other:?}"))),
+    }
 }
 
 fn watermark(keyspace: &Keyspace, key: &str) -> Result<Watermark, Violation> {

@@ -6,7 +6,7 @@ use crate::Violation;
 use crate::fixture::Fixture;
 use crate::keyspace::Content;
 use crate::tap::WHOLE;
-use leasehold_core::model::LockState;
+use leasehold_core::model::{Content as Lies, LockState, Value};
 use leasehold_core::{
     Acquire, Enqueue, FencingToken, Heartbeat, HeartbeatReply, Kind, Label, Liveness, LockMode, Op, Release,
     SessionOp, SessionReply,
@@ -56,6 +56,9 @@ impl<'a> Generator<'a> {
     fn step(&mut self, cuts: bool) -> Result<(), Violation> {
         let by_us = self.workload.time_us(&self.state, &self.fixture.sessions()?, self.now_us);
         self.set_now_us(self.now_us.saturating_add_signed(by_us));
+        if self.state.kind.is_shared() && self.workload.random().below(12) == 0 {
+            self.break_index()?;
+        }
         match self.workload.next_step(&self.state) {
             WorkloadStep::Sent(op) if cuts && self.workload.random().below(8) == 0 => self.cut(&op),
             WorkloadStep::Sent(op) => self.agree(&op),
@@ -71,6 +74,29 @@ impl<'a> Generator<'a> {
             WorkloadStep::SentSession(_) => Ok(()),
             WorkloadStep::ForeignWrite(write) => self.write_as_foreigner(write),
         }
+    }
+
+    /// Makes the numbers and the index of a shared lock disagree with its holds: its index is lost, or a hold was released by the
+    /// lock's key alone, while the slot moved. Holds that were extended by it have an earlier end in the index.
+    fn break_index(&mut self) -> Result<(), Violation> {
+        let ends = self.fixture.keys.ends();
+        let Some(Value { content: Lies::SharedHolders(shared), expires_ms: Some(_) }) = &mut self.state.value
+        else {
+            return Ok(());
+        };
+        let hold = self.workload.random().pick(&shared.holds).hold.token();
+        match self.workload.random().below(3) {
+            0 => self.fixture.command(&["DEL", &ends])?,
+            1 => self.fixture.command(&["ZADD", &ends, "XX", "1", &hold])?,
+            _ => {
+                self.fixture.command(&["HDEL", self.fixture.keys.name().to_owned().as_str(), &hold])?;
+                shared.holds.retain(|held| held.hold.token() != hold);
+                if shared.holds.is_empty() {
+                    self.state.value = None;
+                }
+            }
+        }
+        self.compare()
     }
 
     /// Sends a heartbeat to both, and compares their states. The index, which the model does not have, is checked separately.

@@ -329,7 +329,6 @@ fn keep_parts(state: &mut LockState, stays: impl Fn(&SharedHold) -> bool) {
     state.value.take_if(|value| {
         let Content::SharedHolders(parts) = &mut value.content else { return false };
         parts.holds.retain(stays);
-        value.expires_ms = parts.holds.iter().map(|part| part.until_ms).max();
         parts.holds.is_empty()
     });
 }

@@ -22,7 +22,7 @@ struct Mutant {
     report: &'static str,
 }
 
-const MUTANTS: [Mutant; 40] = [
+const MUTANTS: [Mutant; 42] = [
     Mutant {
         kind: Kind::Mutex,
         name: "the record of an idle lock forgets its token before the watermark has it, in a call of several operations",
@@ -351,9 +351,8 @@ const MUTANTS: [Mutant; 40] = [
         kind: Kind::Semaphore,
         name: "a hash of shared holds is created by HSET, and its expiry follows",
         edits: &[(
-            "create_hash(key, longest_left_ms(lock), 'leasehold', lock.kind, unpack(new_holds))",
-            "redis.call('HSET', key, 'leasehold', lock.kind, unpack(new_holds))
-            redis.call('PEXPIRE', key, longest_left_ms(lock))",
+            "create_hash(lock.key, ttl_ms, unpack(texts))",
+            "redis.call('HSET', lock.key, unpack(texts)) redis.call('PEXPIRE', lock.key, ttl_ms)",
         )],
         report: "never expires",
     },
@@ -367,13 +366,11 @@ const MUTANTS: [Mutant; 40] = [
         kind: Kind::Semaphore,
         name: "a shared hold is granted before its key lasts as long",
         edits: &[
+            ("prolong_lock(lock, until_ms)\nredis.call('ZADD'", "redis.call('ZADD'"),
             (
-                "redis.call('PEXPIRE', key, longest_left_ms(lock))\ndelete_holds(key, lock.expired)",
-                "delete_holds(key, lock.expired)",
-            ),
-            (
-                "redis.call('HSET', key, unpack(new_holds))",
-                "redis.call('HSET', key, unpack(new_holds)) redis.call('PEXPIRE', key, longest_left_ms(lock))",
+                "redis.call('HSET', lock.key, unpack(texts)) end",
+                "redis.call('HSET', lock.key, unpack(texts)) end
+                if scores[1] then prolong_lock(lock, until_ms) end",
             ),
         ],
         report: "later",
@@ -382,11 +379,11 @@ const MUTANTS: [Mutant; 40] = [
         kind: Kind::RwLock,
         name: "a hold is extended before its key",
         edits: &[
-            ("elseif left_ms < lease_ms then\nredis.call('PEXPIRE', KEYS[1], ARGV[3])", ""),
+            ("redis.call('PEXPIRE', KEYS[1], ttl_ms)\n", "redis.call(left_ms == -1 and 'PEXPIRE' or 'HDEL', KEYS[1], left_ms == -1 and ttl_ms or '')\n"),
             (
-                "digits(new_until_ms) .. rest) end",
-                "digits(new_until_ms) .. rest) end
-                if left_ms >= 0 and left_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end",
+                "string.match(found[2], '^%d+(.*)$'))\n",
+                "string.match(found[2], '^%d+(.*)$'))
+                if left_ms >= 0 and left_ms < lease_ms then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end\n",
             ),
         ],
         report: "later",
@@ -395,25 +392,69 @@ const MUTANTS: [Mutant; 40] = [
         kind: Kind::RwLock,
         name: "a release of one of several is recorded before the hold is removed",
         edits: &[(
-            "delete_holds(key, removed)\n",
-            "    if lock.is_packed then
+            "if not lock.removed[1] then return false end\n",
+            "if not lock.removed[1] then return false end
+            if lock.hold_count ~= #lock.added then
+              if lock.is_packed then
                 redis.call('SET', lock.record, packed_text(lock.fence, lock.reserved, lock.ended, lock.holder_text), 'KEEPTTL')
               elseif lock.has_record and lock.ended then
                 redis.call('HSET', lock.record, 'ended', lock.ended)
               end
-            delete_holds(key, removed)\n",
+            end\n",
         )],
         report: "it left",
     },
     Mutant {
+        kind: Kind::Semaphore,
+        name: "an index is created by ZADD, and its expiry follows",
+        edits: &[(
+            "if redis.call('PEXPIRE', lock.ends, ttl_ms) == 1 then redis.call('DEL', lock.ends) end\n",
+            "redis.call('DEL', lock.ends)\n",
+        )],
+        report: "never expires",
+    },
+    Mutant {
+        kind: Kind::RwLock,
+        name: "the numbers of an owner are written after the holds that they count",
+        edits: &[
+            (
+                "if counts.all > 0 then texts[#texts + 1], texts[#texts + 2] = OWNER_PREFIX .. owner, owner_text(counts) end",
+                "if counts.all > 0 then
+                  lock.late = lock.late or {}
+                  lock.late[#lock.late + 1], lock.late[#lock.late + 2] = OWNER_PREFIX .. owner, owner_text(counts)
+                end",
+            ),
+            (
+                "create_hash(lock.key, ttl_ms, unpack(texts))",
+                "create_hash(lock.key, ttl_ms, unpack(texts))
+                if lock.late then redis.call('HSET', lock.key, unpack(lock.late)) end",
+            ),
+            (
+                "redis.call('HSET', lock.key, unpack(texts)) end",
+                "redis.call('HSET', lock.key, unpack(texts)) end
+                if lock.late then redis.call('HSET', lock.key, unpack(lock.late)) end",
+            ),
+        ],
+        report: "are not those",
+    },
+    Mutant {
         kind: Kind::Barrier,
         name: "the parties of a barrier are admitted one after the other",
-        edits: &[(
-            "redis.call('HSET', key, unpack(new_holds))",
-            "for i = 1, #new_holds, 2 do
-              redis.call('HSET', key, new_holds[i], new_holds[i + 1])
-            end",
-        )],
+        edits: &[
+            (
+                "redis.call('HSET', lock.key, unpack(texts))",
+                "for i = 1, #texts, 2 do
+                  redis.call('HSET', lock.key, texts[i], texts[i + 1])
+                end",
+            ),
+            (
+                "create_hash(lock.key, ttl_ms, unpack(texts))",
+                "create_hash(lock.key, ttl_ms, unpack(texts, 1, 4))
+                for i = 5, #texts, 2 do
+                  redis.call('HSET', lock.key, texts[i], texts[i + 1])
+                end",
+            ),
+        ],
         report: "it left",
     },
     Mutant {

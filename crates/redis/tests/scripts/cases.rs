@@ -1,9 +1,12 @@
 //! The behaviour of the scripts against the model: random sequences, and edge cases.
 
 use crate::fixture::Fixture;
+use crate::sequence::Sequence;
+use leasehold_core::model::SharedHold;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Extend, Extended, FencingToken, Inspect, Kind, Label, Liveness,
-    LockMode, OwnValue, Release, ReleaseAction, Reserve, TokenBlock,
+    Acquire, Acquired, Claim, Enqueue, Evict, Extend, Extended, FencingToken, ForceRelease, Inspect, Kind,
+    Label, Liveness, LockMode, ObservedHolder, OwnValue, Release, ReleaseAction, Reserve, SessionId,
+    TokenBlock,
 };
 use leasehold_store::{Op, Reply};
 use std::collections::BTreeMap;
@@ -277,6 +280,109 @@ fn a_long_dead_queue_is_skipped_over_several_polls() {
         let claim = sequence.workload.fresh_claim(0);
         let queue = Enqueue { nonce: sequence.workload.nonce(), ttl_ms: 100 };
         sequence.check(&acquire(&claim, 1000, Some(queue)));
+    }
+}
+
+/// More holders than a script visits, of which many expire or die at once.
+#[test]
+fn many_holders_are_visited_in_bounded_steps() {
+    for kind in [Kind::Semaphore, Kind::RwLock] {
+        let mut fixture = Fixture::new();
+        for seed in 0..number("LEASEHOLD_SEQUENCES").map_or(12, |all| all.div_ceil(100)) {
+            let mut sequence = fixture.begin(kind, seed);
+            let mut expired_at_once = 0;
+            for n in 0..220 {
+                let op = acquire_beside(&mut sequence, n, false);
+                sequence.check(&op);
+            }
+            sequence.step_us(1_200_000);
+            for _ in 0..120 {
+                let by_us = *sequence.workload.random().pick(&[0, 0, 0, 1_000, 40_000, 900_000]);
+                sequence.step_us(by_us);
+                expired_at_once = expired_at_once.max(expired(&sequence));
+                let op = op_beside(&mut sequence);
+                sequence.check(&op);
+            }
+            assert!(expired_at_once > 64, "{expired_at_once} holds are visited by one script");
+            sequence.step_us(3_600_000_000 * 24 * 3);
+            sequence.check(&Op::Inspect(Inspect { claim: None, details: true }));
+        }
+    }
+}
+
+/// The holds that have expired, and are not dropped.
+fn expired(sequence: &Sequence<'_>) -> usize {
+    let now_ms = sequence.fixture.now_us / 1000;
+    held(sequence).iter().filter(|hold| hold.until_ms < now_ms).count()
+}
+
+fn held(sequence: &Sequence<'_>) -> Vec<SharedHold> {
+    let holders = sequence.state.value.as_ref().and_then(|value| value.content.shared_holders());
+    holders.map(|holders| holders.holds.clone()).unwrap_or_default()
+}
+
+/// An acquire by one of ten sessions, and for an RwLock of one of 40 owners.
+fn acquire_beside(sequence: &mut Sequence<'_>, n: u8, may_wait: bool) -> Op {
+    let kind = sequence.lock.kind;
+    let mut claim = sequence.workload.fresh_claim(n % 10);
+    let nonce = sequence.workload.nonce();
+    let random = sequence.workload.random();
+    if kind == Kind::RwLock {
+        claim.value = OwnValue::new(format!("owner {}", random.below(40))).ok();
+    }
+    let mode = match kind {
+        Kind::Semaphore => LockMode::Permits { count: *random.pick(&[1, 1, 2]), total: 300 },
+        _ if may_wait => {
+            *random.pick(&[LockMode::Read, LockMode::Write, LockMode::Upgrade, LockMode::Upgradable])
+        }
+        _ => LockMode::Read,
+    };
+    let liveness = *random.pick(&[
+        Liveness::Lease,
+        Liveness::Session { alive_ms: 200 },
+        Liveness::Session { alive_ms: 60_000 },
+    ]);
+    Op::Acquire(Acquire {
+        claim,
+        lease_ms: *random.pick(&[30, 100, 1_000, 1_000, 20_000, 60_000]),
+        label: Label::new("test").unwrap(),
+        queue: (random.below(2) == 0).then_some(Enqueue { nonce, ttl_ms: 3_000 }),
+        expire_foreign_ms: None,
+        liveness,
+        predecessor: (random.below(3) == 0)
+            .then(|| SessionId::from_random([u8::try_from(random.below(10)).unwrap(); 12])),
+        mode,
+    })
+}
+
+fn op_beside(sequence: &mut Sequence<'_>) -> Op {
+    let holds = held(sequence);
+    let random = sequence.workload.random();
+    let hold = (!holds.is_empty()).then(|| random.pick(&holds).clone());
+    let actor = Label::new("test").unwrap();
+    match (random.below(10), hold) {
+        (0 | 1, Some(hold)) => {
+            let claim = Claim { hold: hold.hold, value: hold.owner };
+            Op::Extend(Extend { claim, lease_ms: 5_000, keep_record: false, reserve: None })
+        }
+        (2 | 3, Some(hold)) => release(&Claim { hold: hold.hold, value: hold.owner }),
+        (4, Some(hold)) => {
+            Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(hold.fence), actor })
+        }
+        (5, _) => Op::Evict(Evict {
+            session: SessionId::from_random([u8::try_from(random.below(10)).unwrap(); 12]),
+            actor,
+        }),
+        (6, Some(hold)) => {
+            // Again, by a hold that may have expired.
+            let mut op = acquire_beside(sequence, 0, true);
+            if let Op::Acquire(request) = &mut op {
+                request.claim = Claim { hold: hold.hold, value: hold.owner };
+                request.mode = hold.mode;
+            }
+            op
+        }
+        _ => acquire_beside(sequence, 3, true),
     }
 }
 

@@ -131,6 +131,11 @@ pub(crate) fn pairs(hash: &Value) -> BTreeMap<String, String> {
     texts.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
 }
 
+/// The members of a sorted set.
+pub(crate) fn scores(set: &Value) -> BTreeMap<String, u64> {
+    pairs(set).into_iter().map(|(member, score)| (member, score.parse().expect("a whole score"))).collect()
+}
+
 pub(crate) fn messages(notifications: &[Notification]) -> Vec<(String, String)> {
     notifications
         .iter()

@@ -95,6 +95,7 @@ impl Fixture {
             state: LockState::new(kind),
             sessions: Sessions::default(),
             index: None,
+            has_index: true,
             workload: Workload::of(kind, seed),
             trace: format!("LEASEHOLD_SEED={seed}\n"),
         }

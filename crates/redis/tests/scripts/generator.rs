@@ -33,6 +33,7 @@ impl Sequence<'_> {
         for command in write.commands(&self.keys, &self.state) {
             self.raw(&command);
         }
+        self.has_index &= write != ForeignWrite::RemovesExpiry;
         let before = self.state.value.clone();
         write.apply(&mut self.state, self.fixture.now_us);
         let what = match write {

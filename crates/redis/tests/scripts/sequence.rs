@@ -1,6 +1,6 @@
 //! One sequence on one lock: each operation goes to the server and to the model, and all its results must agree.
 
-use crate::encoding::{fields, found_fields, lines, messages, pairs, session_fields};
+use crate::encoding::{fields, found_fields, lines, messages, pairs, scores, session_fields};
 use crate::fixture::{DUMP, Fixture, Found, START_US, WITHIN};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, Watermark, all_alive};
 use leasehold_core::{
@@ -24,6 +24,8 @@ pub(crate) struct Sequence<'a> {
     pub(crate) state: LockState,
     pub(crate) sessions: Sessions,
     pub(crate) index: Option<Index>,
+    /// Whether the index of a shared lock is whole: it may expire once another client has removed the lock's expiry.
+    pub(crate) has_index: bool,
     pub(crate) workload: Workload,
     pub(crate) trace: String,
 }
@@ -178,16 +180,27 @@ impl Sequence<'_> {
     pub(crate) fn compare_keys(&mut self) {
         let now_ms = self.fixture.now_us / 1000;
         let dump = self.dump();
-        let [lock, record, audit, watermark, index, sessions @ ..] = dump.elements() else {
+        let [lock, record, audit, ends, watermark, index, sessions @ ..] = dump.elements() else {
             panic!("{dump:?}")
         };
-        let [lock, record, audit, watermark, index] =
-            [lock, record, audit, watermark, index].map(|key| Found::of(key, now_ms));
+        let [lock, record, audit, ends, watermark, index] =
+            [lock, record, audit, ends, watermark, index].map(|key| Found::of(key, now_ms));
+        let lasts_as_long =
+            |lock: &Found| ends.as_ref().is_some_and(|ends| ends.expires_ms >= lock.expires_ms);
+        let holds = ends.as_ref().map(|ends| scores(&ends.content)).unwrap_or_default();
+        if let (Some(lock), Some(Content::SharedHolders(_))) =
+            (&lock, self.state.value.as_ref().map(|value| &value.content))
+        {
+            let lasts = !self.has_index || lasts_as_long(lock);
+            assert!(lasts, "the index ends before the lock\n{}", self.trace);
+        }
         let found = lock.and_then(|Found { kind, content, expires_ms }| {
             let content = match (kind.as_str(), self.lock.kind) {
                 ("string", _) => Content::Token(content.text().unwrap().to_owned()),
-                ("hash", kind) if kind.is_shared() => parse_shared_holders(kind, &pairs(&content))
-                    .unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?,
+                ("hash", kind) if kind.is_shared() => {
+                    parse_shared_holders(kind, &pairs(&content), &holds, self.has_index)
+                        .unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
+                }
                 ("hash", Kind::Reentrant) => {
                     parse_rlock(&pairs(&content)).unwrap_or_else(|what| panic!("{what}\n{}", self.trace))?
                 }
@@ -208,10 +221,7 @@ impl Sequence<'_> {
         assert_eq!(found, expected, "the audit\n{}", self.trace);
         let found = index.map(|found| Index {
             expires_ms: found.expires_ms.expect("the index always expires"),
-            members: pairs(&found.content)
-                .into_iter()
-                .map(|(member, at)| (member, at.parse().unwrap()))
-                .collect(),
+            members: scores(&found.content),
         });
         assert_eq!(found, self.index, "the index\n{}", self.trace);
         for (session, found) in Workload::sessions().zip(sessions) {
@@ -225,7 +235,7 @@ impl Sequence<'_> {
     /// The lock's keys, the watermark, the index, and the session records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
-        let lock = [name, record, self.keys.audit(), self.fixture.keys.watermark()];
+        let lock = [name, record, self.keys.audit(), self.keys.ends(), self.fixture.keys.watermark()];
         let sessions = Workload::sessions().map(|session| self.fixture.keys.session(session));
         lock.into_iter().chain([self.fixture.keys.session_index()]).chain(sessions).collect()
     }

@@ -62,18 +62,18 @@ impl LockState {
     }
 
     /// Whether a request passes the queue (2).
-    pub(super) fn skips_queue(&self, request: &Acquire) -> bool {
+    pub(super) fn skips_queue(&self, now: Now, request: &Acquire) -> bool {
         match request.mode {
             LockMode::CountDown { .. } => true,
             LockMode::Read | LockMode::Upgradable => self.holds_of_owner(&request.claim).next().is_some(),
             // It would be first in the queue, even if it does not queue.
-            LockMode::Upgrade => self.admission(&request.claim, request.mode) == Admission::Now,
+            LockMode::Upgrade => self.admission(now, &request.claim, request.mode) == Admission::Now,
             _ => false,
         }
     }
 
     /// Whether there is room for a mode.
-    pub(super) fn admission(&self, claim: &Claim, mode: LockMode) -> Admission {
+    pub(super) fn admission(&self, now: Now, claim: &Claim, mode: LockMode) -> Admission {
         let holds = || self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
         let taken = || self.shared_holders().map_or(0, SharedHolders::count);
         let writes = |held: &SharedHold| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
@@ -94,7 +94,10 @@ impl LockState {
                 }
                 !holds().any(|held| writes(held) || held.owner != claim.value)
             }
-            LockMode::LatchWait { .. } => taken() >= u64::from(self.limit(mode).unwrap_or_default()),
+            // Expired arrivals that still count do not open it.
+            LockMode::LatchWait { .. } => {
+                taken() >= u64::from(self.limit(mode).unwrap_or_default()) && !self.has_expired_holds(now)
+            }
             LockMode::CountDown { .. } => true,
             // Barrier parties are admitted together, and shared locks have no exclusive mode.
             LockMode::BarrierWait { .. } | LockMode::Exclusive => false,

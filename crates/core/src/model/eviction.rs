@@ -10,7 +10,6 @@ use super::audit::Audit;
 use super::lock::{LockState, Now};
 use super::record::{MAX_INSPECTED_ENTRIES, QueueEntryId};
 use super::session::{SessionLookup, SessionStatus};
-use super::shared::MAX_INSPECTED_HOLDS;
 use crate::{
     AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, HoldId, Label, Liveness,
     Notification, ObservedHolder, Refused, SessionId,
@@ -71,7 +70,7 @@ impl LockState {
         if self.session_alive_ms(now, evict.session, sessions).is_some() {
             return Ok(Evicted::Alive);
         }
-        let (fence, was_queued) = self.evict_dead(now, evict.session, &evict.actor, MAX_INSPECTED_HOLDS);
+        let (fence, was_queued) = self.evict_dead(now, evict.session, &evict.actor, usize::MAX);
         self.serve_queue(now, notifications);
         Ok(Evicted::Removed { fence, was_queued })
     }
@@ -160,7 +159,7 @@ impl LockState {
             SessionStatus::Lapsed => None,
             SessionStatus::Unknown => {
                 let believed =
-                    self.inspected_holders().into_iter().filter_map(|recorded| match recorded.liveness {
+                    self.recorded_holders().into_iter().filter_map(|recorded| match recorded.liveness {
                         Liveness::Session { alive_ms } if recorded.claim.hold.session() == session => {
                             recorded.since_ms.saturating_add(alive_ms).checked_sub(now.ms)
                         }

@@ -8,8 +8,6 @@
 use super::lock::{LockState, Now};
 use super::record::{QueueEntryId, RecordedHolder};
 use super::reentrant_holds::ReentrantHolds;
-use super::shared::MAX_INSPECTED_HOLDS;
-use super::shared_holders::SharedHold;
 use super::value::Content;
 use crate::{
     Claim, Ended, FencingToken, Fingerprint, HoldId, HoldStatus, Holder, Kind, Liveness, LockMode, SessionId,
@@ -159,17 +157,6 @@ impl LockState {
             (Some(reentrant), _) => reentrant.recorded_holders().collect(),
             (_, Some(shared)) => shared.recorded_holders().collect(),
             _ => self.first_holder().into_iter().collect(),
-        }
-    }
-
-    /// The same, as far as one operation inspects them.
-    pub(super) fn inspected_holders(&self) -> Vec<RecordedHolder> {
-        match self.shared_holders() {
-            Some(shared) => {
-                let first = shared.first_to_end(MAX_INSPECTED_HOLDS);
-                first.into_iter().map(SharedHold::recorded_holder).collect()
-            }
-            None => self.recorded_holders(),
         }
     }
 

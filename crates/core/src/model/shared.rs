@@ -24,10 +24,11 @@ use crate::{
     Op, Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
 };
 
-/// How many holds, those that end first, a waiter watches: a reply names their sessions.
-const MAX_WATCHED_HOLDS: usize = 16;
+/// The maximum number of holders' sessions that a reply to a waiter names.
+const MAX_WATCHED_SESSIONS: usize = 16;
 
-/// How many holds, those that end first, one operation inspects to find the expired ones, and those of a session.
+/// How many holds, those that end first, one operation inspects: to find the expired ones, those of a dead session, and those
+/// that block a waiter.
 pub(super) const MAX_INSPECTED_HOLDS: usize = 64;
 
 impl LockState {
@@ -50,6 +51,12 @@ impl LockState {
             return Ok(self.confirm(now, request));
         }
         if let Err(refused) = self.check_request(now, request) {
+            // A refusal is final: not on account of expired holds that still count.
+            if matches!(refused, Refused::WouldDeadlock | Refused::Disagreement { .. })
+                && self.has_expired_holds(now)
+            {
+                return Ok(self.taken(now, request, None, named));
+            }
             // The refused client does not poll for this entry any more.
             if self.record.as_mut().and_then(|record| record.remove(id)).is_some() {
                 self.serve_shared_queue(now, None, notifications);
@@ -58,8 +65,8 @@ impl LockState {
         }
         // A request that has room, and no entry before it, needs no entry.
         let has_waiters = self.record.as_ref().is_some_and(Record::has_entries);
-        let at_once = !has_waiters && self.admission(&request.claim, request.mode) == Admission::Now;
-        if at_once || self.skips_queue(request) {
+        let at_once = !has_waiters && self.admission(now, &request.claim, request.mode) == Admission::Now;
+        if at_once || self.skips_queue(now, request) {
             if let Some(record) = &mut self.record {
                 record.remove(id);
             }
@@ -81,10 +88,21 @@ impl LockState {
         // The entries before it may just have been admitted.
         let queued = self.record.as_ref().filter(|_| request.queue.is_some());
         let position = queued.and_then(|record| record.position(id));
+        Ok(self.taken(now, request, position, named))
+    }
+
+    /// The reply to a request that has to wait.
+    fn taken(
+        &self,
+        now: Now,
+        request: &Acquire,
+        position: Option<u64>,
+        named: Option<SessionId>,
+    ) -> Acquired {
         let conflicting_holds = self.conflicting_holds(request);
         let holder = conflicting_holds.first().map(|held| held.holder(now.ms));
         let (predecessor, other_holders) = self.watched_sessions(request, position, named);
-        Ok(Acquired::Taken { holder, position, predecessor, other_holders })
+        Acquired::Taken { holder, position, predecessor, other_holders }
     }
 
     /// Releases a hold, or removes its queue entry.
@@ -237,6 +255,12 @@ impl LockState {
         });
     }
 
+    /// Whether expired holds are left, which count.
+    pub(super) fn has_expired_holds(&self, now: Now) -> bool {
+        let mut holds = self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
+        holds.any(|held| held.until_ms < now.ms)
+    }
+
     /// The greatest fencing token that it has issued.
     fn newest_shared_fence(&self) -> Option<FencingToken> {
         let shared = self.shared_holders()?;
@@ -284,7 +308,7 @@ impl LockState {
         if let Some(request) = requester
             && !has_waiters
             && !self.is_held_by(&request.claim)
-            && self.admission(&request.claim, request.mode) == Admission::Now
+            && self.admission(now, &request.claim, request.mode) == Admission::Now
         {
             self.admit(now, RecordedHolder::from_request(now.ms, request), request.mode, request.lease_ms);
         }
@@ -300,7 +324,7 @@ impl LockState {
             let admission = if entry.expires_ms < now.ms {
                 Admission::Never
             } else {
-                self.admission(&entry.claim, entry.mode)
+                self.admission(now, &entry.claim, entry.mode)
             };
             if admission == Admission::Later {
                 return;
@@ -399,7 +423,7 @@ impl LockState {
             return Vec::new();
         }
         let others = |held: &&SharedHold| held.owner.is_none() || held.owner != request.claim.value;
-        let first = self.shared_holders().map(|shared| shared.first_to_end(MAX_WATCHED_HOLDS));
+        let first = self.shared_holders().map(|shared| shared.first_to_end(MAX_INSPECTED_HOLDS));
         first.into_iter().flatten().filter(others).collect()
     }
 
@@ -433,6 +457,7 @@ impl LockState {
         if let Some(at) = sessions.iter().position(|session| named == Some(*session)) {
             sessions.rotate_left(at);
         }
+        sessions.truncate(MAX_WATCHED_SESSIONS);
         let mut sessions = sessions.into_iter();
         (sessions.next().map(predecessor), sessions.collect())
     }

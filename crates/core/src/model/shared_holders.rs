@@ -64,7 +64,10 @@ impl SharedHolders {
 
     /// The holds as recorded holders.
     pub(super) fn recorded_holders(&self) -> impl Iterator<Item = RecordedHolder> {
-        self.holds.iter().map(SharedHold::recorded_holder)
+        self.holds.iter().map(|held| {
+            let SharedHold { hold, owner, since_ms, liveness, label, .. } = held.clone();
+            RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
+        })
     }
 
     /// Adds a hold (2). A hold has one entry: an older one that was over exists again if the clock has gone
@@ -107,12 +110,6 @@ impl SharedHolders {
 }
 
 impl SharedHold {
-    /// The hold as a recorded holder.
-    pub(super) fn recorded_holder(&self) -> RecordedHolder {
-        let Self { hold, owner, since_ms, liveness, label, .. } = self.clone();
-        RecordedHolder { claim: Claim { hold, value: owner }, since_ms, liveness, label }
-    }
-
     /// What others may know of it.
     pub(super) fn holder(&self, now_ms: u64) -> Holder {
         Holder {

@@ -60,7 +60,9 @@ pub enum Acquired {
     },
     /// Another client holds the lock, or waits for it before this one.
     Taken {
-        /// The holder. `None` if the lock was left free, or if its queue contains only dead sessions.
+        /// The holder; of several, the one whose hold ends first. `None` if the lock was left free, or if its queue
+        /// contains only dead sessions; of a shared lock also if many holds of the same owner end before the one that
+        /// blocks it.
         holder: Option<Holder>,
         /// How many entries precede this client's, if it has queued.
         position: Option<u64>,
@@ -69,8 +71,8 @@ pub enum Acquired {
         /// the lock and none waits before: the session that the request named, if it is one of the holders,
         /// or else the first of them.
         predecessor: Option<Predecessor>,
-        /// The other sessions that hold a shared lock: this client may wait for any of them. They come in the
-        /// order of their holds, from `predecessor` on and around, and are limited to a few.
+        /// Other sessions that hold a shared lock: this client may wait for any of them. They come in the order in
+        /// which their holds end, from `predecessor` on and around, and are limited to a few.
         other_holders: Vec<SessionId>,
     },
     /// This very hold has already ended: the request arrived late, or twice.

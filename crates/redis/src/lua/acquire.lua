@@ -4,10 +4,9 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
--- KEYS[4]  of a shared lock alone, its index: the places of the keys below are then one higher
--- KEYS[4]  the record of the session that the last reply named as predecessor, if any: if the session is dead, its hold and its
---          queue entries are removed first
--- KEYS[5]  the lock's audit, with KEYS[4]
+-- Then     of a shared lock, its index
+-- Then     the record of the session that the last reply named as predecessor, if any: if the session is dead, its hold and its
+--          queue entries are removed first; and the lock's audit
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -46,6 +45,7 @@
 
 local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
 local claim = claim_of(ARGV[1], ARGV[2])
+if READ then lock.read_value, lock.read_record = READ[1], READ[2] end
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 

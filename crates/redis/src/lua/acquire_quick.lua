@@ -6,7 +6,7 @@
 --
 -- Does what record_holder.lua and commit.lua do at a third of their cost: it reads only what it needs, creates no function
 -- or table, and formats no number. Fencing tokens are compared as texts, which is correct as long as both have FENCE_DIGITS
--- digits. If a condition does not hold, nothing has been written, and the fragments below handle the request.
+-- digits. If a condition does not hold, nothing has been written, and the fragments below handle the request, with what has been read.
 --
 -- SET NX also tests whether the lock is free, so with a record it comes before it. Under full memory it fails as a whole. A script
 -- that is cut off after it leaves a lock that the record does not know: the requesting hold finds itself the holder when it
@@ -14,16 +14,16 @@
 -- identify the hold, and a value chosen by the user does not. Without a record, SET NX of the record comes first: a record with a
 -- queue is a hash, for which MGET returns nothing. Cut off after that, the record names a hold that was never granted.
 
-if ARGV[2] == '' and KEYS[3] ~= KEYS[1] then
-  local read = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
-  local record, last, reserved, ended = read[2], '', '', ''
+local READ = ARGV[2] == '' and KEYS[3] ~= KEYS[1] and redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+if READ then
+  local record, last, reserved, ended = READ[2], '', '', ''
   if record then last, reserved, ended = string.match(record, PACKED_HEAD) end
-  if not read[1] and last and (ended == '' or not string.find(ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true)) then
+  if not READ[1] and last and (ended == '' or not string.find(ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true)) then
     local time = redis.call('TIME')
     local s, us = time[1], time[2]
     if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end
     local fence, before = s .. us, last
-    if last == '' then before = read[3] or '' end
+    if last == '' then before = READ[3] or '' end
     if #fence == FENCE_DIGITS and fence < '9' and (before == '' or #before == FENCE_DIGITS and before < fence)
       and (reserved == '' or reserved < fence) then
       local text = '1\n' .. fence .. '\n' .. reserved .. '\n' .. ended .. '\n' .. ARGV[1] .. '\n' .. s

@@ -18,8 +18,8 @@
 -- script of its own could have left. The operations that remain are handled one by one by the fragments below, in batch_rest.lua.
 
 local sub, match = string.sub, string.match
-local acquires, read = tonumber(ARGV[2]), redis.call('MGET', unpack(KEYS))
-local watermark, done = read[1], 0
+local acquires, READ = tonumber(ARGV[2]), redis.call('MGET', unpack(KEYS))
+local watermark, done = READ[1], 0
 -- The replies so far, or false; and the operations that the server has refused a command, which are left to the caller: full memory
 -- refuses nothing more once a command of the script was executed.
 local REPLIES, REFUSED = {}, {}
@@ -33,7 +33,7 @@ if acquires > 0 then
   local period, since = sub(fence, 1, PERIOD_DIGITS), '\n' .. s .. sub(us, 1, MS_DIGITS) .. '\n'
   local is_usual = #fence == FENCE_DIGITS and fence < '9'
   for at = 1, acquires do
-    local hold, lease_ms, value, record = ARGV[argument], ARGV[argument + 1], read[2 * at], read[2 * at + 1]
+    local hold, lease_ms, value, record = ARGV[argument], ARGV[argument + 1], READ[2 * at], READ[2 * at + 1]
     local last, reserved, ended, reply = '', '', '', false
     if record then last, reserved, ended = match(record, PACKED_HEAD) end
     if not value and is_usual and last and (ended == '' or not string.find(ended, sub(hold, ENDED_FROM, ENDED_TO), 1, true)) then
@@ -77,8 +77,8 @@ local count, freed, idle = (#KEYS - 1) / 2, {}, {}
 local greatest = watermark or ''
 local is_usual = greatest == '' or #greatest == FENCE_DIGITS and greatest < '9'
 for at = acquires + 1, count do
-  local hold, record, last, reserved, ended = ARGV[argument], read[2 * at + 1]
-  if record and read[2 * at] == hold and is_usual then last, reserved, ended = match(record, PACKED_HEAD) end
+  local hold, record, last, reserved, ended = ARGV[argument], READ[2 * at + 1]
+  if record and READ[2 * at] == hold and is_usual then last, reserved, ended = match(record, PACKED_HEAD) end
   REPLIES[at] = false
   if last and #last == FENCE_DIGITS then
     local upto = match(reserved, '^%d*')

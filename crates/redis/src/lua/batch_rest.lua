@@ -28,6 +28,7 @@ for at = 1, (#KEYS - 1) / 2 do
   local arguments = at <= acquires and 4 or 1
   if not REPLIES[at] and not REFUSED[at] then
     local lock = new_lock(KEYS[2 * at], KEYS[2 * at + 1], KEYS[1], nil, ARGV[1])
+    lock.read_value, lock.read_record = READ[2 * at], READ[2 * at + 1]
     local handle = at <= acquires and acquire_one or release_one
     local is_done, reply = pcall(handle, lock, unpack(ARGV, argument, argument + arguments - 1))
     REPLIES[at] = is_done and reply or false

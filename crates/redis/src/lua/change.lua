@@ -5,7 +5,8 @@
 --   1. What ends holds. DEL of a lock that becomes free: full memory does not refuse it, and no later error is a reason to
 --      keep the lock. For a ReentrantMutex with remaining holds the new count: a write that full memory does not refuse comes
 --      first, and after it no write is refused. For a shared lock HDEL of the ended holds. A script that ends no hold begins with
---      a write that full memory refuses as a whole.
+--      a write that full memory refuses as a whole; but a shared lock may be repaired before it. (Expired holds of a shared
+--      lock leave in step 1 with others, else in step 3.)
 --   2. The record in one SET, or in one HSET: new holder, queue, entries. If the hash is new, its expiry follows at once: see
 --      create_hash.lua. Of a lock that became idle, first the watermark.
 --   3. The lock with its expiry: SET for a Mutex; see reentrant_change.lua and shared_change.lua for the others. Until then

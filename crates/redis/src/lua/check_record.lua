@@ -32,6 +32,17 @@
 --
 -- The \n between the parts is the only control character in these texts.
 
+-- Checks the text of a record without a queue, which may be false. Returns an error reply, or nil.
+local function check_packed(lock, id, text)
+  lock.entry_id, lock.queued = id, lock.queued or 0
+  local last, reserved, ended, holder = string.match(text or '', PACKED)
+  if not last then return { 'format', redis.call('TYPE', lock.record).ok } end
+  lock.has_record, lock.is_packed, lock.fence = true, text, tonumber(last)
+  if reserved ~= '' then lock.reserved = reserved end
+  if ended ~= '' then lock.ended = ended end
+  if holder ~= '' then lock.holder_text = holder end
+end
+
 -- `fields` is the reply to HMGET: format, last, holder, ended, queue, the entry with this id, reserved. Returns an error reply, or
 -- nil.
 local function check_record(lock, id, fields)
@@ -39,14 +50,7 @@ local function check_record(lock, id, fields)
   if fields.err then
     if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
     local text = redis.pcall('GET', lock.record)
-    local last, reserved, ended, holder
-    if type(text) == 'string' then last, reserved, ended, holder = string.match(text, PACKED) end
-    if not last then return { 'format', redis.call('TYPE', lock.record).ok } end
-    lock.has_record, lock.is_packed, lock.fence = true, text, tonumber(last)
-    if reserved ~= '' then lock.reserved = reserved end
-    if ended ~= '' then lock.ended = ended end
-    if holder ~= '' then lock.holder_text = holder end
-    return
+    return check_packed(lock, id, type(text) == 'string' and text)
   end
   local format, last, queue = fields[1], fields[2], fields[5]
   if format and format ~= '1' then return { 'format', format } end

@@ -4,9 +4,8 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
--- KEYS[4]  of a shared lock alone, its index: the places of the keys below are then one higher
--- KEYS[4]  the session's record
--- KEYS[5]  the lock's audit
+-- Then     of a shared lock, its index
+-- Then     the session's record, and the lock's audit
 -- ARGV[1]  the session
 -- ARGV[2]  empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -27,6 +26,8 @@ local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
+-- No other operation may follow: all holds of the session end.
+lock.front = every_holder(lock)
 local alive, unreadable = session_alive_ms(lock, KEYS[SESSION_KEY], ARGV[1])
 if unreadable then return unreadable end
 if alive then return { 'alive' } end

@@ -37,7 +37,9 @@ local function end_by_force(lock, how, by, matches)
   end
   audit_ending(lock, how, fence and digits(fence) or '', lost[1].label, by)
   -- Holds of a shared lock have a fencing token each, and people search the audit by token.
-  for i = 2, lost[1].fence and #lost or 1 do audit_ending(lock, how, digits(lost[i].fence), lost[i].label, by) end
+  for i = math.max(2, #lost - AUDIT_ENTRIES + 1), lost[1].fence and #lost or 1 do
+    audit_ending(lock, how, digits(lost[i].fence), lost[i].label, by)
+  end
   return fence
 end
 
@@ -65,7 +67,7 @@ local function session_alive_ms(lock, session_record, session)
   if found[1] and found[1] ~= '1' then return false, { 'format', found[1] } end
   local until_ms = found[2] and tonumber(found[2])
   if not until_ms then
-    for _, holder in ipairs(holders(lock)) do
+    for _, holder in ipairs(every_holder(lock)) do
       local timeout_ms = holder.session == session and session_timeout_ms(holder)
       if timeout_ms then until_ms = math.max(until_ms or 0, holder.since_ms + timeout_ms) end
     end

@@ -29,6 +29,9 @@ local FENCE_MS_DIGITS = 13
 -- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
 local US_DIGITS, MS_DIGITS = 6, 3
 
+-- What a fast path has read: a list with the string at each of KEYS, or false. A fast path declares it anew.
+local READ = false
+
 -- The text of a record without a queue: see check_record.lua.
 local PACKED = '^1\n(%d*)\n([^\n]*)\n([^\n]*)\n(.*)$'
 -- The same without the holder.

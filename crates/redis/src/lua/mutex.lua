@@ -9,7 +9,8 @@ local TOKEN_PREFIX = ''
 -- Sets `lock.value`, false if the key does not exist; and `lock.other_type`, the type of the key if it is no lock of this kind.
 -- Returns an error reply, or nil.
 local function read_lock(lock, claim)
-  local value, other_type, failed = read_string(lock.key)
+  local value, other_type, failed = lock.read_value, nil, nil
+  if not value then value, other_type, failed = read_string(lock.key) end
   if failed then return failed end
   if value and string.sub(value, 1, #ELECTION_PREFIX) == ELECTION_PREFIX then value, other_type = false, 'string' end
   lock.value, lock.other_type = value, other_type

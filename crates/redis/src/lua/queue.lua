@@ -31,6 +31,14 @@ local function position_of(lock, entry)
   return math.min(front and entry.ticket - front.ticket or entry.ticket, lock.queued - 1)
 end
 
+-- Reads two entries at once.
+local function read_entries(lock, a, b)
+  local entries = lock.entries
+  if a == b or entries[a] ~= nil or entries[b] ~= nil then return end
+  local texts = redis.call('HMGET', lock.record, 'w:' .. a, 'w:' .. b)
+  entries[a], entries[b] = parse_entry(texts[1]), parse_entry(texts[2])
+end
+
 -- Adds the request to the queue, or renews its entry. Returns how many are before it at most.
 local function enqueue(lock, request)
   local kept_ms = tonumber(request.kept_ms)
@@ -47,6 +55,8 @@ local function enqueue(lock, request)
       lock.head = id
     else
       if tail ~= '' then
+        -- The position needs the first one, and the reply the one before.
+        read_entries(lock, head, tail)
         set_field(lock, 'p:' .. id, tail)
         set_field(lock, 'n:' .. tail, id)
       end

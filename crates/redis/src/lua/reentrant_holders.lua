@@ -28,6 +28,11 @@ local function holders(lock)
   return lock.holds
 end
 
+-- As the others, for scripts that are the same for shared locks.
+local function every_holder(lock)
+  return holders(lock)
+end
+
 -- The fencing token that all of them share.
 local function fence_of(lock)
   return lock.owner_fence

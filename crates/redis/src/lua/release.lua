@@ -24,6 +24,7 @@
 -- read it.
 
 local lock, claim = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+if READ then lock.read_value, lock.read_record = READ[1], READ[2] end
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 

@@ -6,10 +6,10 @@
 --
 -- Does what release.lua does, with the economies that acquire_quick.lua describes.
 
-if ARGV[2] == '' and not ARGV[5] and KEYS[3] ~= KEYS[1] then
-  local read = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
-  local record, watermark = read[2], read[3]
-  if read[1] ~= ARGV[1] then
+local READ = ARGV[2] == '' and not ARGV[5] and KEYS[3] ~= KEYS[1] and redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+if READ then
+  local record, watermark = READ[2], READ[3]
+  if READ[1] ~= ARGV[1] then
     -- Not held, or the key has another type.
   elseif record then
     local last, reserved, ended = string.match(record, PACKED_HEAD)

@@ -20,7 +20,7 @@
 --
 -- A script, so that a late request does not undo a newer one.
 
-local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
+local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], nil, ARGV[3], ARGV[#ARGV], KEYS[4])
 local claim = claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end

@@ -1,6 +1,6 @@
 -- Changes the keys of a shared lock. Follows change.lua.
 --
--- Ended holds are removed before anything else. New holds are written after the record, all in one HSET with the numbers, so that
+-- Holds that end are removed before anything else, and expired ones with them, or before new ones. New holds are written after the record, all in one HSET with the numbers, so that
 -- holds that are admitted together are admitted or not together; and both keys last long enough before. Between the first write and
 -- the last, the numbers disagree: see shared_hold.lua.
 
@@ -44,7 +44,7 @@ local function add_hold(lock, request)
   prolong_record(lock, lease_ms)
   -- After the clock went back, an expired hold that was requested again may be live again.
   local before = find_hold(lock, id)
-  if before then count_hold(lock, before, -1) end
+  if before then take_off(lock, before) end
   local new = {
     hold = id, session = request.session, until_ms = now_ms + lease_ms, since_ms = now_ms, fence = fence,
     mode = request.mode, liveness = request.liveness, owner = lock.kind == 'rwlock' and request.own or '', label = request.label,
@@ -72,7 +72,7 @@ local function end_holds(lock, matches)
   end
 end
 
--- Removes the holds that have ended, or expired. They are gone with the first command; the index follows.
+-- Removes the holds that have ended, or expired, from the hash, and then from the index.
 local function write_removed(lock)
   local ids, fields = lock.removed, {}
   for _, id in ipairs(lock.expired) do ids[#ids + 1] = id end
@@ -84,8 +84,12 @@ local function write_removed(lock)
     for owner, counts in pairs(lock.new_owners) do
       if counts.all == 0 then fields[#fields + 1] = OWNER_PREFIX .. owner end
     end
-    redis.call('HDEL', lock.key, unpack(fields))
-    redis.call('ZREM', lock.ends, unpack(ids))
+    for at = 1, #fields, MAX_ARGUMENTS do
+      redis.call('HDEL', lock.key, unpack(fields, at, math.min(at + MAX_ARGUMENTS - 1, #fields)))
+    end
+    for at = 1, #ids, MAX_ARGUMENTS do
+      redis.call('ZREM', lock.ends, unpack(ids, at, math.min(at + MAX_ARGUMENTS - 1, #ids)))
+    end
   end
   lock.removed, lock.expired = {}, {}
 end

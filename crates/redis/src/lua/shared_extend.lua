@@ -39,7 +39,8 @@ elseif held.until_ms < new_until_ms then
 end
 if held.until_ms < new_until_ms then
   redis.call('HSET', KEYS[1], ARGV[1], digits(new_until_ms) .. string.match(found[2], '^%d+(.*)$'))
-  if KEYS[2] then redis.call('ZADD', KEYS[2], 'XX', digits(new_until_ms), ARGV[1]) end
+  -- The hold is extended, whatever becomes of the index.
+  if KEYS[2] then redis.pcall('ZADD', KEYS[2], 'XX', digits(new_until_ms), ARGV[1]) end
 end
 
 if ARGV[4] == '1' then

@@ -1,6 +1,7 @@
 -- The holders of a shared lock that a script visits. Writes nothing. Follows shared_holders.lua and shared_read.lua.
 --
 -- It adds to `lock`
+--   all    all holds before any change, for a script that needs them
 --   front  the holds that `holders` returns, until one is added or ended
 
 local function ends_earlier(a, b)
@@ -31,8 +32,9 @@ local function holders(lock)
   return lock.front
 end
 
--- Reads all holds, the first to end first: an operator knows a hold by its token alone.
-local function read_all_holders(lock)
+-- All holds, the first to end first: for a script that looks for one which may end last.
+local function every_holder(lock)
+  if lock.all then return lock.all end
   local found, all = {}, lock.exists and redis.call('HGETALL', lock.key) or {}
   for i = 1, #all, 2 do
     local held = parse_hold(all[i], all[i + 1])
@@ -41,7 +43,8 @@ local function read_all_holders(lock)
     end
   end
   table.sort(found, ends_earlier)
-  lock.front = found
+  lock.all = found
+  return found
 end
 
 -- Appends the remaining time of a key that is no such lock.

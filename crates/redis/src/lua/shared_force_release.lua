@@ -27,7 +27,8 @@ local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
-read_all_holders(lock)
+-- An operator knows a hold by its token alone.
+lock.front = every_holder(lock)
 local messages, oldest = lock.messages, nil
 local function is_named(held) return ARGV[5] == 'hold' and digits(held.fence) == ARGV[6] end
 for _, held in ipairs(lock.front) do

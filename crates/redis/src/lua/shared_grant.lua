@@ -3,7 +3,7 @@
 -- Every script that can admit a waiter serves the queue from the front until the next entry has to wait: no later request with
 -- a smaller demand passes an earlier one. The only requests that pass the queue are those for which it would wait.
 
--- The maximum number of holds, and so of sessions, for a waiter to watch.
+-- The maximum number of further sessions for a waiter to watch, at a time.
 local MAX_WATCHED = 16
 
 -- The number of units in all: of a Semaphore as the record knows it, else as the mode says. Parties of a Barrier and users of a
@@ -104,7 +104,8 @@ local function admission(lock, request)
     if owner_holds(lock, request, 'u') == 0 then return 'never' end
     free = lock.writers == 0 and owner_holds(lock, request) == lock.hold_count
   elseif letter == 't' then
-    free = lock.units >= limit_of(lock, mode)
+    -- Expired arrivals that still count do not open it.
+    free = lock.units >= limit_of(lock, mode) and not has_expired(lock)
   elseif letter == 'a' then
     free = true
   end
@@ -181,12 +182,13 @@ local function grant_next(lock, request)
   end
 end
 
--- The reply to a request that has to wait. Its predecessor is the entry before it in the queue, or else the first session after
--- `inspected` whose holds block it and end first: successive polls inspect each of them in turn.
+-- The reply to a request that has to wait. Its predecessor is the entry before it in the queue; or else the session `inspected`, if
+-- one of the holds that end first and block it is its, or the first of their sessions. The others follow from there on and around:
+-- so successive polls inspect each of them in turn.
 local function taken_reply(lock, request, position, inspected, alive_ms)
   local blocking, before, id = {}, nil, request.entry_id
   if lock.kind == 'semaphore' or lock.kind == 'rwlock' then
-    for _, held in ipairs(first_to_end(lock, MAX_WATCHED)) do
+    for _, held in ipairs(holders(lock)) do
       if held.owner == '' or held.owner ~= request.own then blocking[#blocking + 1] = held end
     end
   end
@@ -219,6 +221,10 @@ local function acquire(lock, request, inspected, alive_ms)
   serve_queue(lock, request)
   if is_held_by(lock, request) then return granted_reply(lock, request) end
   reply = rejection(lock, request)
+  -- A refusal is final: not on account of expired holds that still count.
+  if reply and (reply[1] == 'deadlock' or reply[1] == 'differ') and has_expired(lock) then
+    return taken_reply(lock, request, -1, inspected, alive_ms)
+  end
   if reply then
     -- The client will not poll again, so its entry must not block the queue.
     if lock.head ~= '' and queue_entry(lock, id) then

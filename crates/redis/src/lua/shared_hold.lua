@@ -32,7 +32,7 @@ end
 
 -- The kind of a lock from its field `leasehold`.
 local function kind_of(text)
-  return string.match(text or '', '^%l+')
+  return string.match(text or '', '^(%l+) %d')
 end
 
 -- Parses the text of a hold. Returns false if it is none.

@@ -1,7 +1,7 @@
 -- The holders of a shared lock, and their description. Writes nothing. Follows parse_record.lua.
 
 local function is_held_by(lock, of)
-  return find_hold(lock, of.hold) ~= false
+  return not lock.other_type and find_hold(lock, of.hold) ~= false
 end
 
 -- How a hold ended, as in the replies, or nil if that is not known.

@@ -33,7 +33,7 @@ if lock.head ~= '' then
   end
 end
 local described = {}
-for i, held in ipairs(lock.front) do
+for i, held in ipairs(lock.live) do
   if i > MAX_DESCRIBED then break end
   described[i] = describe(held, {})
 end

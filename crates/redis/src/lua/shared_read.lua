@@ -17,6 +17,7 @@
 --   newest         the greatest fencing token that it has issued
 --   by_id          the holds that have been read, by id; false if there is none
 --   owners         the numbers of holds of the owners that have been read
+--   has_expired    whether expired holds are left, once it is known
 --   limit          the limit that the record knows, or nil
 -- What `commit` writes
 --   expired        the ids of the expired holds
@@ -43,13 +44,16 @@ local function owner_text(counts)
   return digits(counts.all) .. ' ' .. digits(counts.u) .. ' ' .. digits(counts.w) .. ' ' .. digits(counts.x)
 end
 
+local function parse_owner(text)
+  local all, u, w, x = string.match(text or '0 0 0 0', OWNER_COUNTS)
+  return { all = tonumber(all), u = tonumber(u), w = tonumber(w), x = tonumber(x) }
+end
+
 -- How many holds an owner has.
 local function owner_counts(lock, owner)
   local counts = lock.owners[owner]
   if not counts then
-    local text = lock.exists and redis.call('HGET', lock.key, OWNER_PREFIX .. owner)
-    local all, u, w, x = string.match(text or '0 0 0 0', OWNER_COUNTS)
-    counts = { all = tonumber(all), u = tonumber(u), w = tonumber(w), x = tonumber(x) }
+    counts = parse_owner(lock.exists and redis.call('HGET', lock.key, OWNER_PREFIX .. owner))
     lock.owners[owner] = counts
   end
   return counts
@@ -106,6 +110,20 @@ local function take_off_first_expired(lock)
   end
 end
 
+-- Whether expired holds are left, which count.
+local function has_expired(lock)
+  if lock.has_expired == nil and lock.exists then
+    local known = #lock.expired + #lock.removed
+    local ids = redis.call('ZRANGE', lock.ends, '-inf', '(' .. digits(now()), 'BYSCORE', 'LIMIT', '0', digits(known + 1))
+    lock.has_expired = false
+    for _, id in ipairs(ids) do
+      local held = lock.by_id[id]
+      if held == nil or held and held.until_ms < now() then lock.has_expired = true end
+    end
+  end
+  return lock.has_expired
+end
+
 -- Reads the numbers and the hold of the claim. Returns an error reply, or nil; and whether the numbers agree.
 local function read_holds(lock, claim)
   local found = redis.pcall('HMGET', lock.key, 'leasehold', claim.hold, OWNER_PREFIX .. claim.own)
@@ -122,30 +140,38 @@ local function read_holds(lock, claim)
   lock.exists, lock.hold_count, lock.owner_count = true, tonumber(holds), tonumber(owners)
   lock.units, lock.writers, lock.upgradable = tonumber(units), tonumber(writers), tonumber(upgradable)
   lock.newest = tonumber(newest)
+  -- A key of another type is no index.
   local indexed = redis.pcall('ZCARD', lock.ends)
-  if type(indexed) == 'table' then return indexed end
+  if type(indexed) == 'table' and string.sub(indexed.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return indexed end
   lock.by_id[claim.hold] = parse_hold(claim.hold, found[2])
-  return nil, indexed == lock.hold_count and redis.call('HLEN', lock.key) == 1 + lock.hold_count + lock.owner_count
+  if indexed ~= lock.hold_count or redis.call('HLEN', lock.key) ~= 1 + lock.hold_count + lock.owner_count then return nil, false end
+  if kind == 'rwlock' and claim.own ~= '' then lock.owners[claim.own] = parse_owner(found[3]) end
+  return nil, true
 end
 
 -- Writes the index and the numbers anew. The index comes first, and `leasehold` last: they disagree until then. DEL is a write that
 -- full memory does not refuse, and after it no write is refused.
 local function repair(lock)
-  local all, scores, fields, until_ms = redis.call('HGETALL', lock.key), {}, {}, 0
+  local all, holds, scores, fields = redis.call('HGETALL', lock.key), {}, {}, {}
   lock.exists, lock.hold_count, lock.owner_count = false, 0, 0
   lock.units, lock.writers, lock.upgradable = 0, 0, 0
   for i = 1, #all, 2 do
     local field, held = all[i], parse_hold(all[i], all[i + 1])
     if held then
-      count_hold(lock, held, 1)
-      scores[#scores + 1], scores[#scores + 2] = digits(held.until_ms), field
-      until_ms = math.max(until_ms, held.until_ms)
+      holds[#holds + 1] = held
     elseif string.sub(field, 1, #OWNER_PREFIX) == OWNER_PREFIX then
       fields[#fields + 1] = field
     elseif field ~= 'leasehold' then
-      lock.other_type = 'hash'
+      lock.other_type, lock.by_id = 'hash', {}
       return
     end
+  end
+  -- The index lasts as long as the lock's key, so that it is not lost again.
+  local until_ms = now() + redis.call('PTTL', lock.key)
+  for i, held in ipairs(holds) do
+    count_hold(lock, held, 1)
+    scores[2 * i - 1], scores[2 * i] = digits(held.until_ms), held.hold
+    until_ms = math.max(until_ms, held.until_ms)
   end
   redis.call('DEL', lock.ends)
   if not scores[1] then

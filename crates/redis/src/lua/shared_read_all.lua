@@ -3,7 +3,7 @@
 -- It adds to `lock`, or sets there
 --   value       false: no holder has all of a shared lock
 --   other_type  the type of the key if it is no such lock
---   front       the live holds, the oldest first
+--   live        the live holds, the oldest first
 --   by_id       the same by id
 
 -- Reads the holds. Returns an error reply, or nil.
@@ -16,11 +16,11 @@ local function read_holds(lock)
     local all = redis.call('HGETALL', lock.key)
     for i = 1, #all, 2 do
       local held = parse_hold(all[i], all[i + 1])
-      if held and held.until_ms >= now() then lock.front[#lock.front + 1], lock.by_id[held.hold] = held, held end
+      if held and held.until_ms >= now() then lock.live[#lock.live + 1], lock.by_id[held.hold] = held, held end
       local is_known = held or all[i] == 'leasehold' or string.sub(all[i], 1, #OWNER_PREFIX) == OWNER_PREFIX
       if not is_known then lock.other_type = 'hash' end
     end
-    table.sort(lock.front, is_older)
+    table.sort(lock.live, is_older)
   elseif text or redis.call('HLEN', lock.key) > 0 then
     -- A hash of another kind, or of none, is not read: it may be long.
     lock.other_type = 'hash'
@@ -29,7 +29,7 @@ end
 
 -- Reads the lock's key and its record. Returns an error reply, or nil.
 local function read_lock(lock, claim)
-  lock.front, lock.by_id = {}, {}
+  lock.live, lock.by_id = {}, {}
   local failed = read_holds(lock)
   if failed then return failed end
   local id = claim.hold

@@ -21,7 +21,7 @@
 -- The HDEL of the hold comes first, or the DEL of the key, and no later error is a reason to keep the hold: a release must work
 -- under full memory, and without permission to publish.
 
-local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
+local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], nil, ARGV[3], ARGV[#ARGV], KEYS[4])
 local claim = claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end

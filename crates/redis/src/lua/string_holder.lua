@@ -33,6 +33,11 @@ local function holders(lock)
   return holder and is_held_by(lock, holder) and { holder } or {}
 end
 
+-- As the others, for scripts that are the same for shared locks.
+local function every_holder(lock)
+  return holders(lock)
+end
+
 -- The fencing token of the holder.
 local function fence_of(lock)
   return lock.fence

@@ -138,7 +138,7 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("replace_by_hash(", "lock.record,|key,"),
             (
                 "new_lock(",
-                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],nil,KEYS[#KEYS],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
+                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],KEYS[3],nil,|KEYS[1],KEYS[2],nil,KEYS[#KEYS],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
             ),
             ("read_string(", "lock.key)"),
             ("latest_end_ms(", "lock.key,|KEYS[1],|key,"),

@@ -45,7 +45,7 @@ use leasehold_testkit::conformance::is_sent_with_others;
 
 const STATES: u64 = 1_000;
 /// For each of the four kinds with several holders, whose scripts are the same.
-const STATES_SHARED: u64 = 300;
+const STATES_SHARED: u64 = 500;
 
 /// What a partial script has broken.
 #[derive(Debug)]

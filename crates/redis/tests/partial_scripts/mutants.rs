@@ -38,7 +38,7 @@ const MUTANTS: [Mutant; 42] = [
         name: "a release is recorded before the lock is freed, in a call of several operations",
         edits: &[(
             "if freed[1] and type(",
-            "for at in pairs(idle) do redis.pcall('SET', KEYS[2 * at + 1], read[2 * at + 1] .. ' ', 'KEEPTTL') end
+            "for at in pairs(idle) do redis.pcall('SET', KEYS[2 * at + 1], READ[2 * at + 1] .. ' ', 'KEEPTTL') end
             if freed[1] and type(",
         )],
         report: "it left",

@@ -286,7 +286,7 @@ fn a_long_dead_queue_is_skipped_over_several_polls() {
 /// More holders than a script visits, of which many expire or die at once.
 #[test]
 fn many_holders_are_visited_in_bounded_steps() {
-    for kind in [Kind::Semaphore, Kind::RwLock] {
+    for kind in [Kind::Semaphore, Kind::RwLock, Kind::Latch] {
         let mut fixture = Fixture::new();
         for seed in 0..number("LEASEHOLD_SEQUENCES").map_or(12, |all| all.div_ceil(100)) {
             let mut sequence = fixture.begin(kind, seed);
@@ -332,6 +332,13 @@ fn acquire_beside(sequence: &mut Sequence<'_>, n: u8, may_wait: bool) -> Op {
     }
     let mode = match kind {
         Kind::Semaphore => LockMode::Permits { count: *random.pick(&[1, 1, 2]), total: 300 },
+        Kind::Latch => {
+            let total = if may_wait { *random.pick(&[150, 150, 150, 7]) } else { 150 };
+            match random.below(4) {
+                0 if may_wait => LockMode::LatchWait { total },
+                _ => LockMode::CountDown { count: 1, total },
+            }
+        }
         _ if may_wait => {
             *random.pick(&[LockMode::Read, LockMode::Write, LockMode::Upgrade, LockMode::Upgradable])
         }

@@ -21,4 +21,5 @@ mod reentrant;
 mod refusals;
 mod resp2;
 mod sessions;
+mod shared;
 mod tls;

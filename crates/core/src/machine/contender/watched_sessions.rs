@@ -23,7 +23,7 @@ impl WatchedSessions {
 
     /// The session to name in the next request, and until when it is alive: the first one of which that is not known, or
     /// else the one that would be dead first. The reply continues from that session, so naming the first also reaches
-    /// holders beyond those of a single reply.
+    /// holders beyond those of a single reply, of the holds that end first.
     pub(super) fn next(&self) -> Option<(SessionId, Option<Moment>)> {
         self.0.iter().min_by_key(|(_, alive_until)| *alive_until).copied()
     }

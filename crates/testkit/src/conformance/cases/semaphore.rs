@@ -31,7 +31,7 @@ pub async fn permits_are_granted_up_to_their_number(fixture: &Fixture) {
     assert!(second.fence > first.fence, "{second:?} after {first:?}");
     let taken = c.taken(&c.mode_request(&c.claim(), of_five(1))).await;
     let holder = taken.holder.expect("the lock is held");
-    assert_eq!((holder.label, holder.fence), (Some(a.label()), Some(first.fence)), "the oldest");
+    assert_eq!((holder.label, holder.fence), (Some(a.label()), Some(first.fence)), "the first to end");
     let seen = c.inspect().await;
     assert_eq!((seen.limit, seen.holder), (Some(5), seen.shared_holders.first().cloned()));
     let reported: Vec<_> =

@@ -84,15 +84,17 @@ impl SharedHolders {
     /// The holds that end first, `count` at most. An operation inspects no others, so that its cost does not grow with
     /// the number of holders. Holds of dead clients are among them soon, since they are not extended.
     pub(super) fn first_to_end(&self, count: usize) -> Vec<&SharedHold> {
-        let by_end = |a: &&SharedHold, b: &&SharedHold| {
-            a.until_ms.cmp(&b.until_ms).then_with(|| a.hold.token().cmp(&b.hold.token()))
-        };
         let mut first: Vec<_> = self.holds.iter().collect();
         if first.len() > count {
-            first.select_nth_unstable_by(count, by_end);
+            // The order of an index, which knows no ages.
+            first.select_nth_unstable_by(count, |a, b| {
+                a.until_ms.cmp(&b.until_ms).then_with(|| a.hold.token().cmp(&b.hold.token()))
+            });
             first.truncate(count);
+            first.sort_unstable_by_key(|held| (held.fence, held.hold.token()));
         }
-        first.sort_unstable_by(by_end);
+        // Of those that end in the same millisecond, the oldest first (2).
+        first.sort_by_key(|held| held.until_ms);
         first
     }
 

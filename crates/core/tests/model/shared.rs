@@ -188,7 +188,7 @@ impl Environment {
                     .holds
                     .iter()
                     .filter(|shared_hold| lives_with(shared_hold.liveness, &shared_hold.hold, *dead));
-                let first = its.min_by_key(|shared_hold| (shared_hold.until_ms, shared_hold.hold.token()));
+                let first = its.min_by_key(|shared_hold| shared_hold.until_ms);
                 assert_eq!(fence, first.map(|shared_hold| shared_hold.fence));
                 assert!(!self.snapshot().queue.iter().any(|entry| lives_with(
                     entry.liveness,

@@ -4,9 +4,16 @@
 --   all    all holds before any change, for a script that needs them
 --   front  the holds that `holders` returns, until one is added or ended
 
-local function ends_earlier(a, b)
+-- The order of the index.
+local function is_indexed_before(a, b)
   if a.until_ms ~= b.until_ms then return a.until_ms < b.until_ms end
   return a.hold < b.hold
+end
+
+-- Of those that end in the same millisecond, the oldest first.
+local function ends_earlier(a, b)
+  if a.until_ms ~= b.until_ms then return a.until_ms < b.until_ms end
+  return is_older(a, b)
 end
 
 -- The holds that end first, `count` at most. Those of dead clients are among them soon: they are not extended.
@@ -22,8 +29,12 @@ local function first_to_end(lock, count)
     end
   end
   for _, held in ipairs(lock.added) do found[#found + 1] = held end
+  if #found > count then
+    table.sort(found, is_indexed_before)
+    found = { unpack(found, 1, count) }
+  end
   table.sort(found, ends_earlier)
-  return { unpack(found, 1, math.min(#found, count)) }
+  return found
 end
 
 -- The holds that a script visits to find those of a session: a session with more takes several scripts.

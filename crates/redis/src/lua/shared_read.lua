@@ -45,8 +45,8 @@ local function owner_text(counts)
 end
 
 local function parse_owner(text)
-  local all, u, w, x = string.match(text or '0 0 0 0', OWNER_COUNTS)
-  return { all = tonumber(all), u = tonumber(u), w = tonumber(w), x = tonumber(x) }
+  local all, u, w, x = string.match(text or '', OWNER_COUNTS)
+  return { all = tonumber(all or 0), u = tonumber(u or 0), w = tonumber(w or 0), x = tonumber(x or 0) }
 end
 
 -- How many holds an owner has.

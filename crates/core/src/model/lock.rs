@@ -11,7 +11,7 @@
 use super::audit::Audit;
 use super::record::Record;
 use super::session::SessionLookup;
-use super::shared::MAX_INSPECTED_HOLDS;
+use super::shared_holders::MAX_INSPECTED_HOLDS;
 use super::value::{Content, Value};
 use super::watermark::Watermark;
 use crate::{

@@ -16,7 +16,7 @@ use super::admission::Admission;
 use super::audit::Audit;
 use super::lock::{LockState, Now};
 use super::record::{MAX_INSPECTED_ENTRIES, QueueEntry, QueueEntryId, Record, RecordedHolder};
-use super::shared_holders::{SharedHold, SharedHolders};
+use super::shared_holders::{MAX_INSPECTED_HOLDS, SharedHold, SharedHolders};
 use super::value::{Content, Value};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
@@ -26,10 +26,6 @@ use crate::{
 
 /// The maximum number of holders' sessions that a reply to a waiter names.
 const MAX_WATCHED_SESSIONS: usize = 16;
-
-/// How many holds, those that end first, one operation inspects: to find the expired ones, those of a dead session, and those
-/// that block a waiter.
-pub(super) const MAX_INSPECTED_HOLDS: usize = 64;
 
 impl LockState {
     /// Admits the request, or queues. `named` is the session that it named, and that was found alive.

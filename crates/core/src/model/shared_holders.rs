@@ -8,6 +8,10 @@ use super::record::RecordedHolder;
 use crate::{Claim, FencingToken, HoldId, Holder, Label, Liveness, LockMode, OwnValue};
 use serde::{Deserialize, Serialize};
 
+/// How many holds, those that end first, one operation inspects: to find the expired ones, those of a dead session, and those
+/// that block a waiter.
+pub(super) const MAX_INSPECTED_HOLDS: usize = 64;
+
 /// The holds of a shared lock.
 ///
 /// Part of [`LockState`](super::LockState); see there for an example.

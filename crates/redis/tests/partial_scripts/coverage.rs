@@ -173,6 +173,9 @@ impl Coverage {
         uncovered.retain(|text| !text.contains("receivers"));
         // The expiry of a new key is not cut off from it: see prelude.lua.
         uncovered.retain(|text| !text.starts_with("if index_ttl_ms==-2"));
+        // A Mutex, which has more states here, covers a queue with two entries.
+        let is_rare = |text: &str| text.contains("'w:' .. a,'w:' .. b");
+        uncovered.retain(|text| !kinds[0].is_shared() || !is_rare(text));
         assert_eq!(uncovered, [""; 0], "never cut off there");
     }
 

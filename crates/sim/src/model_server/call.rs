@@ -86,9 +86,14 @@ impl LockCall {
             arguments.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
-        // The record follows the lock's key, then the watermark; those of a session and the audit only where needed.
-        let (details, with_session) = (keys.len() == 3, keys.len() == 5);
-        let session = keys.get(3).filter(|_| with_session).and_then(|key| key.rsplit_once(':'));
+        // The record follows the lock's key, then the watermark, and the index of a shared lock; those of a session and
+        // the audit only where needed.
+        let details = keys.len() == 3;
+        let session = match keys.get(3..).unwrap_or_default() {
+            [index, session, _] if index.contains(":ends:") => session.rsplit_once(':'),
+            [session, _] if !session.contains(":ends:") => session.rsplit_once(':'),
+            _ => None,
+        };
         let sessions = session.map_or("", |(index, _)| index).to_owned();
         let mut mailboxes = String::new();
         let claim = match script {
@@ -125,7 +130,7 @@ impl LockCall {
             Script::Acquire => {
                 arguments.text()?.clone_into(&mut mailboxes);
                 let mut acquire = arguments.acquire(claim)?;
-                if with_session {
+                if session.is_some() {
                     acquire.predecessor = Some(parsed(arguments.text()?)?);
                 }
                 acquire.mode = arguments.mode(kind)?;

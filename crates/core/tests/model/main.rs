@@ -4,6 +4,7 @@
 //! its state, and share nothing with it but the types.
 
 mod cooldown;
+mod many_holders;
 mod mutex;
 mod reentrant;
 mod reservation;

@@ -26,7 +26,7 @@ local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
--- No other operation may follow: all holds of the session end.
+-- All holds of the session end, however many: nothing asks again.
 lock.front = every_holder(lock)
 local alive, unreadable = session_alive_ms(lock, KEYS[SESSION_KEY], ARGV[1])
 if unreadable then return unreadable end

@@ -61,6 +61,7 @@ fragments! {
 
     STRING_READ = "string_read";
     REENTRANT_READ = "reentrant_read";
+    SHARED_RECORD = "shared_record";
     SHARED_HOLD = "shared_hold";
     SHARED_READ = "shared_read";
     SHARED_READ_ALL = "shared_read_all";
@@ -164,7 +165,7 @@ const REENTRANT_GRANTS: &str = prelude!(
     QUEUED_GRANT
 );
 
-const SHARED_HOLDS: &str = prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_HOLD);
+const SHARED_HOLDS: &str = prelude!(FORMAT, NUMBERS, LOCK, CHECK_RECORD, SHARED_RECORD, SHARED_HOLD);
 const SHARED_READS: &str = prelude!(SHARED_HOLDS, SHARED_READ_ALL, PARSE_RECORD, SHARED_HOLDERS);
 const SHARED_GRANTS: &str = prelude!(
     SHARED_HOLDS,

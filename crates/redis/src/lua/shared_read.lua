@@ -205,15 +205,11 @@ local function read_lock(lock, claim)
   lock.expired, lock.removed, lock.added, lock.moved = {}, {}, {}, {}
   local failed, agree = read_holds(lock, claim)
   if failed then return failed end
-  local id = claim.hold
-  local fields =
-    redis.pcall('HMGET', lock.record, 'format', 'last', 'holder', 'ended', 'queue', 'w:' .. id, 'limit')
-  failed = check_record(lock, id, fields)
-  lock.limit = lock.reserved and tonumber(lock.reserved) or nil
+  failed = fetch_shared_record(lock, claim.hold)
   if failed then return failed end
   if lock.exists and not agree then repair(lock) end
   if lock.exists then
     take_off_first_expired(lock)
-    take_off_expired(lock, id)
+    take_off_expired(lock, claim.hold)
   end
 end

@@ -32,12 +32,7 @@ local function read_lock(lock, claim)
   lock.live, lock.by_id = {}, {}
   local failed = read_holds(lock)
   if failed then return failed end
-  local id = claim.hold
-  local fields =
-    redis.pcall('HMGET', lock.record, 'format', 'last', 'holder', 'ended', 'queue', 'w:' .. id, 'limit')
-  failed = check_record(lock, id, fields)
-  lock.limit = lock.reserved and tonumber(lock.reserved) or nil
-  return failed
+  return fetch_shared_record(lock, claim.hold)
 end
 
 -- The hold with this id, or false.

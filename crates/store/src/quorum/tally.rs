@@ -293,19 +293,35 @@ impl Votes {
         self.tally.note(node, vote);
     }
 
-    /// The grant of a majority, as soon as there is one.
+    /// The grant of a majority, as soon as there is one and its token is known.
     pub(super) fn granted(&self) -> Option<MajorityGrant> {
         let grants: Vec<_> = self.acquired().filter_map(granted).collect();
         let mut left: Vec<_> = grants.iter().map(|granted| granted.remaining_ms).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
+        let remaining_ms = *left.get(self.tally.needed - 1)?;
         let owner_holds = grants.iter().filter_map(|granted| granted.owner_holds);
         let owner_holds = owner_holds
             .reduce(|a, b| OwnerHolds { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
-        Some(MajorityGrant {
-            remaining_ms: *left.get(self.tally.needed - 1)?,
-            fence: grants.iter().map(|granted| granted.fence).max()?,
-            owner_holds,
-        })
+        Some(MajorityGrant { remaining_ms, fence: self.fence_of(&grants)?, owner_holds })
+    }
+
+    /// The token of these grants: the greatest, but that of the holds the owner has already if a majority reports it. A
+    /// node that granted the first hold late has a greater one. So a re-entry waits for the other votes while the tokens
+    /// differ.
+    ///
+    /// A majority with the same token has held the lock for this owner since that token was granted: another client would
+    /// have needed one of these nodes, and left a greater token there. With fewer, only the greatest token is certain
+    /// to exceed those of other clients.
+    fn fence_of(&self, grants: &[MajorityGrant]) -> Option<FencingToken> {
+        let reentered =
+            grants.iter().filter(|granted| granted.owner_holds.is_some_and(|holds| holds.count > 1));
+        let tokens: Vec<_> = reentered.map(|granted| granted.fence).collect();
+        let is_reentry = !tokens.is_empty();
+        match most_frequent(tokens) {
+            Some((fence, count)) if count >= self.tally.needed => Some(fence),
+            _ if is_reentry && !self.tally.is_complete() => None,
+            _ => grants.iter().map(|granted| granted.fence).max(),
+        }
     }
 
     /// Whether no majority can grant it any more.

@@ -206,6 +206,29 @@ async fn an_owner_re_enters_and_several_locks_are_acquired_in_turn() {
     guard.release().await.unwrap();
 }
 
+/// Nodes that granted the first hold after it had its majority have greater tokens for it.
+#[tokio::test]
+async fn a_second_hold_has_the_token_of_the_first_although_a_node_was_late() {
+    let five = FiveNodes::with_clocks_ahead([0, 0, 0, 2, 4].map(Duration::from_secs));
+    let slow = NodeFault::Slow(Duration::from_millis(20));
+    let [one, other] = [client(&five).await, client(&five).await];
+    let owner = one.new_owner();
+    let owned_by = |client: &Client| client.reentrant_mutex("tree").unwrap().owned_by(&owner);
+    five.nodes[3..].iter().for_each(|node| node.set(slow));
+    let first = owned_by(&one).acquire().await.unwrap();
+    one.flush().await;
+
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
+    five.nodes[..2].iter().for_each(|node| node.set(slow));
+    let second = owned_by(&other).acquire().await.unwrap();
+    assert_eq!(second.fencing_token(), first.fencing_token());
+
+    // One node reports that token, the others two different ones: only the greatest certainly exceeds those of others.
+    five.nodes[..2].iter().for_each(|node| node.set(NodeFault::Down));
+    let third = owned_by(&other).acquire().await.unwrap();
+    assert!(third.fencing_token() > first.fencing_token());
+}
+
 #[tokio::test]
 async fn a_detached_hold_is_granted_by_a_majority_too() {
     let five = FiveNodes::new();

@@ -150,6 +150,13 @@ fn voted(votes: &str) -> String {
                     others_wait: false,
                     owner_holds: None,
                 })),
+                // A second hold of the owner; the letter is its token.
+                'a'..='i' => Outcome::Done(Reply::Acquire(Acquired::Granted {
+                    fence: FencingToken::new(u64::from(letter as u32 - 'a' as u32) + 1),
+                    remaining_ms: 100,
+                    others_wait: false,
+                    owner_holds: Some(OwnerHolds { count: 2, lease_ms: 100 }),
+                })),
                 'T' => Outcome::Done(Reply::Acquire(taken(holder("them")))),
                 // By another hold of the same client.
                 'V' => Outcome::Done(Reply::Acquire(taken(Holder {
@@ -190,6 +197,16 @@ fn votes_combine_to_a_result() {
         ("3149?", "given 9 for 300"),
         ("31...", "open"),
         ("31TT.", "open"),
+        ("ddd..", "given 4 for 100"),
+        // Nodes that granted the first hold late have a greater token.
+        ("dde..", "open"),
+        ("ddeed", "given 4 for 100"),
+        ("ddeT.", "open"),
+        // The owner may have lost the lock in between: at some nodes this is its only hold.
+        ("dd7..", "open"),
+        ("dd7T?", "given 7 for 100"),
+        ("ddeTT", "given 5 for 100"),
+        ("ddT..", "open"),
         ("TTT..", "taken by them"),
         ("31TTT", "taken by them"),
         ("1TTUU", "split vote"),

@@ -9,18 +9,19 @@ mod fanout;
 mod send;
 mod sessions;
 
-use super::cluster::{Cluster, SLOTS};
+use super::cluster::{Cluster, OnTryAgain, SLOTS};
 use super::config::RedisConfig;
 use super::conn::borrowed::BorrowedConnection;
 use super::conn::link::Link;
 use super::conn::mailbox::Mailboxes;
 use super::location::ServerLocation;
 use super::replicas::Replicas;
+use super::script::Call;
 use super::session_keys::SessionKeys;
 use futures_util::future::BoxFuture;
 use leasehold_core::{
     Acquire, Claim, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Partition, Reply, SessionId,
-    SessionOp, SessionReply,
+    SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
     Capabilities, Diagnosis, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking,
@@ -33,6 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::time::Instant;
+
+/// How long a node keeps the line of waiters of a lock after the last one has joined. They join again much more often.
+const LINE_TTL: Duration = Duration::from_secs(2);
 
 /// Upper limit of the time of a call, so that the deadline cannot overflow.
 const MAX_CALL_TIME: Duration = Duration::from_secs(24 * 3600);
@@ -308,6 +312,23 @@ impl Store for RedisStore {
                     cluster.subscriptions().listen((keys.slot(), channel), deadline).await.map(Some)
                 }
             }
+        })
+    }
+
+    fn join_line<'a>(
+        &'a self,
+        lock: &'a Lock,
+        session: SessionId,
+        waited: Duration,
+        within: Duration,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some(keys) = self.keys.lock(lock).ok().filter(|_| self.min_uptime().is_some()) else {
+                return;
+            };
+            let call = Call::join_line(&keys, session, whole_millis(waited), whole_millis(LINE_TTL));
+            // A hint: without it the waiters still poll.
+            let _ = self.reply::<()>(0, &call, false, OnTryAgain::Report, deadline(within)).await;
         })
     }
 

@@ -1,18 +1,19 @@
 //! Several stores as one: a client holds a lock once a majority of them grants it.
 //!
 //! Owns what is sent to which node, when, and the time limits. [`tally`] combines the replies; [`ballot`] wins and
-//! undoes an acquire. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
+//! undoes an acquire; [`line`](mod@line) gives the waiters an order. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
 //! forgotten its grants grants nothing for a while is up to the node (`redis`).
 //!
 //! 1. An operation goes to all nodes at once, each in its own task. The outcome is known as soon as further replies
 //!    would not change it; the tasks continue in the background until their nodes have answered or their time is up. A
 //!    program waits for them before it ends: [`Store::flush`].
 //! 2. Nodes have no queues, grant nothing to waiters and know no sessions: each node has only a vote. So a waiter
-//!    retries, each time with a new hold.
+//!    retries, each time with a new hold. Nodes have a line of waiters, which is only a hint.
 //! 3. An extend never releases, and is not sent to a node that lacks the hold: a hold that a majority does not extend
 //!    ends by itself.
 
 mod ballot;
+mod line;
 mod tally;
 
 use crate::capabilities::Capabilities;
@@ -24,11 +25,12 @@ use crate::store::Store;
 use crate::subscription::{Publisher, Subscription};
 use crate::watched::Watched;
 use ballot::Ballot;
-use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
+use futures_util::future::{BoxFuture, join_all, ready};
 use leasehold_core::{
-    Acquire, Executed, Extend, KeyError, Liveness, Lock, Op, Partition, Release, ReleaseAction, Reply,
-    SessionId,
+    Acquire, Acquired, Executed, Extend, KeyError, Liveness, Lock, Op, Partition, Release, ReleaseAction,
+    Released, Reply, SessionId,
 };
+use line::{Contention, Relay, forward_node};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::poll_fn;
@@ -38,14 +40,10 @@ use std::time::Duration;
 use tally::{Tally, TallyResult, majority};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// The default time limit for the reply of a node.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a node's notification is held back from the waiters: until the other nodes have freed the lock as well,
-/// plus a random part of [`RELAY_JITTER`], so that waiters do not all retry at the same moment.
-const RELAY_DELAY: Duration = Duration::from_millis(1);
-const RELAY_JITTER: Duration = Duration::from_millis(7);
-
 /// The time limit for a subscription to a node, and the pause after one that failed.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -55,7 +53,8 @@ const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A client holds a lock once a majority of the nodes grants it, and can lose it only with a majority. Each acquire
 /// is sent to all nodes at once, and waits at most [`node_timeout`](Self::node_timeout) for their votes, and as long
 /// again to store the token. Grants by a minority are undone. Fencing tokens grow over all majorities. There is no queue: waiters poll, within a quarter of a second, or
-/// as soon as a node publishes the release of the lock.
+/// as soon as the nodes publish the release of the lock. The release of a Mutex names the client that has waited longest, which
+/// the others let go first.
 ///
 /// It supports `Mutex` and `ReentrantMutex`; creating another kind of lock
 /// fails. Holds end by their leases, and do not depend on sessions.
@@ -82,6 +81,7 @@ pub struct QuorumStore {
     node_timeout: Duration,
     max_lease: Option<Duration>,
     background: BackgroundTasks,
+    contention: Contention,
 }
 
 /// Why stores cannot form a quorum.
@@ -147,7 +147,8 @@ impl QuorumStore {
         if nodes.iter().any(|node| node.capabilities().confirmation) {
             return Err(QuorumError::Replicas);
         }
-        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, max_lease: None, background: BackgroundTasks::new() })
+        let (background, contention) = (BackgroundTasks::new(), Contention::default());
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, max_lease: None, background, contention })
     }
 
     /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
@@ -184,18 +185,31 @@ impl QuorumStore {
     }
 
     async fn acquire(&self, lock: &Lock, request: &Acquire, within: Duration) -> Outcome {
+        let pause = self.contention.stand_back(lock, Instant::now()).min(within / 4);
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let within = within.saturating_sub(pause);
+        let session = request.claim.hold.session();
         let request =
             Acquire { queue: None, predecessor: None, liveness: Liveness::Lease, ..request.clone() };
         let Self { nodes, background, node_timeout, .. } = self;
         let (needed, node_timeout) = (self.needed(), *node_timeout);
-        Ballot { nodes, needed, lock, request, within, node_timeout, background }.run().await
+        let outcome = Ballot { nodes, needed, lock, request, within, node_timeout, background }.run().await;
+        if matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))) {
+            self.contention.lost(lock, session, Instant::now());
+        }
+        outcome
     }
 
     /// Releases the hold and then sends the acquire that goes with it: a quorum cannot do both in one step.
     async fn release(&self, lock: &Lock, release: &Release, within: Duration) -> Outcome {
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let only = Op::Release(Release { next: None, ..release.clone() });
         let released = self.send(lock, &only, within).await;
+        if let Outcome::Done(Reply::Release(Released { next_waiter: Some(_), .. })) = &released {
+            self.contention.released_to_waiters(lock, Instant::now());
+        }
         let (Some(next), Outcome::Done(Reply::Release(mut released))) = (&release.next, released.clone())
         else {
             return released;
@@ -355,36 +369,6 @@ impl Drop for BackgroundTask {
     }
 }
 
-/// Forwards a notification after a pause (see [`RELAY_DELAY`]): notifications by other nodes meanwhile lead to the same
-/// re-check.
-async fn relay(mut subscription: Subscription, publisher: Publisher) {
-    loop {
-        subscription.notified().await;
-        let fraction = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
-        tokio::time::sleep(RELAY_DELAY + RELAY_JITTER.mul_f64(fraction)).await;
-        let _ = subscription.notified().now_or_never();
-        publisher.notify();
-    }
-}
-
-/// Forwards a node's notifications. A failed subscription is retried now and then; nothing waits for it.
-async fn forward_node(node: Arc<dyn Store>, lock: Lock, publisher: Publisher) {
-    loop {
-        match node.subscribe(&lock, SUBSCRIBE_TIMEOUT).await {
-            Ok(Some(mut subscription)) => {
-                // Re-check for what was published before.
-                publisher.notify();
-                loop {
-                    subscription.notified().await;
-                    publisher.notify();
-                }
-            }
-            Ok(None) => return,
-            Err(_) => tokio::time::sleep(SUBSCRIBE_TIMEOUT).await,
-        }
-    }
-}
-
 /// Tasks that are aborted on drop.
 struct Tasks(Vec<JoinHandle<()>>);
 
@@ -443,13 +427,14 @@ impl Store for QuorumStore {
         _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(async move {
-            let (publisher, merged) = (Publisher::default(), Publisher::default());
-            let nodes = self
-                .nodes
-                .iter()
-                .map(|node| tokio::spawn(forward_node(node.clone(), lock.clone(), merged.clone())));
-            let mut tasks = Tasks(nodes.collect());
-            tasks.0.push(tokio::spawn(relay(Subscription::new(&merged, || {}), publisher.clone())));
+            let publisher = Publisher::default();
+            let (sender, notifications) = mpsc::unbounded_channel();
+            let forward = |(at, node): (usize, &Arc<dyn Store>)| {
+                tokio::spawn(forward_node(at, node.clone(), lock.clone(), sender.clone()))
+            };
+            let mut tasks = Tasks(self.nodes.iter().enumerate().map(forward).collect());
+            let relay = Relay::new(self, lock.clone(), publisher.clone());
+            tasks.0.push(tokio::spawn(relay.run(notifications)));
             Ok(Some(Subscription::new(&publisher, move || drop(tasks))))
         })
     }
@@ -470,7 +455,7 @@ impl Store for QuorumStore {
 
     fn fork(&self) -> Arc<dyn Store> {
         let nodes = self.nodes.iter().map(|node| node.fork()).collect();
-        Arc::new(Self { nodes, ..self.clone() })
+        Arc::new(Self { nodes, contention: Contention::default(), ..self.clone() })
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {

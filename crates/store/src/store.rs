@@ -130,6 +130,22 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Ok(None)))
     }
 
+    /// Adds a session, which has waited for so long, to the line of the waiters of a lock: a [quorum](crate::QuorumStore) asks
+    /// for it at each of its nodes, so that a release can name the next waiter in its
+    /// [message](Publisher::notify_next). It is a hint, so a failure is not reported. Does nothing by default.
+    ///
+    /// The session leaves the line when it is named, and when it releases the lock. Joining again does not change
+    /// its place.
+    fn join_line<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _session: SessionId,
+        _waited: Duration,
+        _within: Duration,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(ready(()))
+    }
+
     /// Executes one operation on the sessions of a partition, and returns within `within`. A [list](SessionOp::List) covers
     /// all partitions, whichever is named: it contains a session of several partitions several times.
     fn execute_session<'a>(

@@ -1,15 +1,17 @@
-//! Subscriptions: notifications that a client of another library has released a lock, or that an Election has another
+//! Subscriptions: notifications that a lock was released to clients that do not queue, or that an Election has another
 //! leader.
 //!
 //! Owns the notification and the end of a subscription. The source of the messages is up to the store.
 //!
-//! 1. A notification is a hint that something changed, not what. The subscriber re-checks.
+//! 1. A notification is a hint that something changed, not what. The subscriber re-checks. On a node of a quorum it may
+//!    name the next waiter, which is a hint as well.
 //! 2. No notification is lost silently: one that arrives while the subscriber does not wait is delivered at its next
 //!    wait, once.
 
-use crate::sync::Notify;
+use crate::sync::{Mutex, Notify};
+use leasehold_core::SessionId;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// A subscription to a lock's notifications, which ends when this is dropped: see
 /// [`Store::subscribe`](super::Store::subscribe).
@@ -35,12 +37,25 @@ pub struct Subscription {
 ///
 /// [`Subscription`] shows it in use.
 #[derive(Clone, Default)]
-pub struct Publisher(Arc<Notify>);
+pub struct Publisher(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    changed: Notify,
+    next_waiter: Mutex<Option<SessionId>>,
+}
 
 impl Publisher {
     /// Notifies the subscription of a possible change. Notifications before the next wait are merged. Does not block.
     pub fn notify(&self) {
-        self.0.notify_one();
+        self.0.changed.notify_one();
+    }
+
+    /// Notifies the subscription of a release that named this session as the next waiter. Of merged notifications the last
+    /// name counts.
+    pub fn notify_next(&self, waiter: SessionId) {
+        *self.0.next_waiter.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiter);
+        self.notify();
     }
 }
 
@@ -55,7 +70,27 @@ impl Subscription {
     ///
     /// Cancel safety: a notification is delivered to the next call.
     pub async fn notified(&mut self) {
-        self.publisher.0.notified().await;
+        self.publisher.0.changed.notified().await;
+    }
+
+    /// The waiter that a notification since the last call named as the next one, if one did.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use leasehold::store::{Publisher, Subscription};
+    /// use leasehold_core::SessionId;
+    ///
+    /// let publisher = Publisher::default();
+    /// let mut subscription = Subscription::new(&publisher, || {});
+    /// let session = SessionId::from_random([7; 12]);
+    /// publisher.notify_next(session);
+    /// subscription.notified().await;
+    /// assert_eq!(subscription.take_next(), Some(session));
+    /// assert_eq!(subscription.take_next(), None);
+    /// # }
+    /// ```
+    pub fn take_next(&mut self) -> Option<SessionId> {
+        self.publisher.0.next_waiter.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

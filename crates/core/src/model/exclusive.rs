@@ -241,7 +241,7 @@ impl LockState {
         if matches!(status, HoldStatus::Held | HoldStatus::Queued) {
             self.settle_idle(now);
         }
-        Released { status, remaining_holds, holder, next }
+        Released { status, remaining_holds, holder, next_waiter: None, next }
     }
 
     /// Leaves the released lock taken without a holder, if the release asks for a cooldown that is not over yet. Returns

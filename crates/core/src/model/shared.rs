@@ -131,7 +131,7 @@ impl LockState {
         if matches!(status, HoldStatus::Held | HoldStatus::Queued) && !is_gathering && !is_counted {
             self.settle_idle(now);
         }
-        Released { status, remaining_holds: 0, holder, next }
+        Released { status, remaining_holds: 0, holder, next_waiter: None, next }
     }
 
     /// Ends the hold that an operator observed, and serves the queue.

@@ -1,6 +1,6 @@
 //! Releasing a hold.
 
-use crate::{Acquire, Acquired, Claim, HoldStatus, Holder, Refused};
+use crate::{Acquire, Acquired, Claim, HoldStatus, Holder, Refused, SessionId};
 
 /// Give up a hold: free the lock if this claim holds it, leave the queue if it waits there.
 ///
@@ -49,6 +49,9 @@ pub struct Released {
     pub remaining_holds: u64,
     /// The holder, where another client holds the lock.
     pub holder: Option<Holder>,
+    /// A hint: of the sessions that wait at a node of a quorum, the one that a release which
+    /// [notifies](ReleaseAction::FreeAndPublish) them has named.
+    pub next_waiter: Option<SessionId>,
     /// The result of the acquire that came with the release.
     pub next: Option<Result<Acquired, Refused>>,
 }

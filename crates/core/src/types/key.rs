@@ -19,6 +19,7 @@ const RESERVED: &str = "leasehold:{";
 const RECORD: &str = ":record:";
 const AUDIT: &str = ":audit:";
 const ENDS: &str = ":ends:";
+const LINE: &str = ":line:";
 
 /// The number of slots in a cluster.
 const SLOTS: u16 = 16_384;
@@ -99,6 +100,11 @@ impl LockKeys {
     /// The index of the holds of a shared lock by their ends.
     pub fn ends(&self) -> String {
         self.beside(ENDS)
+    }
+
+    /// The line of the waiters, on a node of a quorum.
+    pub fn line(&self) -> String {
+        self.beside(LINE)
     }
 
     fn beside(&self, what: &str) -> String {

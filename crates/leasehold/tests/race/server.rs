@@ -155,6 +155,7 @@ impl Server {
                 status: HoldStatus::Held,
                 remaining_holds: 0,
                 holder: None,
+                next_waiter: None,
                 next: None,
             }),
             op => self.execute(&job.lock, op),

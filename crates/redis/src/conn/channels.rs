@@ -4,6 +4,7 @@
 //! [user's connection](super::borrowed) sends SUBSCRIBE and UNSUBSCRIBE, while it holds the lock of
 //! [`SubscriptionOrder`].
 
+use leasehold_core::SessionId;
 use leasehold_store::{Fault, FaultKind, Phase, Publisher};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,6 +22,11 @@ pub(crate) struct LockChannels {
 /// next subscription to the same channel.
 #[derive(Debug, Default)]
 pub(crate) struct SubscriptionOrder(tokio::sync::Mutex<()>);
+
+/// The waiter that a message names: see `announce_free.lua`.
+fn next_waiter(message: &[u8]) -> Option<SessionId> {
+    std::str::from_utf8(message.strip_prefix(b"free ")?).ok()?.parse().ok()
+}
 
 #[derive(Debug, Default)]
 struct Subscribers {
@@ -84,12 +90,16 @@ impl LockChannels {
         self.lock().by_channel.keys().cloned().collect()
     }
 
-    /// Notifies the subscribers of a message. Its content is not used: each subscriber reads the lock.
-    pub(crate) fn notify(&self, channel: &[u8]) {
+    /// Notifies the subscribers of a message. Each of them reads the lock, whatever the message says.
+    pub(crate) fn notify(&self, channel: &[u8], message: &[u8]) {
         let subscribers = self.lock();
         let publishers =
             std::str::from_utf8(channel).ok().and_then(|channel| subscribers.by_channel.get(channel));
-        publishers.into_iter().flat_map(BTreeMap::values).for_each(Publisher::notify);
+        let publishers = publishers.into_iter().flat_map(BTreeMap::values);
+        match next_waiter(message) {
+            Some(waiter) => publishers.for_each(|publisher| publisher.notify_next(waiter)),
+            None => publishers.for_each(Publisher::notify),
+        }
     }
 
     /// Notifies all subscribers that they may have missed messages.

@@ -92,7 +92,9 @@ impl Mailboxes {
             return;
         }
         let [Value::BulkString(channel), Value::BulkString(message)] = push.data.as_slice() else { return };
-        let Some(session) = self.session(channel) else { return self.lock_channels.notify(channel) };
+        let Some(session) = self.session(channel) else {
+            return self.lock_channels.notify(channel, message);
+        };
         let Some(sink) = self.lock().get(&session).cloned() else { return };
         match Notification::parse(session, message) {
             Ok(notification) => sink.deliver(notification),

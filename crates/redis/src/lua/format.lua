@@ -13,6 +13,9 @@ local ENDED_FROM, ENDED_TO = 18, 29
 -- The length of seven endings: the eighth, which is the newest, is put before them.
 local ENDED_KEPT = 91
 
+-- An entry in the line of waiters: a session, a space, a time in ms, and a newline; and the greatest number of entries.
+local LINE_ENTRY_LENGTH, LINE_SINCE_DIGITS, LINE_ENTRIES = 31, 13, 128
+
 -- Reply prefix of a command on a key of another type.
 local WRONG_TYPE = 'WRONGTYPE'
 -- The first byte of a queue without entries. No other count begins with a 0.

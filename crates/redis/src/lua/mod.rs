@@ -84,6 +84,7 @@ fragments! {
     RECORD_HOLDER = "record_holder";
     STRING_CHANGE = "string_change";
     ANNOUNCE_FREE = "announce_free";
+    JOIN_LINE_TAIL = "join_line";
     ELECTION_CHANGE = "election_change";
     REENTRANT_CHANGE = "reentrant_change";
     SHARED_CHANGE = "shared_change";
@@ -259,6 +260,8 @@ pub(crate) const REENTRANT_RELEASE_BY_TOKEN: &str =
 pub(crate) const SHARED_RELEASE_BY_TOKEN: &str =
     script!("shared release_by_token": FORMAT, NUMBERS, SHARED_HOLD, SHARED_RELEASE_BY_TOKEN_TAIL);
 
+pub(crate) const JOIN_LINE: &str = script!("mutex join_line": FORMAT, JOIN_LINE_TAIL);
+
 /// A write that changes nothing, for replicas to acknowledge.
 pub(crate) const REWRITE_EXPIRY: &str = script!("any rewrite_expiry": REWRITE_EXPIRY_TAIL);
 
@@ -288,6 +291,7 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
         RELEASE_BY_TOKEN,
         REENTRANT_RELEASE_BY_TOKEN,
         SHARED_RELEASE_BY_TOKEN,
+        JOIN_LINE,
         REWRITE_EXPIRY,
     ];
     of_kinds.into_iter().chain([others.to_vec()]).collect::<Vec<Vec<_>>>().concat()

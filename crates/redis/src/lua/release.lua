@@ -4,6 +4,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  the watermark of the partition
+-- KEYS[4]  the line of the waiters, with 'publish'
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
@@ -15,6 +16,7 @@
 -- Replies
 --   'held'     the same as {'held', {}}, of a Mutex: see release_quick.lua
 --   {found, {holder}, {reply of the acquire}}, the last only if there was one
+--   {found, {holder}, session}  with 'publish', if it named a waiter
 --     found   held (and now released), queued, released, evicted, force_released, vanished, superseded, forgotten
 --     holder  as after 'taken' in acquire, if another client holds the lock; else empty
 --   {'format', found}, and nothing was changed
@@ -28,7 +30,10 @@ if READ then lock.read_value, lock.read_record = READ[1], READ[2] end
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 
-lock.announces = ARGV[4] == 'publish'
+if ARGV[4] == 'publish' then
+  lock.announces = string.sub(claim.hold, 1, SESSION_LENGTH)
+  lock.line = KEYS[4]
+end
 local found, holder, cooldown_ms = end_claim(lock, claim, tonumber(ARGV[4]))
 local reply = { found, holder, lock.count and (lock.value == claim.token and lock.count or 0) }
 local acquire_reply
@@ -43,5 +48,5 @@ elseif grants and not lock.value and not lock.other_type then
 end
 if found == 'held' or found == 'queued' then settle_idle(lock) end
 commit(lock, acquire_reply)
-reply[#reply + 1] = acquire_reply
+reply[#reply + 1] = acquire_reply or lock.next_waiter
 return reply

@@ -145,6 +145,7 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("create_hash(", "KEYS[|lock.record,|lock.key,|key,"),
             ("session_alive_ms(", "lock,KEYS[SESSION_KEY],"),
             ("freed[", "1]|#freed + 1]=KEYS["),
+            ("lock.line=", "KEYS[4]\n"),
         ] {
             let mut parts = script.split(use_of_key);
             let mut before = parts.next().unwrap_or_default();
@@ -180,6 +181,7 @@ fn every_key_of_a_command_is_a_declared_one() {
                 "lock.watermark",
                 "lock.audit",
                 "lock.ends",
+                "lock.line",
                 "session_record,",
             ]
             .iter()

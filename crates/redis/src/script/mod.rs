@@ -10,7 +10,7 @@ use super::session_keys::SessionKeys;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, ForceRelease, Heartbeat, Inspect, Kind, Liveness, Lock, LockKeys,
-    LockName, ObservedHolder, Op, Release, ReleaseAction, Resize,
+    LockName, ObservedHolder, Op, Release, ReleaseAction, Resize, SessionId,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -80,6 +80,7 @@ struct Scripts {
     release_by_token: Script,
     reentrant_release_by_token: Script,
     shared_release_by_token: Script,
+    join_line: Script,
     rewrite_expiry: Script,
 }
 
@@ -96,6 +97,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     release_by_token: Script::new(lua::RELEASE_BY_TOKEN),
     reentrant_release_by_token: Script::new(lua::REENTRANT_RELEASE_BY_TOKEN),
     shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
+    join_line: Script::new(lua::JOIN_LINE),
     rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
 
@@ -270,7 +272,9 @@ impl Call {
                 (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }
         };
-        let mut call = Self::changing(script, kind, session_keys, keys, &[]);
+        let line =
+            (release.action == ReleaseAction::FreeAndPublish && kind == Kind::Mutex).then(|| keys.line());
+        let mut call = Self::changing(script, kind, session_keys, keys, line.as_deref().as_slice());
         call.claim(&release.claim).cmd.arg(&*session_keys.mailbox_prefix()).arg(&*action);
         Some(match &release.next {
             Some(next) => {
@@ -279,6 +283,14 @@ impl Call {
             }
             None => call,
         })
+    }
+
+    /// The call that adds a session to the line of the waiters of a Mutex: it has waited for so long, and the line lasts for
+    /// so long.
+    pub(crate) fn join_line(keys: &LockKeys, session: SessionId, waited_ms: u64, kept_ms: u64) -> Self {
+        let mut call = Self::of(&SCRIPTS.join_line, [&*keys.line()]);
+        call.cmd.arg(session.to_string()).arg(waited_ms).arg(kept_ms);
+        call
     }
 
     /// The reduced form of an operation, for a slot that migrates when some of the keys have moved already: it uses the

@@ -48,6 +48,7 @@ pub(crate) fn release_by_token(value: &Value) -> Read<Option<Released>> {
             status: HoldStatus::Held,
             remaining_holds: number(left)?,
             holder: None,
+            next_waiter: None,
             next: None,
         })),
     }
@@ -170,7 +171,13 @@ fn extended(value: &Value) -> Read<Extended> {
 fn released(value: &Value) -> Read<Released> {
     // The short form of the usual reply: the lock was held, and there is nothing else to report.
     if text(value) == Ok("held") {
-        return Ok(Released { status: HoldStatus::Held, remaining_holds: 0, holder: None, next: None });
+        return Ok(Released {
+            status: HoldStatus::Held,
+            remaining_holds: 0,
+            holder: None,
+            next_waiter: None,
+            next: None,
+        });
     }
     // Only a ReentrantMutex reports how many times the owner still holds it.
     let (status, description, remaining_holds, next) = match items(value)? {
@@ -183,12 +190,19 @@ fn released(value: &Value) -> Read<Released> {
         _ => return Err(Malformed),
     };
     let remaining_holds = u64::try_from(remaining_holds).map_err(|_| Malformed)?;
+    // On a node of a quorum no acquire follows. The line is only a hint, and so is its first session.
+    let (next_waiter, next) = match next {
+        Some(Value::BulkString(session)) => {
+            (std::str::from_utf8(session).ok().and_then(|session| session.parse().ok()), None)
+        }
+        next => (None, next),
+    };
     let next = next.map(|next| match refused(next) {
         Some(refused) => refused.map(Err),
         None => acquired(next).map(Ok),
     });
     let (status, holder) = (text(status).and_then(hold_status)?, holder(items(description)?)?);
-    Ok(Released { status, remaining_holds, holder, next: next.transpose()? })
+    Ok(Released { status, remaining_holds, holder, next_waiter, next: next.transpose()? })
 }
 
 fn inspection(value: &Value) -> Read<Inspection> {

@@ -14,6 +14,7 @@ mod creation;
 mod findings;
 mod fixture;
 mod format;
+mod line;
 mod messages;
 mod optimistic;
 mod recovery;

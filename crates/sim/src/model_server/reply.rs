@@ -131,7 +131,7 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
     match reply {
         Reply::Acquire(acquired) => of_acquire(kind, acquired),
         Reply::Extend(extended) => of_extend(extended),
-        Reply::Release(Released { status, remaining_holds, holder, next }) => {
+        Reply::Release(Released { status, remaining_holds, holder, next_waiter: _, next }) => {
             let next = next.as_ref().map(|next| match next {
                 Ok(acquired) => of_acquire(kind, acquired),
                 Err(refused) => of_refusal(refused),

@@ -73,6 +73,7 @@ impl MutantStore {
                 status: found,
                 remaining_holds: 0,
                 holder,
+                next_waiter: None,
                 next,
             }));
         }

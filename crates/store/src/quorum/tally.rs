@@ -128,7 +128,8 @@ impl Tally {
         } else {
             None
         };
-        Some(Released { status, remaining_holds, holder, next: None })
+        let next_waiter = replies().find_map(|released| released.next_waiter);
+        Some(Released { status, remaining_holds, holder, next_waiter, next: None })
     }
 
     /// Combines the states of a hold reported by the nodes (1).

@@ -56,6 +56,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
             status: hold_status,
             remaining_holds: 0,
             holder: holder.filter(|_| hold_status == HoldStatus::Superseded),
+            next_waiter: None,
             next: None,
         }),
         _ => Reply::Inspect(Inspection {

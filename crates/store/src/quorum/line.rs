@@ -1,0 +1,237 @@
+//! The order of the waiters of a lock: a hint, which lets none of them wait for long, and saves attempts that would split
+//! the votes. The votes alone decide.
+//!
+//! 1. A waiter joins a line at each node, with the time that it has waited, so the lines agree but for the time that a
+//!    message takes. It joins again now and then, in case a node has lost its line or named it in vain.
+//! 2. A release names the first in the line. That waiter attempts at once, and the others only [`TURN`] later, or when
+//!    the next release names them. Nodes that do not agree on the first waiter cost an attempt.
+//! 3. A client whose release has named another one stands back for a moment if it requests the lock again: its request
+//!    would arrive before the message does.
+
+use super::{BackgroundTasks, QuorumStore, SUBSCRIBE_TIMEOUT};
+use crate::store::Store;
+use crate::subscription::Publisher;
+use crate::sync::Mutex;
+use leasehold_core::{Lock, SessionId};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+/// How long the waiter that was named has for its attempt before others attempt: that long, plus a random part of
+/// [`TURN_JITTER`].
+const TURN: Duration = Duration::from_millis(10);
+const TURN_JITTER: Duration = Duration::from_millis(10);
+/// How long a client stands back after a release that has named another one (3).
+const STAND_BACK: Duration = Duration::from_millis(5);
+/// How long the message of one node is held back, until other nodes have freed the lock as well.
+const RELAY_DELAY: Duration = Duration::from_millis(1);
+/// A random part of this is added where no waiter is named, so that they do not all attempt at the same moment.
+const RELAY_JITTER: Duration = Duration::from_millis(7);
+/// When a waiter joins the line again: always, and after it was named.
+const JOIN_INTERVAL: Duration = Duration::from_millis(300);
+const JOIN_AFTER_TURN: Duration = Duration::from_millis(20);
+/// A lock is forgotten when this client has not contended for it for so long, once at least so many are known.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+const MIN_SWEPT: usize = 64;
+
+/// The locks for which this client has contended of late.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Contention(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    locks: HashMap<Lock, Contended>,
+    /// How many there were after the last sweep: the next one is due when there are twice as many.
+    swept: usize,
+}
+
+#[derive(Debug)]
+struct Contended {
+    /// The session that did not get the lock.
+    session: Option<SessionId>,
+    /// When a release of this client has named another waiter.
+    released_at: Option<Instant>,
+    noted_at: Instant,
+}
+
+impl Contention {
+    /// The lock was taken when this session requested it.
+    pub(super) fn lost(&self, lock: &Lock, session: SessionId, now: Instant) {
+        self.note(lock, now, |contended| contended.session = Some(session));
+    }
+
+    /// This client has released the lock, and another one waits for it.
+    pub(super) fn released_to_waiters(&self, lock: &Lock, now: Instant) {
+        self.note(lock, now, |contended| contended.released_at = Some(now));
+    }
+
+    /// How long this client stands back before it requests the lock (3).
+    pub(super) fn stand_back(&self, lock: &Lock, now: Instant) -> Duration {
+        let released_at =
+            self.with(|table| table.locks.get(lock).and_then(|contended| contended.released_at));
+        released_at.map_or(Duration::ZERO, |at| (at + STAND_BACK).saturating_duration_since(now))
+    }
+
+    fn session(&self, lock: &Lock) -> Option<SessionId> {
+        self.with(|table| table.locks.get(lock).and_then(|contended| contended.session))
+    }
+
+    fn note(&self, lock: &Lock, now: Instant, change: impl FnOnce(&mut Contended)) {
+        self.with(|table| {
+            if !table.locks.contains_key(lock) && table.locks.len() >= (table.swept * 2).max(MIN_SWEPT) {
+                table.locks.retain(|_, contended| now - contended.noted_at < FORGOTTEN_AFTER);
+                table.swept = table.locks.len();
+            }
+            let new = Contended { session: None, released_at: None, noted_at: now };
+            let contended = table.locks.entry(lock.clone()).or_insert(new);
+            contended.noted_at = now;
+            change(contended);
+        });
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        // No code panics between two changes that belong together.
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The notification of a node.
+pub(super) struct NodeNotification {
+    node: usize,
+    /// The waiter that the release named.
+    next: Option<SessionId>,
+}
+
+/// Keeps a waiter in the line, and notifies it when it is to attempt.
+pub(super) struct Relay {
+    nodes: Arc<[Arc<dyn Store>]>,
+    needed: usize,
+    node_timeout: Duration,
+    background: BackgroundTasks,
+    contention: Contention,
+    lock: Lock,
+    waiter: Publisher,
+    since: Instant,
+    join_at: Instant,
+    turn: Turn,
+}
+
+/// When the waiter is to attempt.
+#[derive(Debug, Default)]
+struct Turn {
+    due: Option<Instant>,
+    /// The nodes that have named this waiter, and when the first of them did.
+    named_by: Option<(u32, Instant)>,
+}
+
+impl Relay {
+    pub(super) fn new(quorum: &QuorumStore, lock: Lock, waiter: Publisher) -> Self {
+        let QuorumStore { nodes, node_timeout, background, contention, .. } = quorum;
+        let (nodes, background, contention) = (nodes.clone(), background.clone(), contention.clone());
+        let (needed, node_timeout, now) = (quorum.needed(), *node_timeout, Instant::now());
+        let (since, join_at, turn) = (now, now, Turn::default());
+        Self { nodes, needed, node_timeout, background, contention, lock, waiter, since, join_at, turn }
+    }
+
+    pub(super) async fn run(mut self, mut notifications: mpsc::UnboundedReceiver<NodeNotification>) {
+        loop {
+            let wake_at = self.turn.due.map_or(self.join_at, |due| due.min(self.join_at));
+            let received = timeout_at(wake_at, notifications.recv()).await;
+            let now = Instant::now();
+            match received {
+                Ok(Some(notification)) => self.note(&notification, now),
+                Ok(None) => return,
+                Err(_) => {}
+            }
+            if self.turn.due.is_some_and(|due| due <= now) {
+                self.turn = Turn::default();
+                self.waiter.notify();
+            }
+            if self.join_at <= now {
+                self.join_at = now + JOIN_INTERVAL;
+                self.join(now).await;
+            }
+        }
+    }
+
+    fn note(&mut self, notification: &NodeNotification, now: Instant) {
+        let NodeNotification { node, next } = *notification;
+        match next {
+            Some(next) if self.contention.session(&self.lock) == Some(next) => {
+                self.turn.named(node, self.needed, now);
+                self.join_at = now + JOIN_AFTER_TURN;
+            }
+            Some(_) => self.turn.another_was_named(now, random_part(TURN_JITTER)),
+            None => self.turn.released(now, random_part(RELAY_JITTER)),
+        }
+    }
+
+    /// Joins the line at each node (1). Nothing waits for that.
+    async fn join(&self, now: Instant) {
+        let Some(session) = self.contention.session(&self.lock) else { return };
+        let (waited, within) = (now - self.since, self.node_timeout);
+        for node in &*self.nodes {
+            let (node, lock) = (node.clone(), self.lock.clone());
+            self.background.begin(async move { node.join_line(&lock, session, waited, within).await }).await;
+        }
+    }
+}
+
+impl Turn {
+    /// A node has named this waiter. It attempts when a majority has, because the lock is free at those nodes, or
+    /// [`RELAY_DELAY`] later (2).
+    fn named(&mut self, node: usize, needed: usize, now: Instant) {
+        let current = self.named_by.filter(|(_, first)| now - *first < TURN);
+        let (nodes, first) = current.map_or((1 << node, now), |(nodes, first)| (nodes | 1 << node, first));
+        self.named_by = Some((nodes, first));
+        self.due = Some(if nodes.count_ones() as usize >= needed { now } else { first + RELAY_DELAY });
+    }
+
+    /// A node has named another waiter. A node that names this one for the same release counts for more.
+    fn another_was_named(&mut self, now: Instant, jitter: Duration) {
+        if self.named_by.is_none_or(|(_, first)| now - first >= TURN) {
+            *self = Self { due: Some(now + TURN + jitter), named_by: None };
+        }
+    }
+
+    /// A node has named no waiter, or a message may have been missed. Further notifications meanwhile lead to the same
+    /// attempt.
+    fn released(&mut self, now: Instant, jitter: Duration) {
+        let due = now + RELAY_DELAY + jitter;
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+}
+
+fn random_part(of: Duration) -> Duration {
+    of.mul_f64(f64::from(rand::random::<u16>()) / f64::from(u16::MAX))
+}
+
+/// Forwards a node's notifications. A failed subscription is retried now and then; nothing waits for it.
+pub(super) async fn forward_node(
+    at: usize,
+    node: Arc<dyn Store>,
+    lock: Lock,
+    relay: mpsc::UnboundedSender<NodeNotification>,
+) {
+    // The relay ends with this task.
+    let forward = |next| drop(relay.send(NodeNotification { node: at, next }));
+    loop {
+        match node.subscribe(&lock, SUBSCRIBE_TIMEOUT).await {
+            Ok(Some(mut subscription)) => {
+                // Re-check for what was published before.
+                forward(None);
+                loop {
+                    subscription.notified().await;
+                    forward(subscription.take_next());
+                }
+            }
+            Ok(None) => return,
+            Err(_) => tokio::time::sleep(SUBSCRIBE_TIMEOUT).await,
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

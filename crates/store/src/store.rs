@@ -132,7 +132,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Adds a session, which has waited for so long, to the line of the waiters of a lock: a [quorum](crate::QuorumStore) asks
     /// for it at each of its nodes, so that a release can name the next waiter in its
-    /// [message](Publisher::notify_next). It is a hint, so a failure is not reported. Does nothing by default.
+    /// [message](crate::Publisher::notify_next). It is a hint, so a failure is not reported. Does nothing by default.
     ///
     /// The session leaves the line when it is named, and when it releases the lock. Joining again does not change
     /// its place.

@@ -12,7 +12,7 @@ use super::{BackgroundTasks, QuorumStore, SUBSCRIBE_TIMEOUT};
 use crate::store::Store;
 use crate::subscription::Publisher;
 use crate::sync::Mutex;
-use leasehold_core::{Lock, SessionId};
+use leasehold_core::{Kind, Lock, SessionId};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -170,7 +170,9 @@ impl Relay {
 
     /// Joins the line at each node (1). Nothing waits for that.
     async fn join(&self, now: Instant) {
-        let Some(session) = self.contention.session(&self.lock) else { return };
+        // The releases of other kinds name no waiter.
+        let session = self.contention.session(&self.lock).filter(|_| self.lock.kind == Kind::Mutex);
+        let Some(session) = session else { return };
         let (waited, within) = (now - self.since, self.node_timeout);
         for node in &*self.nodes {
             let (node, lock) = (node.clone(), self.lock.clone());

@@ -185,12 +185,12 @@ impl QuorumStore {
     }
 
     async fn acquire(&self, lock: &Lock, request: &Acquire, within: Duration) -> Outcome {
-        let pause = self.contention.stand_back(lock, Instant::now()).min(within / 4);
+        let session = request.claim.hold.session();
+        let pause = self.contention.stand_back(lock, session, Instant::now()).min(within / 4);
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
         let within = within.saturating_sub(pause);
-        let session = request.claim.hold.session();
         let request =
             Acquire { queue: None, predecessor: None, liveness: Liveness::Lease, ..request.clone() };
         let Self { nodes, background, node_timeout, .. } = self;
@@ -208,7 +208,7 @@ impl QuorumStore {
         let only = Op::Release(Release { next: None, ..release.clone() });
         let released = self.send(lock, &only, within).await;
         if let Outcome::Done(Reply::Release(Released { next_waiter: Some(_), .. })) = &released {
-            self.contention.released_to_waiters(lock, Instant::now());
+            self.contention.released_to_waiters(lock, release.claim.hold.session(), Instant::now());
         }
         let (Some(next), Outcome::Done(Reply::Release(mut released))) = (&release.next, released.clone())
         else {
@@ -455,7 +455,8 @@ impl Store for QuorumStore {
 
     fn fork(&self) -> Arc<dyn Store> {
         let nodes = self.nodes.iter().map(|node| node.fork()).collect();
-        Arc::new(Self { nodes, contention: Contention::default(), ..self.clone() })
+        // A guard that is dropped releases through a fork, so the forks of a client share what they know of contention.
+        Arc::new(Self { nodes, ..self.clone() })
     }
 
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {

@@ -12,8 +12,11 @@
 
 local line = redis.pcall('GET', KEYS[1])
 if type(line) == 'table' then return 0 end
-line = line or ''
-if not string.find(line, ARGV[1], 1, true) then
+-- No script leaves such a line.
+if not line or #line % LINE_ENTRY_LENGTH ~= 0 then line = '' end
+if string.find(line, ARGV[1], 1, true) then
+  redis.pcall('PEXPIRE', KEYS[1], ARGV[3])
+else
   if #line >= LINE_ENTRIES * LINE_ENTRY_LENGTH then return 0 end
   local time = redis.call('TIME')
   local since = string.format('%013.0f', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[2])
@@ -22,6 +25,6 @@ if not string.find(line, ARGV[1], 1, true) then
     at = at + LINE_ENTRY_LENGTH
   end
   line = string.sub(line, 1, at - 1) .. ARGV[1] .. ' ' .. since .. '\n' .. string.sub(line, at)
+  redis.call('SET', KEYS[1], line, 'PX', ARGV[3])
 end
-redis.call('SET', KEYS[1], line, 'PX', ARGV[3])
 return 1

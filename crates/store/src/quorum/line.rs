@@ -49,10 +49,10 @@ struct Table {
 
 #[derive(Debug)]
 struct Contended {
-    /// The session that did not get the lock.
+    /// The session that did not get the lock last.
     session: Option<SessionId>,
-    /// When a release of this client has named another waiter.
-    released_at: Option<Instant>,
+    /// The session whose release has named another waiter last, and when it did.
+    released: Option<(SessionId, Instant)>,
     noted_at: Instant,
 }
 
@@ -62,16 +62,16 @@ impl Contention {
         self.note(lock, now, |contended| contended.session = Some(session));
     }
 
-    /// This client has released the lock, and another one waits for it.
-    pub(super) fn released_to_waiters(&self, lock: &Lock, now: Instant) {
-        self.note(lock, now, |contended| contended.released_at = Some(now));
+    /// This session has released the lock, and another one waits for it.
+    pub(super) fn released_to_waiters(&self, lock: &Lock, session: SessionId, now: Instant) {
+        self.note(lock, now, |contended| contended.released = Some((session, now)));
     }
 
-    /// How long this client stands back before it requests the lock (3).
-    pub(super) fn stand_back(&self, lock: &Lock, now: Instant) -> Duration {
-        let released_at =
-            self.with(|table| table.locks.get(lock).and_then(|contended| contended.released_at));
-        released_at.map_or(Duration::ZERO, |at| (at + STAND_BACK).saturating_duration_since(now))
+    /// How long this session stands back before it requests the lock (3).
+    pub(super) fn stand_back(&self, lock: &Lock, session: SessionId, now: Instant) -> Duration {
+        let released = self.with(|table| table.locks.get(lock).and_then(|contended| contended.released));
+        let own = released.filter(|(by, _)| *by == session);
+        own.map_or(Duration::ZERO, |(_, at)| (at + STAND_BACK).saturating_duration_since(now))
     }
 
     fn session(&self, lock: &Lock) -> Option<SessionId> {
@@ -84,7 +84,7 @@ impl Contention {
                 table.locks.retain(|_, contended| now - contended.noted_at < FORGOTTEN_AFTER);
                 table.swept = table.locks.len();
             }
-            let new = Contended { session: None, released_at: None, noted_at: now };
+            let new = Contended { session: None, released: None, noted_at: now };
             let contended = table.locks.entry(lock.clone()).or_insert(new);
             contended.noted_at = now;
             change(contended);
@@ -110,10 +110,13 @@ pub(super) struct Relay {
     needed: usize,
     node_timeout: Duration,
     background: BackgroundTasks,
-    contention: Contention,
     lock: Lock,
+    /// The session that waits. Without one the waiter has no place in the line.
+    session: Option<SessionId>,
     waiter: Publisher,
     since: Instant,
+    /// The nodes that have sent a notification: at the others it could be named, and not learn of it.
+    heard: u32,
     join_at: Instant,
     turn: Turn,
 }
@@ -122,17 +125,22 @@ pub(super) struct Relay {
 #[derive(Debug, Default)]
 struct Turn {
     due: Option<Instant>,
-    /// The nodes that have named this waiter, and when the first of them did.
-    named_by: Option<(u32, Instant)>,
+    /// When the first message arrived that named a waiter for the last release. Those of the other nodes follow within a
+    /// [`TURN`].
+    released_at: Option<Instant>,
+    /// The nodes that have named this waiter for that release.
+    named_by: u32,
 }
 
 impl Relay {
     pub(super) fn new(quorum: &QuorumStore, lock: Lock, waiter: Publisher) -> Self {
         let QuorumStore { nodes, node_timeout, background, contention, .. } = quorum;
-        let (nodes, background, contention) = (nodes.clone(), background.clone(), contention.clone());
-        let (needed, node_timeout, now) = (quorum.needed(), *node_timeout, Instant::now());
-        let (since, join_at, turn) = (now, now, Turn::default());
-        Self { nodes, needed, node_timeout, background, contention, lock, waiter, since, join_at, turn }
+        let (nodes, background, session) = (nodes.clone(), background.clone(), contention.session(&lock));
+        // The releases of other kinds name no waiter.
+        let session = session.filter(|_| lock.kind == Kind::Mutex);
+        let (needed, node_timeout, since) = (quorum.needed(), *node_timeout, Instant::now());
+        let (join_at, heard, turn) = (since + JOIN_INTERVAL, 0, Turn::default());
+        Self { nodes, needed, node_timeout, background, lock, session, waiter, since, heard, join_at, turn }
     }
 
     pub(super) async fn run(mut self, mut notifications: mpsc::UnboundedReceiver<NodeNotification>) {
@@ -145,8 +153,7 @@ impl Relay {
                 Ok(None) => return,
                 Err(_) => {}
             }
-            if self.turn.due.is_some_and(|due| due <= now) {
-                self.turn = Turn::default();
+            if self.turn.due.take_if(|due| *due <= now).is_some() {
                 self.waiter.notify();
             }
             if self.join_at <= now {
@@ -158,8 +165,12 @@ impl Relay {
 
     fn note(&mut self, notification: &NodeNotification, now: Instant) {
         let NodeNotification { node, next } = *notification;
+        if self.heard & 1 << node == 0 {
+            self.heard |= 1 << node;
+            self.join_at = self.join_at.min(now + RELAY_DELAY);
+        }
         match next {
-            Some(next) if self.contention.session(&self.lock) == Some(next) => {
+            Some(next) if self.session == Some(next) => {
                 self.turn.named(node, self.needed, now);
                 self.join_at = now + JOIN_AFTER_TURN;
             }
@@ -168,13 +179,12 @@ impl Relay {
         }
     }
 
-    /// Joins the line at each node (1). Nothing waits for that.
+    /// Joins the line at each node that has been heard (1). Nothing waits for that.
     async fn join(&self, now: Instant) {
-        // The releases of other kinds name no waiter.
-        let session = self.contention.session(&self.lock).filter(|_| self.lock.kind == Kind::Mutex);
-        let Some(session) = session else { return };
+        let Some(session) = self.session else { return };
         let (waited, within) = (now - self.since, self.node_timeout);
-        for node in &*self.nodes {
+        let heard = self.nodes.iter().enumerate().filter(|(at, _)| self.heard & 1 << at != 0);
+        for (_, node) in heard {
             let (node, lock) = (node.clone(), self.lock.clone());
             self.background.begin(async move { node.join_line(&lock, session, waited, within).await }).await;
         }
@@ -182,27 +192,46 @@ impl Relay {
 }
 
 impl Turn {
-    /// A node has named this waiter. It attempts when a majority has, because the lock is free at those nodes, or
-    /// [`RELAY_DELAY`] later (2).
+    /// A node has named this waiter. It attempts once a majority has, because the lock is free at those nodes, or
+    /// [`RELAY_DELAY`] after the first (2).
     fn named(&mut self, node: usize, needed: usize, now: Instant) {
-        let current = self.named_by.filter(|(_, first)| now - *first < TURN);
-        let (nodes, first) = current.map_or((1 << node, now), |(nodes, first)| (nodes | 1 << node, first));
-        self.named_by = Some((nodes, first));
-        self.due = Some(if nodes.count_ones() as usize >= needed { now } else { first + RELAY_DELAY });
+        let first = self.begin_release(now);
+        let before = self.named_by.count_ones() as usize;
+        self.named_by |= 1 << node;
+        if before < needed {
+            let is_free = self.named_by.count_ones() as usize >= needed;
+            self.due = Some(if is_free { now } else { first + RELAY_DELAY });
+        }
     }
 
     /// A node has named another waiter. A node that names this one for the same release counts for more.
     fn another_was_named(&mut self, now: Instant, jitter: Duration) {
-        if self.named_by.is_none_or(|(_, first)| now - first >= TURN) {
-            *self = Self { due: Some(now + TURN + jitter), named_by: None };
+        self.begin_release(now);
+        if self.named_by == 0 {
+            self.due = Some(now + TURN + jitter);
         }
     }
 
     /// A node has named no waiter, or a message may have been missed. Further notifications meanwhile lead to the same
-    /// attempt.
+    /// attempt, and a node that names a waiter for the same release counts for more.
     fn released(&mut self, now: Instant, jitter: Duration) {
+        if self.is_same_release(now) {
+            return;
+        }
         let due = now + RELAY_DELAY + jitter;
         self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    /// Returns when the first message about the release arrived that the present message is about.
+    fn begin_release(&mut self, now: Instant) -> Instant {
+        if !self.is_same_release(now) {
+            (self.released_at, self.named_by) = (Some(now), 0);
+        }
+        self.released_at.unwrap_or(now)
+    }
+
+    fn is_same_release(&self, now: Instant) -> bool {
+        self.released_at.is_some_and(|first| now - first < TURN)
     }
 }
 

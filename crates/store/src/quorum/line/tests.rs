@@ -29,7 +29,7 @@ fn the_waiter_that_is_named_attempts_first() {
     for (messages, expected) in [
         ("1", 1.0),
         ("12", 0.1),
-        ("123", 0.2),
+        ("123", 0.1),
         // The message of one node, twice.
         ("11", 1.0),
         ("-", 12.0),
@@ -37,12 +37,12 @@ fn the_waiter_that_is_named_attempts_first() {
         (".", 4.0),
         ("..", 4.0),
         // The nodes do not agree.
-        ("-1", 1.1),
+        ("-1", 1.0),
         ("1-", 1.0),
         ("1-2", 0.2),
         // A release that another client was named for leads to no earlier attempt.
         (".-", 12.1),
-        ("-.", 4.1),
+        ("-.", 12.0),
     ] {
         let seen = attempt_after(messages);
         assert!((seen - expected).abs() < 0.001, "{messages}: {seen}, not {expected}");
@@ -56,6 +56,10 @@ fn an_old_message_does_not_count_for_a_new_release() {
     let later = start + TURN;
     turn.named(1, 2, later);
     assert_eq!(turn.due, Some(later + RELAY_DELAY), "one node has published this release so far");
+    turn.named(2, 2, later + MS);
+    assert_eq!(turn.due.take(), Some(later + MS), "a majority has");
+    turn.named(0, 2, later + 2 * MS);
+    assert_eq!(turn.due, None, "the attempt has begun");
     turn.another_was_named(later + TURN, Duration::ZERO);
     assert_eq!(turn.due, Some(later + 2 * TURN));
 }
@@ -63,11 +67,18 @@ fn an_old_message_does_not_count_for_a_new_release() {
 #[test]
 fn a_client_stands_back_after_a_release_that_named_another_one() {
     let (contention, now) = (Contention::default(), Instant::now());
-    assert_eq!(contention.stand_back(&lock(1), now), Duration::ZERO);
-    contention.released_to_waiters(&lock(1), now);
-    assert_eq!(contention.stand_back(&lock(1), now + 2 * MS) + 2 * MS, STAND_BACK);
-    assert_eq!(contention.stand_back(&lock(1), now + STAND_BACK), Duration::ZERO);
-    assert_eq!(contention.stand_back(&lock(2), now), Duration::ZERO);
+    let session = SessionId::from_random([7; 12]);
+    assert_eq!(contention.stand_back(&lock(1), session, now), Duration::ZERO);
+    contention.released_to_waiters(&lock(1), session, now);
+    assert_eq!(contention.stand_back(&lock(1), session, now + 2 * MS) + 2 * MS, STAND_BACK);
+    assert_eq!(contention.stand_back(&lock(1), session, now + STAND_BACK), Duration::ZERO);
+    assert_eq!(contention.stand_back(&lock(2), session, now), Duration::ZERO);
+    let other = SessionId::from_random([8; 12]);
+    assert_eq!(
+        contention.stand_back(&lock(1), other, now),
+        Duration::ZERO,
+        "it may be the waiter that was named"
+    );
 }
 
 #[test]

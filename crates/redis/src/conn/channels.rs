@@ -23,11 +23,6 @@ pub(crate) struct LockChannels {
 #[derive(Debug, Default)]
 pub(crate) struct SubscriptionOrder(tokio::sync::Mutex<()>);
 
-/// The waiter that a message names: see `announce_free.lua`.
-fn next_waiter(message: &[u8]) -> Option<SessionId> {
-    std::str::from_utf8(message.strip_prefix(b"free ")?).ok()?.parse().ok()
-}
-
 #[derive(Debug, Default)]
 struct Subscribers {
     /// Ordered by name, so that a simulation is reproducible.
@@ -115,4 +110,9 @@ impl LockChannels {
         // No code panics between two changes that belong together.
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The waiter that a message names: see `announce_free.lua`.
+fn next_waiter(message: &[u8]) -> Option<SessionId> {
+    std::str::from_utf8(message.strip_prefix(b"free ")?).ok()?.parse().ok()
 }

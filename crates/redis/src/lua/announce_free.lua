@@ -18,7 +18,11 @@ local function announce_free(lock)
       message = 'free ' .. lock.next_waiter
       line = string.sub(line, LINE_ENTRY_LENGTH + 1)
     end
-    if line == '' then redis.pcall('DEL', lock.line) else redis.pcall('SET', lock.line, line, 'KEEPTTL') end
+    if line == '' then
+      redis.pcall('DEL', lock.line)
+    else
+      redis.pcall('SET', lock.line, line, 'KEEPTTL')
+    end
   end
   redis.pcall('PUBLISH', lock.channel, message)
 end

@@ -13,8 +13,10 @@ local ENDED_FROM, ENDED_TO = 18, 29
 -- The length of seven endings: the eighth, which is the newest, is put before them.
 local ENDED_KEPT = 91
 
--- An entry in the line of waiters: a session, a space, a time in ms, and a newline; and the greatest number of entries.
-local LINE_ENTRY_LENGTH, LINE_SINCE_DIGITS, LINE_ENTRIES = 31, 13, 128
+-- The digits of a time in ms in the line of waiters, and the greatest number of entries.
+local LINE_SINCE_DIGITS, LINE_ENTRIES = 13, 128
+-- An entry: a session, a space, the time, and a newline.
+local LINE_ENTRY_LENGTH = SESSION_LENGTH + LINE_SINCE_DIGITS + 2
 
 -- Reply prefix of a command on a key of another type.
 local WRONG_TYPE = 'WRONGTYPE'

@@ -19,7 +19,7 @@ if string.find(line, ARGV[1], 1, true) then
 else
   if #line >= LINE_ENTRIES * LINE_ENTRY_LENGTH then return 0 end
   local time = redis.call('TIME')
-  local since = string.format('%013.0f', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[2])
+  local since = string.format('%0' .. LINE_SINCE_DIGITS .. '.0f', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[2])
   local at = 1
   while at <= #line and string.sub(line, at + SESSION_LENGTH + 1, at + SESSION_LENGTH + LINE_SINCE_DIGITS) <= since do
     at = at + LINE_ENTRY_LENGTH

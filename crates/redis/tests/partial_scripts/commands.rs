@@ -343,7 +343,7 @@ fn others() -> Vec<Path> {
             "release that notifies waiters",
             vec![take(1)],
             give(1, ReleaseAction::FreeAndPublish, None),
-            "GET HMGET GET DEL GET SET SET GET PUBLISH",
+            "GET HMGET GET DEL GET SET SET GET SET PUBLISH",
         ),
         ("inspect of a free lock", vec![], Op::Inspect(Inspect { claim: None, details: false }), "GET HMGET"),
         (

@@ -171,8 +171,6 @@ impl Coverage {
         uncovered.retain(|text| kinds[0].supports_quorum() || !text.starts_with("written="));
         // A cluster alone publishes this, in place of a PUBLISH: here are no channels of slots.
         uncovered.retain(|text| !text.contains("receivers"));
-        // The line of waiters is a hint, which no model has: its tests are in tests/store/line.rs. This write keeps its expiry.
-        uncovered.retain(|text| !text.contains("lock.line,line,'KEEPTTL'"));
         // The expiry of a new key is not cut off from it: see prelude.lua.
         uncovered.retain(|text| !text.starts_with("if index_ttl_ms==-2"));
         // A shared lock serves its queue before a request joins it: then it knows the first entry, and reads the last one alone.

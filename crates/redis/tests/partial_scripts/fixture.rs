@@ -48,6 +48,8 @@ pub(crate) struct Fixture {
     pub(crate) cuts: Cuts,
     /// Whether an operation that can shares its script with others.
     pub(crate) together: bool,
+    /// Whether the line of waiters had a session behind the next waiter last.
+    is_line_long: bool,
     store: RedisStore,
     runtime: tokio::runtime::Runtime,
     /// Last, so that it outlives the store.
@@ -70,7 +72,9 @@ impl Fixture {
         let config = format!("redis://127.0.0.1:{}", redis.port()).parse().expect("a good URL");
         let store = runtime.block_on(RedisStore::connect(config)).expect("the server answers");
         let (holds, cuts) = (BTreeMap::new(), BTreeMap::new());
-        let fixture = Self { kind, lock, keys, space, holds, cuts, together: false, store, runtime, redis };
+        let (together, is_line_long) = (false, false);
+        let fixture =
+            Self { kind, lock, keys, space, holds, cuts, together, is_line_long, store, runtime, redis };
         fixture.redis.watch(fixture.all_keys());
         fixture
     }
@@ -92,13 +96,52 @@ impl Fixture {
             let other = self.holds.insert(short(&claim.hold), claim.hold);
             assert!(other.is_none_or(|other| other == claim.hold), "two holds have the same text in `ended`");
         }
+        let has_line = self.put_line(op)?;
         self.redis.begin(commands)?;
         let outcome = if self.together && is_sent_with_others(self.kind, op) {
             self.runtime.block_on(execute_with_others(&self.store, &self.lock, op, WITHIN)).0
         } else {
             self.runtime.block_on(self.store.execute(&self.lock, op, WITHIN))
         };
-        self.reply(outcome)
+        let reply = self.reply(outcome)?;
+        if has_line {
+            self.take_line()?;
+        }
+        Ok(reply)
+    }
+
+    /// Lets the session that releases a Mutex at a node of a quorum, and another one, stand in the line of waiters. The
+    /// line is a hint beside the lock, which the model does not have.
+    fn put_line(&mut self, op: &Op) -> Result<bool, Violation> {
+        let Some(own) = self.notifier(op) else { return Ok(false) };
+        self.is_line_long = !self.is_line_long;
+        let further = self.is_line_long.then(|| SessionId::from_random([0xDD; 12]));
+        let sessions = [own, next_waiter()].into_iter().chain(further);
+        let entries: Vec<_> = sessions.map(|session| format!("{session} {:013}\n", 0)).collect();
+        let key = self.keys.line();
+        self.command(&["SET", &key, &entries.concat(), "PX", "2000"])?;
+        Ok(true)
+    }
+
+    /// Wherever the script was cut off, the line has an expiry.
+    fn take_line(&mut self) -> Result<(), Violation> {
+        let key = self.keys.line();
+        if let Some(Entry { expires_ms: None, .. }) = self.redis.keys().entry(&key) {
+            return Err(Violation("the line of waiters never expires".to_owned()));
+        }
+        self.command(&["DEL", &key])
+    }
+
+    /// The session whose release notifies waiters, if the operation is such a release.
+    fn notifier(&self, op: &Op) -> Option<SessionId> {
+        match op {
+            Op::Release(Release { claim, action: ReleaseAction::FreeAndPublish, .. })
+                if self.kind == Kind::Mutex =>
+            {
+                Some(claim.hold.session())
+            }
+            _ => None,
+        }
     }
 
     /// Runs a heartbeat for so many commands at most; returns its reply if it was not cut off.
@@ -170,8 +213,16 @@ impl Fixture {
         self.together = !self.together;
         let found = self.run(op, WHOLE)?;
         let before = state.clone();
-        let (expected, notifications) =
+        let (mut expected, notifications) =
             state.apply(now_us, op, &|session| sessions.status(now_us / 1000, session));
+        if let Reply::Release(released) = &mut expected
+            && self.notifier(op).is_some()
+            // The reply to an acquire stands in its place, which no quorum sends.
+            && released.next.is_none()
+            && became_free(&before, state, now_us)
+        {
+            released.next_waiter = Some(next_waiter());
+        }
         if found.as_ref() != Some(&expected) {
             return Err(Violation(format!("{op:?}\n  is answered {found:?},\n  by the model {expected:?}")));
         }
@@ -197,12 +248,11 @@ impl Fixture {
         let message = |notification: &Notification| {
             (format!("{MAILBOXES}{}", notification.to()), notification.message())
         };
-        let became_free = live(before, now_us).value.is_some() && live(after, now_us).value.is_none();
-        let notifies = matches!(op, Op::Release(Release { action: ReleaseAction::FreeAndPublish, .. }));
         let free = match self.kind {
-            Kind::Reentrant if became_free => Some((self.keys.redisson_channel(), "0".to_owned())),
-            Kind::Mutex if became_free && notifies => {
-                Some((self.space.release_channel(&self.keys), "free".to_owned()))
+            _ if !became_free(before, after, now_us) => None,
+            Kind::Reentrant => Some((self.keys.redisson_channel(), "0".to_owned())),
+            Kind::Mutex if self.notifier(op).is_some() => {
+                Some((self.space.release_channel(&self.keys), format!("free {}", next_waiter())))
             }
             _ => None,
         };
@@ -231,9 +281,10 @@ impl Fixture {
     /// All keys that may exist.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
-        let lock = [name, record, self.keys.audit(), self.keys.ends(), self.space.watermark()];
+        let beside = [self.keys.audit(), self.keys.ends(), self.keys.line()];
+        let lock = [name, record, self.space.watermark()].into_iter().chain(beside);
         let sessions = Workload::sessions().map(|session| self.space.session(session));
-        lock.into_iter().chain([self.space.session_index()]).chain(sessions).collect()
+        lock.chain([self.space.session_index()]).chain(sessions).collect()
     }
 
     /// The model's sessions for this state of the keys.
@@ -264,6 +315,15 @@ pub(crate) fn live(state: &LockState, now_us: u64) -> LockState {
     let mut state = state.clone();
     state.holders_at(now_us);
     state
+}
+
+fn became_free(before: &LockState, after: &LockState, now_us: u64) -> bool {
+    live(before, now_us).value.is_some() && live(after, now_us).value.is_none()
+}
+
+/// The session in the line of waiters.
+fn next_waiter() -> SessionId {
+    SessionId::from_random([0xEE; 12])
 }
 
 /// A hold that has ended, as a record names it.

@@ -120,6 +120,8 @@ async fn a_line_that_cannot_be_kept_is_done_without() {
         let released = release(&first, &claim(n + 1)).await;
         assert_eq!((released.status, released.next_waiter), (HoldStatus::Held, None));
         tokio::time::timeout(LONG, waits.notified()).await.expect("the release is published all the same");
+        drop(waits);
+        second.flush().await;
         for server in quorum.iter() {
             server.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
             server.cli(&["DEL", LINE]).unwrap();

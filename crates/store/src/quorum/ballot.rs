@@ -23,7 +23,7 @@ use leasehold_core::{
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 /// The first pause between attempts to undo, which doubles up to the longest.
 const FIRST_UNDO_PAUSE: Duration = Duration::from_millis(50);
@@ -77,18 +77,26 @@ impl Ballot<'_> {
         }
         drop((seen, sender));
 
+        // A re-entry may wait for the token, and leaves time for the second round.
+        let token_by = begun + node_timeout.min(within) / 2;
         let mut votes = Votes::new(self.nodes.len());
         let granted = loop {
-            if let Some(granted) = votes.granted() {
+            let is_late = Instant::now() >= token_by;
+            if let Some(granted) = votes.granted(is_late) {
                 break granted;
             }
             if votes.is_lost() {
                 return self.lost(&stage, votes.lost());
             }
-            match events.recv().await {
-                Some(NodeEvent::Voted(at, vote)) => votes.note(at, vote),
-                Some(NodeEvent::FenceRaised(_)) => {}
-                None => return self.lost(&stage, votes.lost()),
+            let event = if votes.granted(true).is_some() {
+                timeout_at(token_by, events.recv()).await
+            } else {
+                Ok(events.recv().await)
+            };
+            match event {
+                Ok(Some(NodeEvent::Voted(at, vote))) => votes.note(at, vote),
+                Ok(Some(NodeEvent::FenceRaised(_))) | Err(_) => {}
+                Ok(None) => return self.lost(&stage, votes.lost()),
             }
         };
         stage.send_replace(Stage::Raising(granted.fence));

@@ -179,7 +179,7 @@ impl Relay {
         }
     }
 
-    /// Joins the line at each node that has been heard (1). Nothing waits for that.
+    /// Joins the line at each node that has sent a notification (1). Nothing waits for that.
     async fn join(&self, now: Instant) {
         let Some(session) = self.session else { return };
         let (waited, within) = (now - self.since, self.node_timeout);

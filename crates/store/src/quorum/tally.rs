@@ -294,8 +294,9 @@ impl Votes {
         self.tally.note(node, vote);
     }
 
-    /// The grant of a majority, as soon as there is one and its token is known.
-    pub(super) fn granted(&self) -> Option<MajorityGrant> {
+    /// The grant of a majority, as soon as there is one and its token is known. With `is_late` the token need not wait for
+    /// further votes.
+    pub(super) fn granted(&self, is_late: bool) -> Option<MajorityGrant> {
         let grants: Vec<_> = self.acquired().filter_map(granted).collect();
         let mut left: Vec<_> = grants.iter().map(|granted| granted.remaining_ms).collect();
         left.sort_unstable_by(|a, b| b.cmp(a));
@@ -303,7 +304,7 @@ impl Votes {
         let owner_holds = grants.iter().filter_map(|granted| granted.owner_holds);
         let owner_holds = owner_holds
             .reduce(|a, b| OwnerHolds { count: a.count.max(b.count), lease_ms: a.lease_ms.max(b.lease_ms) });
-        Some(MajorityGrant { remaining_ms, fence: self.fence_of(&grants)?, owner_holds })
+        Some(MajorityGrant { remaining_ms, fence: self.fence_of(&grants, is_late)?, owner_holds })
     }
 
     /// The token of these grants: the greatest, but that of the holds the owner has already if a majority reports it. A
@@ -313,14 +314,14 @@ impl Votes {
     /// A majority with the same token has held the lock for this owner since that token was granted: another client would
     /// have needed one of these nodes, and left a greater token there. With fewer, only the greatest token is certain
     /// to exceed those of other clients.
-    fn fence_of(&self, grants: &[MajorityGrant]) -> Option<FencingToken> {
+    fn fence_of(&self, grants: &[MajorityGrant], is_late: bool) -> Option<FencingToken> {
         let reentered =
             grants.iter().filter(|granted| granted.owner_holds.is_some_and(|holds| holds.count > 1));
         let tokens: Vec<_> = reentered.map(|granted| granted.fence).collect();
         let is_reentry = !tokens.is_empty();
         match most_frequent(tokens) {
             Some((fence, count)) if count >= self.tally.needed => Some(fence),
-            _ if is_reentry && !self.tally.is_complete() => None,
+            _ if is_reentry && !is_late && !self.tally.is_complete() => None,
             _ => grants.iter().map(|granted| granted.fence).max(),
         }
     }

@@ -3,8 +3,8 @@
 use crate::node::{Node, NodeFault};
 use crate::{FiveNodes, acquire, claim};
 use leasehold_core::{
-    Acquired, Ended, Enqueue, Extended, ForceRelease, ForceReleased, HoldStatus, Kind, Label, Lock, Nonce,
-    ObservedHolder, Op, Reply,
+    Acquired, Claim, Ended, Enqueue, Extended, ForceRelease, ForceReleased, HoldStatus, Kind, Label, Lock,
+    Nonce, ObservedHolder, Op, OwnValue, Reply,
 };
 use leasehold_store::{Executed, FaultKind, Outcome, Store};
 use std::collections::BTreeSet;
@@ -110,6 +110,30 @@ async fn an_undo_has_more_time_than_its_caller() {
         let times = five.nodes.iter().map(|node| node.received().iter().filter(undone).count());
         assert_eq!(times.collect::<Vec<_>>(), [1; 5], "each was waited for");
     }
+}
+
+/// A re-entry that waits for the votes of mute nodes leaves time for the second round.
+#[tokio::test(start_paused = true)]
+async fn a_re_entry_does_not_wait_for_mute_nodes_until_its_deadline() {
+    let mut five = FiveNodes::with_clocks_ahead([0, 0, 0, 2, 4].map(Duration::from_secs));
+    five.lock = Lock::reentrant("tree".parse().unwrap());
+    let owned = || Claim { value: OwnValue::new("owner").ok(), ..claim() };
+    let slow = NodeFault::Slow(Duration::from_millis(20));
+    five.nodes[3..].iter().for_each(|node| node.set(slow));
+    let first = five.granted(&owned()).await;
+    five.quorum.flush().await;
+
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
+    five.nodes[..2].iter().for_each(|node| node.set(NodeFault::RequestsLost));
+    let within = Duration::from_millis(50);
+    let again = Op::Acquire(acquire(&owned()));
+    let start = tokio::time::Instant::now();
+    let outcome = five.quorum.execute(&five.lock, &again, within).await;
+    let Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(start.elapsed() <= within / 2, "in virtual time: {:?}", start.elapsed());
+    assert!(fence > first, "no majority reports the token of the first");
 }
 
 /// Row 40: the second round uses the time that the first leaves.

@@ -1,9 +1,10 @@
 //! A quorum of five servers, some of which are killed, suspended, restarted or emptied.
 
 use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
-use leasehold::{AcquireError, Attempt, Client, FencingToken, Mutex};
+use leasehold::{AcquireError, Attempt, Client, FencingToken};
 use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 5;
@@ -41,6 +42,42 @@ fn start(url: &str, counter: &RedisServer, process: usize) -> Worker {
 
 fn text(server: &RedisServer, key: &str) -> String {
     server.cli(&["GET", key]).expect("an answer").text().unwrap_or("0").to_owned()
+}
+
+/// Each release names the client that has waited longest. Without that the client that has released, and requests the lock
+/// again at once, is the first to arrive at the nodes, and gets nearly all of the turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_a_quorum_take_turns() {
+    const CLIENTS: usize = 4;
+    const TURNS: usize = 60;
+    let quorum = Quorum::start(3).expect("three servers that boot");
+    let turns = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..CLIENTS {
+        let (mutex, turns) = (client(&url(&quorum)).await.mutex("job").expect("a good name"), turns.clone());
+        tasks.push(tokio::spawn(async move {
+            loop {
+                let guard = mutex.acquire().await.expect("acquired");
+                let count = {
+                    let mut turns = turns.lock().expect("no panic");
+                    turns.push(number);
+                    turns.len()
+                };
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                guard.release().await.expect("released");
+                if count >= TURNS {
+                    break;
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let turns = turns.lock().expect("no panic").clone();
+    let had = |number| turns.iter().filter(|had| **had == number).count();
+    let least = (0..CLIENTS).map(had).min();
+    assert!(least >= Some(TURNS / CLIENTS / 3), "{turns:?}");
 }
 
 /// Four processes count that often each, while `suffer` disturbs the servers until all are done.
@@ -281,7 +318,7 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
 
 /// A quorum of a primary monitored by these Sentinels and of two single servers; nodes vote once they have been up
 /// for `uptime`.
-async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (Mutex, [RedisServer; 2]) {
+async fn with_two_beside(sentinels: &Sentinels, uptime: Duration) -> (leasehold::Mutex, [RedisServer; 2]) {
     let single = [0, 1].map(|_| RedisServer::start().expect("a server that boots"));
     let node = |url: String| RedisConfig::from_url(&url).expect("a good URL");
     let nodes = [sentinels.url(), single[0].url(), single[1].url()].map(node);

@@ -173,11 +173,13 @@ fn voted(votes: &str) -> String {
             },
         );
     }
-    if let Some(granted) = tally.granted() {
+    if let Some(granted) = tally.granted(false) {
+        assert_eq!(tally.granted(true), Some(granted), "time changes only what is open");
         return format!("given {} for {}", granted.fence, granted.remaining_ms);
     }
     if !tally.is_lost() {
-        return "open".to_owned();
+        let late = tally.granted(true).map(|granted| format!(", late {}", granted.fence));
+        return format!("open{}", late.unwrap_or_default());
     }
     match tally.lost() {
         Outcome::Done(Reply::Acquire(Acquired::Taken { holder, .. })) => holder
@@ -200,11 +202,11 @@ fn votes_combine_to_a_result() {
         ("31TT.", "open"),
         ("ddd..", "given 4 for 100"),
         // Nodes that granted the first hold late have a greater token.
-        ("dde..", "open"),
+        ("dde..", "open, late 5"),
         ("ddeed", "given 4 for 100"),
-        ("ddeT.", "open"),
+        ("ddeT.", "open, late 5"),
         // The owner may have lost the lock in between: at some nodes this is its only hold.
-        ("dd7..", "open"),
+        ("dd7..", "open, late 7"),
         ("dd7T?", "given 7 for 100"),
         ("ddeTT", "given 5 for 100"),
         ("ddT..", "open"),

@@ -5,8 +5,11 @@
 //!
 //! 1. A session has at most one heartbeat in flight.
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
+//! 3. A client with holds in many partitions has a session in each. When one of them is due, those that are nearly due go
+//!    along, so that many sessions cost few wake-ups and few writes. None waits for others.
 
 use crate::engine::Session;
+use crate::engine::keeper::renewal_batcher::BATCH;
 use leasehold_core::machine::heartbeat::{HeartbeatAction, HeartbeatSchedule};
 use leasehold_core::{Heartbeat, Lock, Moment, Partition, SessionOp, whole_millis};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,9 +67,21 @@ impl SessionHeartbeats {
         Some(result)
     }
 
-    /// The partitions whose session is due.
-    pub(in crate::engine) fn due(&self, now: Moment) -> Vec<Partition> {
-        self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, partition)| *partition).collect()
+    /// The partitions whose session is due, and those whose session goes along (3): these only fill a batch.
+    pub(in crate::engine) fn due(&self, now: Moment) -> Vec<DueSession> {
+        if self.next().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        let mut due: Vec<DueSession> = Vec::new();
+        for (at, partition) in &self.due {
+            let Some((heartbeat, _)) = self.by_partition.get(partition) else { continue };
+            let ahead = heartbeat.schedule.max_ahead();
+            if *at > now && (due.len() >= BATCH || *at > now + ahead) {
+                break;
+            }
+            due.push(DueSession { partition: *partition, ahead });
+        }
+        due
     }
 
     /// When the next session is due.
@@ -79,6 +94,13 @@ impl SessionHeartbeats {
         self.due.clear();
         std::mem::take(&mut self.by_partition).into_values().map(|(heartbeat, _)| heartbeat)
     }
+}
+
+/// A session whose heartbeat goes now.
+pub(in crate::engine) struct DueSession {
+    pub(in crate::engine) partition: Partition,
+    /// How much earlier than due it may go.
+    pub(in crate::engine) ahead: Duration,
 }
 
 /// A session that needs heartbeats.
@@ -158,12 +180,12 @@ impl SessionHeartbeat {
         *holds
     }
 
-    /// The next action.
-    pub(in crate::engine) fn poll(&mut self, now: Moment) -> SessionAction {
-        if !self.reports.is_empty() && now.since(self.last_sent_at) >= REPORT_INTERVAL {
+    /// The next action, if a heartbeat may be sent so much earlier than due.
+    pub(in crate::engine) fn poll(&mut self, now: Moment, ahead: Duration) -> SessionAction {
+        if !self.reports.is_empty() && (now + ahead).since(self.last_sent_at) >= REPORT_INTERVAL {
             self.schedule.send_soon(now);
         }
-        match self.schedule.poll(now) {
+        match self.schedule.poll(now, ahead) {
             HeartbeatAction::Heartbeat => {
                 self.last_sent_at = now;
                 SessionAction::Heartbeat(self.next_request())
@@ -233,5 +255,59 @@ impl SessionHeartbeat {
                 self.reports.entry(lock.clone()).or_insert(is_held);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Liveness, SessionId};
+
+    fn ms(ms: u64) -> Moment {
+        Moment::from_micros(ms * 1000)
+    }
+
+    /// Sessions that live for ten seconds and were begun at these milliseconds, each in a partition of its own.
+    fn sessions(begun: impl IntoIterator<Item = u64>) -> SessionHeartbeats {
+        let mut heartbeats = SessionHeartbeats::default();
+        for (slot, begun) in (0..).zip(begun) {
+            let (partition, alive) = (Partition::new(slot), Duration::from_secs(10));
+            let id = SessionId::from_random([7; 12]);
+            let liveness = Liveness::Session { alive_ms: 10_000 };
+            let session = Arc::new(Session::new(partition, id, liveness, ms(begun) + alive));
+            let schedule = HeartbeatSchedule::new(alive, ms(begun));
+            heartbeats.insert(SessionHeartbeat::new(session, schedule, ms(begun)));
+        }
+        heartbeats
+    }
+
+    /// Sends what goes now, and returns how many heartbeats that is.
+    fn send(heartbeats: &mut SessionHeartbeats, now: Moment) -> usize {
+        let due = heartbeats.due(now).into_iter();
+        let sent = due.filter(|due| {
+            let action = heartbeats.with(due.partition, |heartbeat| heartbeat.poll(now, due.ahead));
+            matches!(action, Some(SessionAction::Heartbeat(_)))
+        });
+        sent.count()
+    }
+
+    #[test]
+    fn heartbeats_that_are_nearly_due_go_along_when_one_is_due() {
+        let mut heartbeats = sessions([0, 50, 100, 101, 300]);
+        assert_eq!(send(&mut heartbeats, ms(2499)), 0, "none is due, whatever woke the keeper");
+        assert_eq!(send(&mut heartbeats, ms(2500)), 3);
+        assert_eq!(send(&mut heartbeats, ms(2600)), 0, "each goes once");
+        assert_eq!(heartbeats.next(), Some(ms(2601)));
+        assert_eq!(send(&mut heartbeats, ms(2601)), 1);
+        assert_eq!(send(&mut heartbeats, ms(2800)), 1);
+    }
+
+    #[test]
+    fn heartbeats_that_go_along_only_fill_a_batch() {
+        let mut heartbeats = sessions(std::iter::repeat_n(1, BATCH - 1).chain([2, 2]));
+        assert_eq!(send(&mut heartbeats, ms(2501)), BATCH);
+        assert_eq!(send(&mut heartbeats, ms(2502)), 1);
+        let mut many = sessions(std::iter::repeat_n(1, BATCH + 9).chain([2]));
+        assert_eq!(send(&mut many, ms(2501)), BATCH + 9, "none that is due waits");
     }
 }

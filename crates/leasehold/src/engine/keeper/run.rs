@@ -4,7 +4,7 @@
 use super::cleanup::run_cleanup;
 use super::extend::extend;
 use super::handoff::send_reserve;
-use super::sessions::{begin, end_sessions, end_unused, send_heartbeat};
+use super::sessions::{begin, end_sessions, end_unused, send_heartbeats};
 use super::{Shared, shutdown_report};
 use crate::engine::{LostReason, flush_store};
 use futures_util::StreamExt;
@@ -46,8 +46,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         for (id, hold) in work.idle_checks {
             shared.check_idle(id, &hold, now);
         }
-        for request in work.heartbeats {
-            running.push(Box::pin(send_heartbeat(shared.clone(), request)));
+        if !work.heartbeats.is_empty() {
+            running.push(Box::pin(send_heartbeats(shared.clone(), work.heartbeats)));
         }
         for partition in work.lapsed {
             running.push(Box::pin(begin(shared.clone(), partition, true)));

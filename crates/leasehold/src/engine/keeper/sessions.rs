@@ -4,7 +4,9 @@
 
 use super::{Shared, State, TrackedHold, TrackingId, Work};
 use crate::engine::hold::Hold;
-use crate::engine::keeper::heartbeat::{HeartbeatInFlight, MAX_REPORTS, SessionAction, SessionHeartbeat};
+use crate::engine::keeper::heartbeat::{
+    DueSession, HeartbeatInFlight, MAX_REPORTS, SessionAction, SessionHeartbeat,
+};
 use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
@@ -49,13 +51,13 @@ impl State {
         if self.closing.is_some() {
             return;
         }
-        for partition in self.heartbeats.due(now) {
+        for DueSession { partition, ahead } in self.heartbeats.due(now) {
             if self.heartbeats.with(partition, |heartbeat| heartbeat.is_idle(now)) == Some(true)
                 && self.end_if_unused(partition, sessions, work)
             {
                 continue;
             }
-            match self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now)) {
+            match self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now, ahead)) {
                 None | Some(SessionAction::Nothing) => {}
                 Some(SessionAction::Heartbeat(request)) => work.heartbeats.push(request),
                 Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
@@ -172,8 +174,12 @@ impl State {
     }
 }
 
-/// Sends one heartbeat and records its result.
-pub(super) async fn send_heartbeat(shared: Arc<Shared>, request: HeartbeatInFlight) {
+/// Sends heartbeats, and records the result of each as soon as it is known.
+pub(super) async fn send_heartbeats(shared: Arc<Shared>, requests: Vec<HeartbeatInFlight>) {
+    join_all(requests.into_iter().map(|request| send_heartbeat(&shared, request))).await;
+}
+
+async fn send_heartbeat(shared: &Shared, request: HeartbeatInFlight) {
     let sent_at = shared.environment.now();
     // Half of the remaining time, so that there is time for another attempt.
     let left = request.valid_until.since(sent_at);
@@ -184,7 +190,8 @@ pub(super) async fn send_heartbeat(shared: Arc<Shared>, request: HeartbeatInFlig
     // This clone would make the session look used.
     drop(session);
     let now = shared.environment.now();
-    let is_current = shared.state().heartbeats.with(partition, |heartbeat| {
+    let mut state = shared.state();
+    state.heartbeats.with(partition, |heartbeat| {
         if heartbeat.session.id != id {
             return;
         }
@@ -201,7 +208,9 @@ pub(super) async fn send_heartbeat(shared: Arc<Shared>, request: HeartbeatInFlig
             }
         }
     });
-    if is_current.is_some() {
+    let is_early = state.heartbeats.next().is_some_and(|at| at < state.wakes_at);
+    drop(state);
+    if is_early {
         shared.wake.notify_one();
     }
 }

@@ -24,8 +24,8 @@ use leasehold_core::{
     SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
-    Capabilities, Diagnosis, Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking,
-    Store, Subscription,
+    Capabilities, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store,
+    Subscription,
 };
 use redis::PushInfo;
 use redis::aio::MultiplexedConnection;
@@ -348,23 +348,15 @@ impl Store for RedisStore {
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        Box::pin(async move {
-            let deadline = deadline(within);
-            let result = match op {
-                SessionOp::Heartbeat(heartbeat) => {
-                    self.heartbeat(&self.session_keys_at(partition), heartbeat, deadline).await
-                }
-                SessionOp::End(session) => {
-                    self.end(&self.session_keys_at(partition), *session, deadline).await
-                }
-                SessionOp::List => self.list(deadline).await,
-                _ => {
-                    let text = "this version of the store does not know it".to_owned();
-                    Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(text), Phase::Send)))
-                }
-            };
-            result.map_or_else(|outcome| outcome, Outcome::Done)
-        })
+        Box::pin(self.send_session_op(partition, op, deadline(within)))
+    }
+
+    fn execute_sessions<'a>(
+        &'a self,
+        ops: &'a [(Partition, SessionOp)],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Outcome<SessionReply>>> {
+        Box::pin(self.send_session_ops(ops, deadline(within)))
     }
 
     fn confirm<'a>(

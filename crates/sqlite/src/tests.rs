@@ -167,8 +167,14 @@ async fn execute_session(store: &dyn Store, op: SessionOp) -> SessionReply {
 
 async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
     let begin = Some(format!("metadata {of}"));
-    let heartbeat =
-        Heartbeat { session: session(of), alive_ms: 10_000, begin, acquired: vec![], released: vec![] };
+    let heartbeat = Heartbeat {
+        session: session(of),
+        alive_ms: 10_000,
+        begin,
+        acquired: vec![],
+        released: vec![],
+        renew_listing: true,
+    };
     match execute_session(store, SessionOp::Heartbeat(heartbeat)).await {
         SessionReply::Heartbeat(reply) => reply,
         other => panic!("{other:?}"),

@@ -160,6 +160,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(ready(Outcome::Failed(Executed::No, fault)))
     }
 
+    /// Executes several operations on sessions independently, in one batch for each server if the store can: a client with
+    /// holds in many partitions has as many sessions. The outcomes are in the order of the operations.
+    fn execute_sessions<'a>(
+        &'a self,
+        ops: &'a [(Partition, SessionOp)],
+        within: Duration,
+    ) -> BoxFuture<'a, Vec<Outcome<SessionReply>>> {
+        let all = ops.iter().map(move |(partition, op)| self.execute_session(*partition, op, within));
+        Box::pin(futures_util::future::join_all(all))
+    }
+
     /// Waits until the configured number of replicas has confirmed this hold. Fails if the hold is gone, or too few
     /// replicas confirm in time; nothing is undone then.
     fn confirm<'a>(

@@ -150,7 +150,14 @@ mod tests {
     }
 
     fn heartbeat(alive_ms: u64) -> Heartbeat {
-        Heartbeat { session: session(1), alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
+        Heartbeat {
+            session: session(1),
+            alive_ms,
+            begin: None,
+            acquired: Vec::new(),
+            released: Vec::new(),
+            renew_listing: false,
+        }
     }
 
     fn begin() -> Heartbeat {

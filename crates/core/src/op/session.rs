@@ -67,7 +67,10 @@ impl SessionMetadata {
 /// use leasehold_core::{Heartbeat, HeartbeatReply, SessionId, SessionOp, SessionReply};
 ///
 /// let session = SessionId::from_random([7; 12]);
-/// let beat = |begin| SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, acquired: vec![], released: vec![] });
+/// let beat = |begin| {
+///     let (acquired, released) = (vec![], vec![]);
+///     SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, acquired, released, renew_listing: true })
+/// };
 /// let mut sessions = Sessions::default();
 ///
 /// // A heartbeat alone neither begins a session nor revives one that has lapsed.
@@ -104,6 +107,9 @@ pub struct Heartbeat {
     pub acquired: Vec<Lock>,
     /// Locks released since the last heartbeat.
     pub released: Vec<Lock>,
+    /// Whether to renew the place of the session in what [lists](SessionOp::List) sessions, which lasts for twice
+    /// `alive_ms` at least. A store may do so with every heartbeat, and does so when a session begins.
+    pub renew_listing: bool,
 }
 
 /// The reply of a store about sessions.

@@ -91,7 +91,14 @@ pub(super) fn any_session_op() -> impl Strategy<Value = SessionOp> {
     let beat =
         ((0..SESSIONS).prop_map(session), alive_ms, any::<bool>()).prop_map(|(session, alive_ms, begin)| {
             let (begin, acquired, released) = (begin.then(String::new), Vec::new(), Vec::new());
-            SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, acquired, released })
+            SessionOp::Heartbeat(Heartbeat {
+                session,
+                alive_ms,
+                begin,
+                acquired,
+                released,
+                renew_listing: false,
+            })
         });
     prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]
 }

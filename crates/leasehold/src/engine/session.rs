@@ -356,7 +356,14 @@ impl SessionFactory {
     ) -> Result<(), BeginFailure> {
         let begin = Some(self.metadata.clone());
         let (acquired, released) = (held.to_vec(), Vec::new());
-        let op = SessionOp::Heartbeat(Heartbeat { session: session.id, alive_ms, begin, acquired, released });
+        let op = SessionOp::Heartbeat(Heartbeat {
+            session: session.id,
+            alive_ms,
+            begin,
+            acquired,
+            released,
+            renew_listing: true,
+        });
         match self.store.execute_session(session.partition, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),
             Outcome::Done(_) => Err(BeginFailure::Lapsed),

@@ -6,7 +6,7 @@
 --            metadata          a description of the process, for people: JSON
 --            l:<kind>:<name>   a lock that it holds, for people; 1
 -- KEYS[2]  the index of all sessions: a ZSET with the end of each session's record in ms as score, for people. Left
---          out while a slot of a cluster moves and only one of the two keys has moved
+--          out by most heartbeats, and while a slot of a cluster moves and only one of the two keys has moved
 -- ARGV[1]  the session
 -- ARGV[2]  alive_ms: the least time from now for which it is alive
 -- ARGV[3]  kept_ms: the least time from now for which its record lasts
@@ -74,6 +74,6 @@ local is_short = type(index_ttl_ms) == 'number' and index_ttl_ms < kept_ms
 if is_short and type(redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms))) ~= 'number' then return 1 end
 redis.pcall('ZADD', KEYS[2], digits(at_ms + kept_ms), ARGV[1])
 if index_ttl_ms == -2 then redis.pcall('PEXPIRE', KEYS[2], digits(kept_ms)) end
--- With every heartbeat, so that dead sessions disappear also where none begins.
+-- With every change, so that dead sessions disappear also where none begins.
 redis.pcall('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. digits(at_ms))
 return 1

@@ -395,6 +395,9 @@ impl Call {
 
     /// The call that begins a session, or keeps it alive.
     pub(crate) fn heartbeat(heartbeat: &Heartbeat, session_keys: &SessionKeys<'_>) -> Self {
+        if heartbeat.begin.is_none() && !heartbeat.renew_listing {
+            return Self::reduced_heartbeat(heartbeat, session_keys);
+        }
         Self::heartbeat_with_keys(
             heartbeat,
             &[&session_keys.session(heartbeat.session), &session_keys.sessions()],
@@ -407,7 +410,7 @@ impl Call {
     }
 
     fn heartbeat_with_keys(heartbeat: &Heartbeat, keys: &[&str]) -> Self {
-        let Heartbeat { session, alive_ms, begin, acquired, released } = heartbeat;
+        let Heartbeat { session, alive_ms, begin, acquired, released, renew_listing: _ } = heartbeat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys.iter().copied());
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
@@ -431,6 +434,10 @@ impl Call {
     /// The command.
     pub(crate) fn cmd(&self) -> &Cmd {
         &self.cmd
+    }
+
+    pub(crate) fn into_cmd(self) -> Cmd {
+        self.cmd
     }
 
     /// The command, after the loading of its script.

@@ -7,13 +7,13 @@ use super::call_target::CallTarget;
 use super::send::{MAX_EXTENDS_PER_CALL, is_wrong_type, refused};
 use super::sessions::RECORDS_PER_REQUEST;
 use super::{RedisStore, SessionOutcome};
-use crate::cluster::{Cluster, OnTryAgain};
+use crate::cluster::{Cluster, Node, OnTryAgain};
 use crate::config::address::Address;
 use crate::error_map::{is_try_again, is_unknown_script};
+use crate::script::Call;
 use crate::script::reply;
-use crate::script::{Call, extends_by_token};
-use futures_util::future::join_all;
-use leasehold_core::{Lock, LockKeys, Op, Partition, SessionEntry, SessionId, SessionReply};
+use futures_util::future::{join, join_all};
+use leasehold_core::{Lock, LockKeys, Op, Partition, SessionEntry, SessionId, SessionOp, SessionReply};
 use leasehold_store::{Diagnosis, Executed, FaultKind, Outcome, Phase};
 use redis::{Pipeline, Value, cmd};
 use std::collections::BTreeMap;
@@ -64,18 +64,92 @@ impl RedisStore {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(lost)).collect()
     }
 
+    /// Sends several operations on sessions, and the heartbeats among them in one pipeline to each primary. One that a node
+    /// does not execute at once is sent again by itself, which has the same effect as sending it once.
+    pub(super) async fn send_session_ops_in(
+        &self,
+        cluster: &Cluster,
+        ops: &[(Partition, SessionOp)],
+        deadline: Instant,
+    ) -> Vec<SessionOutcome> {
+        let map = match cluster.map(deadline).await {
+            Ok(map) => map,
+            Err(fault) => return vec![Outcome::Failed(Executed::No, fault); ops.len()],
+        };
+        let mut by_node: BTreeMap<Option<&Address>, Vec<usize>> = BTreeMap::new();
+        let mut others = Vec::new();
+        for (at, (partition, op)) in ops.iter().enumerate() {
+            match op {
+                SessionOp::Heartbeat(_) => {
+                    by_node.entry(map.primary(partition.as_u16())).or_default().push(at);
+                }
+                _ => others.push(at),
+            }
+        }
+        let sent = by_node.values().map(|of| self.send_heartbeats(cluster, ops, of, deadline));
+        let others = others.into_iter().map(async |at| {
+            let (partition, op) = &ops[at];
+            (at, self.send_session_op(*partition, op, deadline).await)
+        });
+        let (sent, others) = join(join_all(sent), join_all(others)).await;
+        let mut outcomes: Vec<_> = sent.into_iter().flatten().chain(others).collect();
+        outcomes.sort_unstable_by_key(|(at, _)| *at);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    /// Sends the heartbeats of one primary, and returns the outcome of each.
+    async fn send_heartbeats(
+        &self,
+        cluster: &Cluster,
+        ops: &[(Partition, SessionOp)],
+        of: &[usize],
+        deadline: Instant,
+    ) -> Vec<(usize, SessionOutcome)> {
+        let mut pipeline = Pipeline::with_capacity(of.len());
+        for at in of {
+            if let (partition, SessionOp::Heartbeat(heartbeat)) = &ops[*at] {
+                let call = Call::heartbeat(heartbeat, &self.session_keys_at(*partition));
+                pipeline.add_command(call.into_cmd());
+            }
+        }
+        let Some(first) = of.first() else { return Vec::new() };
+        let (node, target, values) =
+            match send_to_node(cluster, ops[*first].0.as_u16(), &pipeline, deadline).await {
+                Ok(replies) => replies,
+                Err(outcome) => return of.iter().map(|at| (*at, outcome.clone())).collect(),
+            };
+        let values = values.into_iter().map(Some).chain(std::iter::repeat(None));
+        let outcomes = of.iter().zip(values).map(async |(at, value)| {
+            let outcome = match value {
+                Some(value) if is_unknown_script(&value) || node.redirect(&value).is_some() => {
+                    self.send_session_op(ops[*at].0, &ops[*at].1, deadline).await
+                }
+                Some(value) => {
+                    self.heartbeat_reply(&value, &target).map_or_else(|outcome| outcome, Outcome::Done)
+                }
+                None => {
+                    let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
+                    Outcome::Failed(Executed::Unknown, fault)
+                }
+            };
+            (*at, outcome)
+        });
+        join_all(outcomes).await
+    }
+
     /// Groups the operations: extends in one slot share a call. An operation whose call cannot be built gets its
     /// outcome here.
     fn groups(&self, ops: &[(Lock, Op)], outcomes: &mut [Option<Outcome>]) -> Vec<Group> {
         let mut extends: BTreeMap<u16, Vec<(usize, LockKeys)>> = BTreeMap::new();
         let mut groups = Vec::new();
         for (at, (lock, op)) in ops.iter().enumerate() {
-            match (op, self.call(lock, op)) {
-                (_, Err(fault)) => outcomes[at] = Some(Outcome::Failed(Executed::No, fault)),
-                (Op::Extend(extend), Ok((keys, _))) if extends_by_token(lock.kind, extend) => {
-                    extends.entry(keys.slot()).or_default().push((at, keys));
-                }
-                (_, Ok((keys, call))) => groups.push(Group { of: vec![at], slot: keys.slot(), call }),
+            if let Some((keys, ..)) = self.extend(&ops[at]) {
+                extends.entry(keys.slot()).or_default().push((at, keys));
+                continue;
+            }
+            match self.call(lock, op) {
+                Ok((keys, call)) => groups.push(Group { of: vec![at], slot: keys.slot(), call }),
+                Err(fault) => outcomes[at] = Some(Outcome::Failed(Executed::No, fault)),
             }
         }
         for (slot, extends) in extends {
@@ -105,22 +179,15 @@ impl RedisStore {
             groups.iter().flat_map(|group| &group.of).map(|at| (*at, outcome.clone())).collect()
         };
         let Some(first) = groups.first() else { return Vec::new() };
-        let (node, mut connection) = match cluster.connection(first.slot, deadline).await {
-            Ok(reached) => reached,
-            Err(fault) => return all(&Outcome::Failed(Executed::No, fault)),
-        };
         let mut pipeline = Pipeline::with_capacity(groups.len());
         for group in groups {
             pipeline.add_command(group.call.cmd().clone());
         }
-        let values = match node.link.call_all(&mut connection, &pipeline, deadline).await {
-            Ok(values) => values,
-            Err(no_reply) => {
-                cluster.mark_stale();
-                return all(&Outcome::Failed(Executed::Unknown, node.no_reply(no_reply)));
-            }
+        let (node, target, values) = match send_to_node(cluster, first.slot, &pipeline, deadline).await {
+            Ok(replies) => replies,
+            Err(outcome) => return all(&outcome),
         };
-        let target = &CallTarget::Node(Arc::clone(&node), Some(connection));
+        let target = &target;
         let outcomes = groups.iter().zip(values).map(|(group, value)| {
             let node = &node;
             async move {
@@ -262,5 +329,23 @@ impl RedisStore {
             })
         });
         join_all(each).await.into_iter().collect()
+    }
+}
+
+/// Sends a pipeline to the primary of this slot. Returns the node, the connection and the replies; an outcome that applies to
+/// all commands if there are none.
+async fn send_to_node<T>(
+    cluster: &Cluster,
+    slot: u16,
+    pipeline: &Pipeline,
+    deadline: Instant,
+) -> Result<(Arc<Node>, CallTarget<'static>, Vec<Value>), Outcome<T>> {
+    let (node, mut connection) = cluster.connection(slot, deadline).await.map_err(refused)?;
+    match node.link.call_all(&mut connection, pipeline, deadline).await {
+        Ok(values) => Ok((Arc::clone(&node), CallTarget::Node(node, Some(connection)), values)),
+        Err(no_reply) => {
+            cluster.mark_stale();
+            Err(Outcome::Failed(Executed::Unknown, node.no_reply(no_reply)))
+        }
     }
 }

@@ -235,7 +235,7 @@ impl RedisStore {
     }
 
     /// Returns an extend that can share a call with others, with the keys of its lock.
-    fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
+    pub(super) fn extend<'a>(&self, (lock, op): &'a (Lock, Op)) -> Option<(LockKeys, Kind, &'a Extend)> {
         match op {
             Op::Extend(extend) if extends_by_token(lock.kind, extend) => {
                 Some((self.keys.lock(lock).ok()?, lock.kind, extend))

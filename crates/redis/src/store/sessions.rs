@@ -8,15 +8,47 @@ use crate::error_map::is_try_again;
 use crate::script::Call;
 use crate::script::reply::{self, Malformed};
 use crate::session_keys::SessionKeys;
-use leasehold_core::{Heartbeat, SessionEntry, SessionId, SessionReply};
+use futures_util::future::join_all;
+use leasehold_core::{Heartbeat, Partition, SessionEntry, SessionId, SessionOp, SessionReply};
 use leasehold_store::{Executed, FaultKind, Outcome, Phase};
-use redis::{Pipeline, cmd};
+use redis::{Pipeline, Value, cmd};
 use tokio::time::Instant;
 /// Number of session records read in one request: other requests wait while the server answers it.
 pub(crate) const RECORDS_PER_REQUEST: usize = 256;
 
 impl RedisStore {
-    pub(super) async fn heartbeat(
+    pub(crate) async fn send_session_op(
+        &self,
+        partition: Partition,
+        op: &SessionOp,
+        deadline: Instant,
+    ) -> Outcome<SessionReply> {
+        let result = match op {
+            SessionOp::Heartbeat(heartbeat) => {
+                self.heartbeat(&self.session_keys_at(partition), heartbeat, deadline).await
+            }
+            SessionOp::End(session) => self.end(&self.session_keys_at(partition), *session, deadline).await,
+            SessionOp::List => self.list(deadline).await,
+            _ => {
+                let text = "this version of the store does not know it".to_owned();
+                Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(text), Phase::Send)))
+            }
+        };
+        result.map_or_else(|outcome| outcome, Outcome::Done)
+    }
+
+    pub(super) async fn send_session_ops(
+        &self,
+        ops: &[(Partition, SessionOp)],
+        deadline: Instant,
+    ) -> Vec<Outcome<SessionReply>> {
+        if let (Backend::Cluster(cluster), [_, _, ..]) = (&*self.backend, ops) {
+            return self.send_session_ops_in(cluster, ops, deadline).await;
+        }
+        join_all(ops.iter().map(|(partition, op)| self.send_session_op(*partition, op, deadline))).await
+    }
+
+    async fn heartbeat(
         &self,
         session_keys: &SessionKeys<'_>,
         heartbeat: &Heartbeat,
@@ -30,8 +62,17 @@ impl RedisStore {
             let call = Call::reduced_heartbeat(heartbeat, session_keys);
             (value, target) = self.reply(slot, &call, false, OnTryAgain::Retry, deadline).await?;
         }
-        self.check_error(&value, &target)?;
-        let reply = self.well_formed(reply::heartbeat(&value))?.map_err(|refused| {
+        self.heartbeat_reply(&value, &target)
+    }
+
+    /// Converts the reply to a heartbeat.
+    pub(super) fn heartbeat_reply(
+        &self,
+        value: &Value,
+        target: &CallTarget<'_>,
+    ) -> Result<SessionReply, SessionOutcome> {
+        self.check_error(value, target)?;
+        let reply = self.well_formed(reply::heartbeat(value))?.map_err(|refused| {
             Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(refused.to_string()), Phase::Reply))
         });
         reply.map(SessionReply::Heartbeat)

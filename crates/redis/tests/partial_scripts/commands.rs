@@ -124,7 +124,7 @@ fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> 
 
 fn heartbeat(n: u8) -> Heartbeat {
     let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
-    Heartbeat { session, alive_ms, begin: None, acquired: vec![], released: vec![] }
+    Heartbeat { session, alive_ms, begin: None, acquired: vec![], released: vec![], renew_listing: true }
 }
 
 /// The commands of an operation that follows others, 2 ms apart.

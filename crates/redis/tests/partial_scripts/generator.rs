@@ -113,7 +113,8 @@ impl<'a> Generator<'a> {
         if after != sessions {
             return Err(Violation(format!("{heartbeat:?}\n  makes {after:?},\n  in the model {sessions:?}")));
         }
-        if expected == SessionReply::Heartbeat(HeartbeatReply::Alive) {
+        let lists = heartbeat.begin.is_some() || heartbeat.renew_listing;
+        if lists && expected == SessionReply::Heartbeat(HeartbeatReply::Alive) {
             self.is_listed(heartbeat)
         } else {
             Ok(())

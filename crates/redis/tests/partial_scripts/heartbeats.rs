@@ -3,7 +3,7 @@
 //! A partial heartbeat leaves each field of its own session as it was or as the whole heartbeat sets it: the end of its life,
 //! the expiry of its record, its process, and the locks it holds. A new session exists once it is alive, and its
 //! record has an expiry from the first command on. Other sessions and locks are unchanged. The next heartbeat gets the
-//! reply of the model, and repairs the index.
+//! reply of the model, and the next one that renews the listing repairs the index.
 
 use crate::Violation;
 use crate::generator::Generator;
@@ -72,7 +72,7 @@ impl Generator<'_> {
         {
             return Err(Violation(format!("it left {left:?},\n  and makes {after:?}")));
         }
-        self.heartbeat(heartbeat)?;
+        self.heartbeat(&Heartbeat { renew_listing: true, ..heartbeat.clone() })?;
         Ok(whole)
     }
 }

@@ -1,12 +1,12 @@
 //! A cluster, whose messages arrive on connections of their own.
 
 use crate::fixture::{
-    LONG, Mailbox, Received, acquire, claim, execute_on, found, granted, nonce, receive, release, session,
-    take,
+    LONG, Mailbox, Received, SHORT, acquire, alive, claim, execute_on, found, granted, nonce, receive,
+    release, session, take,
 };
-use leasehold_core::{HoldStatus, Partition};
+use leasehold_core::{Heartbeat, HeartbeatReply, HoldStatus, Partition, SessionOp, SessionReply};
 use leasehold_redis::{RedisConfig, RedisStore};
-use leasehold_store::Store;
+use leasehold_store::{Executed, Outcome, Store};
 use leasehold_testkit::{AfterDrop, Cluster, Proxy, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
@@ -59,6 +59,93 @@ async fn operations_in_one_slot_of_a_cluster_share_calls() {
     // the move, each goes to the old node first, and then alone to the new one.
     assert_eq!(sent[1], 4, "{sent:?}");
     assert!(sent[0] <= 7 && sent[2] >= 20 && sent[3] <= 7, "{sent:?}");
+}
+
+/// The heartbeats of sessions in slots of all primaries: those of every second slot have begun. One session ends meanwhile.
+fn session_ops() -> Vec<(Partition, SessionOp)> {
+    let each = (0..16_384).step_by(500).map(|slot| {
+        let heartbeat = Heartbeat { renew_listing: slot % 1500 == 0, ..alive(1) };
+        (Partition::new(slot), SessionOp::Heartbeat(heartbeat))
+    });
+    let mut ops: Vec<_> = each.collect();
+    ops.insert(7, (Partition::new(250), SessionOp::End(session(1))));
+    ops
+}
+
+async fn begin_every_second(store: &RedisStore, ops: &[(Partition, SessionOp)]) -> Vec<SessionReply> {
+    let mut expected = Vec::new();
+    for (at, (partition, op)) in ops.iter().enumerate() {
+        let SessionOp::Heartbeat(heartbeat) = op else {
+            expected.push(SessionReply::End);
+            continue;
+        };
+        let begins = at % 2 == 0;
+        expected.push(SessionReply::Heartbeat(if begins {
+            HeartbeatReply::Alive
+        } else {
+            HeartbeatReply::Lapsed
+        }));
+        if begins {
+            let begin = SessionOp::Heartbeat(Heartbeat { begin: Some("{}".to_owned()), ..heartbeat.clone() });
+            let begun = store.execute_session(*partition, &begin, LONG).await;
+            assert!(matches!(begun, Outcome::Done(_)), "{begun:?}");
+        }
+    }
+    expected
+}
+
+/// They go in one batch for each primary, also where a server has lost its scripts or a slot has moved, which costs those
+/// concerned another request.
+#[tokio::test]
+async fn heartbeats_in_many_slots_go_together_and_each_has_its_own_reply() {
+    let cluster = Cluster::start(3, 0).unwrap();
+    let store = RedisStore::connect(cluster.url().parse().unwrap()).await.unwrap();
+    let ops = session_ops();
+    let expected = begin_every_second(&store, &ops).await;
+    let moved = 4_000;
+    let (from, heartbeats) = (cluster.owner(moved).unwrap(), ops.len() - 1);
+    for round in ["as it is", "without scripts", "with a slot moved", "with the slot known"] {
+        match round {
+            "without scripts" => {
+                cluster.node(0).cli(&["SCRIPT", "FLUSH", "SYNC"]).unwrap().ok().unwrap();
+            }
+            "with a slot moved" => {
+                cluster.move_slot(moved, (from + 1) % 3).unwrap();
+            }
+            _ => {}
+        }
+        (0..3).for_each(|at| cluster.node(at).reset_counts().unwrap());
+        let outcomes = store.execute_sessions(&ops, LONG).await;
+        let replies = outcomes.into_iter().map(|outcome| match outcome {
+            Outcome::Done(reply) => reply,
+            failed @ Outcome::Failed(..) => panic!("{round}: {failed:?}"),
+        });
+        assert_eq!(replies.collect::<Vec<_>>(), expected, "{round}");
+        let sent: u64 = (0..3).map(|at| cluster.node(at).command_counts().unwrap()["evalsha"]).sum();
+        // What is redirected does not count as a call.
+        let again =
+            if round == "without scripts" { sent > heartbeats as u64 } else { sent == heartbeats as u64 };
+        assert!(again, "{round}: {sent} for {heartbeats}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_without_replies_fails_its_own_heartbeats_alone() {
+    let cluster = tokio::task::block_in_place(|| Cluster::start(3, 0)).unwrap();
+    let (store, proxies) = proxied(&cluster).await;
+    let ops = session_ops();
+    begin_every_second(&store, &ops).await;
+    let silent = 1;
+    proxies[silent].drop_replies(1, AfterDrop::Stall, command("EVALSHA"));
+    let outcomes = store.execute_sessions(&ops, SHORT).await;
+    assert_eq!(outcomes.len(), ops.len());
+    for ((partition, _), outcome) in ops.iter().zip(outcomes) {
+        if cluster.owner(partition.as_u16()).unwrap() == silent {
+            assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{partition}: {outcome:?}");
+        } else {
+            assert!(matches!(outcome, Outcome::Done(_)), "{partition}: {outcome:?}");
+        }
+    }
 }
 
 /// An idle subscription connection is pinged: kept if the reply arrives, replaced if not.

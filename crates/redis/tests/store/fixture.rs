@@ -129,7 +129,14 @@ pub(crate) fn label() -> Label {
 
 /// A heartbeat of the `n`th session.
 pub(crate) fn alive(n: u8) -> Heartbeat {
-    Heartbeat { session: session(n), alive_ms: 60_000, begin: None, acquired: vec![], released: vec![] }
+    Heartbeat {
+        session: session(n),
+        alive_ms: 60_000,
+        begin: None,
+        acquired: vec![],
+        released: vec![],
+        renew_listing: true,
+    }
 }
 
 pub(crate) async fn heartbeat(

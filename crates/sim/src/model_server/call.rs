@@ -52,8 +52,11 @@ impl Call {
         let mut arguments = Arguments(arguments.iter());
         let keys = (0..arguments.number()?).map(|_| arguments.text()).collect::<CallResult<Vec<_>>>()?;
         if script == Script::Heartbeat {
-            let [_, index] = keys[..] else { return Err(malformed()) };
-            return Ok(Self::Heartbeat(arguments.heartbeat()?, index.to_owned()));
+            // The index comes second, if at all; the key of a record begins with it.
+            let ([record] | [record, _]) = keys[..] else { return Err(malformed()) };
+            let (index, _) = record.rsplit_once(':').ok_or_else(malformed)?;
+            let heartbeat = Heartbeat { renew_listing: keys.len() == 2, ..arguments.heartbeat()? };
+            return Ok(Self::Heartbeat(heartbeat, index.to_owned()));
         }
         if script == Script::Extend {
             let extends = keys.into_iter().map(|key| arguments.extend(key)).collect::<CallResult<_>>()?;
@@ -374,7 +377,7 @@ impl<'a> Arguments<'a> {
         while !self.is_empty() {
             left.push(self.lock()?);
         }
-        Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left })
+        Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left, renew_listing: false })
     }
 
     /// A lock, as a session's record names it.

@@ -81,8 +81,14 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
         // The model needs heartbeats to keep sessions alive; here their files do.
         let begin = Some(String::new());
         let alive_ms = u64::MAX / 4;
-        let heartbeat =
-            Heartbeat { session: session(n), alive_ms, begin, acquired: vec![], released: vec![] };
+        let heartbeat = Heartbeat {
+            session: session(n),
+            alive_ms,
+            begin,
+            acquired: vec![],
+            released: vec![],
+            renew_listing: true,
+        };
         execute_session(&model, SessionOp::Heartbeat(heartbeat)).await;
     }
     for step in steps {

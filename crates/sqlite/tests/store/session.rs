@@ -153,7 +153,14 @@ impl TestSession {
 
     pub(crate) fn begin(&self, metadata: &str) {
         let (session, begin) = (self.session, Some(metadata.to_owned()));
-        let beat = Heartbeat { session, alive_ms: 1, begin, acquired: vec![], released: vec![] };
+        let beat = Heartbeat {
+            session,
+            alive_ms: 1,
+            begin,
+            acquired: vec![],
+            released: vec![],
+            renew_listing: true,
+        };
         assert_eq!(
             self.execute_session(&SessionOp::Heartbeat(beat)),
             SessionReply::Heartbeat(HeartbeatReply::Alive)

@@ -391,7 +391,14 @@ impl TestClient {
     /// A heartbeat that changes nothing else.
     pub fn heartbeat_request(&self, alive: Duration) -> Heartbeat {
         let (session, alive_ms) = (self.session, millis(alive));
-        Heartbeat { session, alive_ms, begin: None, acquired: Vec::new(), released: Vec::new() }
+        Heartbeat {
+            session,
+            alive_ms,
+            begin: None,
+            acquired: Vec::new(),
+            released: Vec::new(),
+            renew_listing: true,
+        }
     }
 
     /// Begins its session, which lapses after `alive` without a heartbeat.

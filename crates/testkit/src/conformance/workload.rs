@@ -256,7 +256,9 @@ impl Workload {
         let alive_ms = *self.random.pick(&[1, 100, 10_000, 3_600_000, 200 * 3_600_000, 200 * 3_600_000]);
         let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
         let begin = begins.then(|| (*about).to_owned());
-        Heartbeat { session: self.session(), alive_ms, begin, acquired: self.locks(), released: self.locks() }
+        let renew_listing = *self.random.pick(&[true, false]);
+        let (session, acquired, released) = (self.session(), self.locks(), self.locks());
+        Heartbeat { session, alive_ms, begin, acquired, released, renew_listing }
     }
 
     fn locks(&self) -> Vec<Lock> {

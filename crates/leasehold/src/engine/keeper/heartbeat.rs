@@ -7,11 +7,16 @@
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
 //! 3. A client with holds in many partitions has a session in each. When one of them is due, those that are nearly due go
 //!    along, so that many sessions cost few wake-ups and few writes. None waits for others.
+//! 4. What lists sessions, for people, takes half of a heartbeat's time at the store. It lasts for twice the life of a
+//!    session, so a heartbeat that renews it is enough once in that life.
 
 use crate::engine::Session;
 use crate::engine::keeper::renewal_batcher::BATCH;
+use crate::store::Outcome;
 use leasehold_core::machine::heartbeat::{HeartbeatAction, HeartbeatSchedule};
-use leasehold_core::{Heartbeat, Lock, Moment, Partition, SessionOp, whole_millis};
+use leasehold_core::{
+    Heartbeat, HeartbeatReply, Lock, Moment, Partition, SessionOp, SessionReply, whole_millis,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,19 +74,15 @@ impl SessionHeartbeats {
 
     /// The partitions whose session is due, and those whose session goes along (3): these only fill a batch.
     pub(in crate::engine) fn due(&self, now: Moment) -> Vec<DueSession> {
-        if self.next().is_none_or(|at| at > now) {
+        let first = self.due.first().filter(|(at, _)| *at <= now);
+        let Some((heartbeat, _)) = first.and_then(|(_, partition)| self.by_partition.get(partition)) else {
             return Vec::new();
-        }
-        let mut due: Vec<DueSession> = Vec::new();
-        for (at, partition) in &self.due {
-            let Some((heartbeat, _)) = self.by_partition.get(partition) else { continue };
-            let ahead = heartbeat.schedule.max_ahead();
-            if *at > now && (due.len() >= BATCH || *at > now + ahead) {
-                break;
-            }
-            due.push(DueSession { partition: *partition, ahead });
-        }
-        due
+        };
+        // All sessions of a client live equally long.
+        let ahead = heartbeat.schedule.max_ahead();
+        let go = self.due.iter().enumerate();
+        let go = go.take_while(|(taken, (at, _))| *at <= now || *taken < BATCH && *at <= now + ahead);
+        go.map(|(_, (_, partition))| DueSession { partition: *partition, ahead }).collect()
     }
 
     /// When the next session is due.
@@ -111,6 +112,8 @@ pub(in crate::engine) struct SessionHeartbeat {
     schedule: HeartbeatSchedule,
     /// When the last heartbeat was sent.
     last_sent_at: Moment,
+    /// When the last heartbeat that renewed its listing and was answered was sent.
+    listed_at: Moment,
     /// Pending reports: whether a lock is held.
     reports: BTreeMap<Lock, bool>,
     /// The number of reported holds per lock. A session may have several holds of a shared or reentrant lock, and
@@ -122,6 +125,8 @@ pub(in crate::engine) struct SessionHeartbeat {
 pub(in crate::engine) enum SessionAction {
     /// Send this heartbeat.
     Heartbeat(HeartbeatInFlight),
+    /// End the session if the store has several partitions, and otherwise poll it as one in use.
+    End,
     /// The session is over.
     Lapsed,
     /// Do nothing.
@@ -142,6 +147,7 @@ impl SessionHeartbeat {
             idle_since: None,
             schedule,
             last_sent_at: now,
+            listed_at: now,
             reports: BTreeMap::new(),
             holds: BTreeMap::new(),
         }
@@ -182,6 +188,11 @@ impl SessionHeartbeat {
 
     /// The next action, if a heartbeat may be sent so much earlier than due.
     pub(in crate::engine) fn poll(&mut self, now: Moment, ahead: Duration) -> SessionAction {
+        if self.is_idle(now) { SessionAction::End } else { self.poll_in_use(now, ahead) }
+    }
+
+    /// The next action, if the session does not end because it is unused.
+    pub(in crate::engine) fn poll_in_use(&mut self, now: Moment, ahead: Duration) -> SessionAction {
         if !self.reports.is_empty() && (now + ahead).since(self.last_sent_at) >= REPORT_INTERVAL {
             self.schedule.send_soon(now);
         }
@@ -195,8 +206,8 @@ impl SessionHeartbeat {
         }
     }
 
-    /// Whether the session has been unused for so long that it can end. Call it whenever a heartbeat is due.
-    pub(in crate::engine) fn is_idle(&mut self, now: Moment) -> bool {
+    /// Whether the session has been unused for so long that it can end.
+    fn is_idle(&mut self, now: Moment) -> bool {
         // The client's table and this one hold a clone each; a heartbeat in flight would hold another.
         if Arc::strong_count(&self.session) > 2 {
             self.idle_since = None;
@@ -220,34 +231,65 @@ impl SessionHeartbeat {
             let Some((lock, is_held)) = self.reports.pop_first() else { break };
             if is_held { acquired.push(lock) } else { released.push(lock) }
         }
-        let (session, alive_ms) = (self.session.id, whole_millis(self.schedule.alive()));
+        let (session, alive) = (self.session.id, self.schedule.alive());
+        // Once in its life, which is every fourth heartbeat (4).
+        let renew_listing = self.last_sent_at.since(self.listed_at) + alive / 8 >= alive;
+        let (alive_ms, begin) = (whole_millis(alive), None);
         HeartbeatInFlight {
             session: self.session.clone(),
-            op: SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin: None, acquired, released }),
+            op: SessionOp::Heartbeat(Heartbeat {
+                session,
+                alive_ms,
+                begin,
+                acquired,
+                released,
+                renew_listing,
+            }),
             valid_until: self.schedule.valid_until(),
         }
     }
 
-    /// A heartbeat sent at `sent_at` has reached the store.
-    pub(in crate::engine) fn handle_alive(&mut self, sent_at: Moment, now: Moment) {
+    /// Whether this heartbeat is one of the session.
+    pub(in crate::engine) fn is_of(&self, op: &SessionOp) -> bool {
+        matches!(op, SessionOp::Heartbeat(heartbeat) if heartbeat.session == self.session.id)
+    }
+
+    /// Records the result of a heartbeat that was sent at `sent_at`.
+    pub(in crate::engine) fn handle_outcome(
+        &mut self,
+        op: &SessionOp,
+        outcome: Outcome<SessionReply>,
+        sent_at: Moment,
+        now: Moment,
+        random: &mut dyn FnMut() -> u64,
+    ) {
+        match outcome {
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
+                self.handle_alive(op, sent_at, now);
+            }
+            // The store says that the session is over.
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => self.schedule.handle_lapsed(),
+            other => {
+                if let Outcome::Failed(_, fault) = other {
+                    tracing::debug!(%fault, "no reply to a heartbeat");
+                }
+                self.handle_fault(op, now, random);
+            }
+        }
+    }
+
+    fn handle_alive(&mut self, op: &SessionOp, sent_at: Moment, now: Moment) {
         self.schedule.handle_alive(sent_at, now);
+        if matches!(op, SessionOp::Heartbeat(Heartbeat { renew_listing: true, .. })) {
+            self.listed_at = sent_at;
+        }
         if now < self.schedule.valid_until() {
             self.session.extend(self.schedule.valid_until());
         }
     }
 
-    /// The store says that the session is over.
-    pub(in crate::engine) fn handle_lapsed(&mut self) {
-        self.schedule.handle_lapsed();
-    }
-
     /// A heartbeat was not answered: its reports are sent again (2).
-    pub(in crate::engine) fn handle_fault(
-        &mut self,
-        op: &SessionOp,
-        now: Moment,
-        random: &mut dyn FnMut() -> u64,
-    ) {
+    fn handle_fault(&mut self, op: &SessionOp, now: Moment, random: &mut dyn FnMut() -> u64) {
         self.schedule.handle_fault(now, random);
         let SessionOp::Heartbeat(heartbeat) = op else { return };
         for (locks, is_held) in [(&heartbeat.acquired, true), (&heartbeat.released, false)] {
@@ -285,7 +327,7 @@ mod tests {
     fn send(heartbeats: &mut SessionHeartbeats, now: Moment) -> usize {
         let due = heartbeats.due(now).into_iter();
         let sent = due.filter(|due| {
-            let action = heartbeats.with(due.partition, |heartbeat| heartbeat.poll(now, due.ahead));
+            let action = heartbeats.with(due.partition, |heartbeat| heartbeat.poll_in_use(now, due.ahead));
             matches!(action, Some(SessionAction::Heartbeat(_)))
         });
         sent.count()

@@ -167,8 +167,8 @@ struct Work {
     reserves: Vec<ReserveInFlight>,
     /// Holds whose idle time may be over.
     idle_checks: Vec<(TrackingId, Arc<Hold>)>,
-    /// Heartbeats that are due.
-    heartbeats: Vec<HeartbeatInFlight>,
+    /// Heartbeats that go now: those that are sent together, and how long their replies may take.
+    heartbeats: Vec<(Vec<HeartbeatInFlight>, Duration)>,
     /// Partitions where a session must begin.
     to_begin: Vec<Partition>,
     /// Partitions whose session has lapsed.

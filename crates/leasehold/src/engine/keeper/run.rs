@@ -46,8 +46,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         for (id, hold) in work.idle_checks {
             shared.check_idle(id, &hold, now);
         }
-        if !work.heartbeats.is_empty() {
-            running.push(Box::pin(send_heartbeats(shared.clone(), work.heartbeats)));
+        for (requests, within) in work.heartbeats {
+            running.push(Box::pin(send_heartbeats(shared.clone(), requests, within)));
         }
         for partition in work.lapsed {
             running.push(Box::pin(begin(shared.clone(), partition, true)));

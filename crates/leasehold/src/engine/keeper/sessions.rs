@@ -12,7 +12,7 @@ use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
 use futures_util::future::join_all;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
-use leasehold_core::{HeartbeatReply, Lock, Moment, Partition, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Lock, Moment, Partition, SessionId, SessionOp};
 use leasehold_store::jitter;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,22 +46,42 @@ impl State {
     }
 
     /// Collects the work for live sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
-    /// more.
-    pub(super) fn collect_heartbeats(&mut self, now: Moment, sessions: &Sessions, work: &mut Work) {
+    /// more. A session that ends soon has a request of its own: its short time must not limit the others.
+    pub(super) fn collect_heartbeats(
+        &mut self,
+        now: Moment,
+        call: Duration,
+        sessions: &Sessions,
+        work: &mut Work,
+    ) {
         if self.closing.is_some() {
             return;
         }
+        let mut together = Vec::new();
         for DueSession { partition, ahead } in self.heartbeats.due(now) {
-            if self.heartbeats.with(partition, |heartbeat| heartbeat.is_idle(now)) == Some(true)
-                && self.end_if_unused(partition, sessions, work)
-            {
-                continue;
+            let mut action = self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now, ahead));
+            if matches!(action, Some(SessionAction::End)) {
+                if self.end_if_unused(partition, sessions, work) {
+                    continue;
+                }
+                action = self.heartbeats.with(partition, |heartbeat| heartbeat.poll_in_use(now, ahead));
             }
-            match self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now, ahead)) {
-                None | Some(SessionAction::Nothing) => {}
-                Some(SessionAction::Heartbeat(request)) => work.heartbeats.push(request),
+            match action {
+                None | Some(SessionAction::Nothing | SessionAction::End) => {}
+                Some(SessionAction::Heartbeat(request)) => {
+                    // Half of the remaining time, so that there is time for another attempt.
+                    let within = (request.valid_until.since(now) / 2).max(Duration::from_millis(1));
+                    if within < call {
+                        work.heartbeats.push((vec![request], within));
+                    } else {
+                        together.push(request);
+                    }
+                }
                 Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
             }
+        }
+        if !together.is_empty() {
+            work.heartbeats.push((together, call));
         }
     }
 
@@ -174,40 +194,26 @@ impl State {
     }
 }
 
-/// Sends heartbeats, and records the result of each as soon as it is known.
-pub(super) async fn send_heartbeats(shared: Arc<Shared>, requests: Vec<HeartbeatInFlight>) {
-    join_all(requests.into_iter().map(|request| send_heartbeat(&shared, request))).await;
-}
-
-async fn send_heartbeat(shared: &Shared, request: HeartbeatInFlight) {
+/// Sends heartbeats together, and records their results.
+pub(super) async fn send_heartbeats(shared: Arc<Shared>, requests: Vec<HeartbeatInFlight>, within: Duration) {
     let sent_at = shared.environment.now();
-    // Half of the remaining time, so that there is time for another attempt.
-    let left = request.valid_until.since(sent_at);
-    let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
-    let HeartbeatInFlight { session, op, .. } = request;
-    let (partition, id) = (session.partition, session.id);
-    let outcome = shared.store.execute_session(partition, &op, within).await;
-    // This clone would make the session look used.
-    drop(session);
+    let each = requests.into_iter().map(|request| {
+        let partition = request.session.partition;
+        (request.session, (partition, request.op))
+    });
+    let (sessions, ops): (Vec<_>, Vec<_>) = each.unzip();
+    let outcomes = shared.store.execute_sessions(&ops, within).await;
+    // These clones would make the sessions look used.
+    drop(sessions);
     let now = shared.environment.now();
     let mut state = shared.state();
-    state.heartbeats.with(partition, |heartbeat| {
-        if heartbeat.session.id != id {
-            return;
-        }
-        match outcome {
-            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
-                heartbeat.handle_alive(sent_at, now);
+    for ((partition, op), outcome) in ops.iter().zip(outcomes) {
+        state.heartbeats.with(*partition, |heartbeat| {
+            if heartbeat.is_of(op) {
+                heartbeat.handle_outcome(op, outcome, sent_at, now, &mut || shared.environment.random());
             }
-            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => heartbeat.handle_lapsed(),
-            other => {
-                if let Outcome::Failed(_, fault) = other {
-                    tracing::debug!(%fault, "no reply to a heartbeat");
-                }
-                heartbeat.handle_fault(&op, now, &mut || shared.environment.random());
-            }
-        }
-    });
+        });
+    }
     let is_early = state.heartbeats.next().is_some_and(|at| at < state.wakes_at);
     drop(state);
     if is_early {

@@ -88,7 +88,7 @@ impl State {
         let closing = self.closing.map(|by| by.min(self.end_by));
         let mut work = Work { closing, shutdown_report: self.shutdown_report.take(), ..Work::default() };
         work.cleanups.append(&mut self.cleanups);
-        self.collect_heartbeats(now, sessions, &mut work);
+        self.collect_heartbeats(now, call, sessions, &mut work);
         work.lost.append(&mut self.lost_with_session);
         for DueHold { id, ahead } in self.batcher.take(now) {
             let Some(tracked) = self.tracked.get_mut(&id) else { continue };

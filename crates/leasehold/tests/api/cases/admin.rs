@@ -68,7 +68,14 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]
         labels: [].into(),
     };
     let begin = Some(about.to_json());
-    let beat = Heartbeat { session, alive_ms: 300, begin, acquired: vec![lock.clone()], released: vec![] };
+    let beat = Heartbeat {
+        session,
+        alive_ms: 300,
+        begin,
+        acquired: vec![lock.clone()],
+        released: vec![],
+        renew_listing: true,
+    };
     let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
     assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");
     for portion in modes {

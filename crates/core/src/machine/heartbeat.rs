@@ -88,11 +88,13 @@ impl HeartbeatSchedule {
         self.alive / 100
     }
 
-    /// What to do now, if a heartbeat may be sent so much earlier than due. A [`HeartbeatAction::Heartbeat`] counts as sent.
+    /// What to do now, if a heartbeat may be sent so much earlier than due; a pause after a fault is not shortened. A
+    /// [`HeartbeatAction::Heartbeat`] counts as sent.
     pub fn poll(&mut self, now: Moment, ahead: Duration) -> HeartbeatAction {
         if now >= self.valid_until {
             return HeartbeatAction::Lapsed;
         }
+        let ahead = if self.faults == 0 { ahead } else { Duration::ZERO };
         if !self.in_flight && self.heartbeat_at <= now + ahead {
             self.in_flight = true;
             return HeartbeatAction::Heartbeat;
@@ -198,6 +200,13 @@ mod tests {
         assert_eq!(schedule.poll(ms(960), ahead), HeartbeatAction::Heartbeat);
         schedule.handle_alive(ms(960), ms(961));
         assert_eq!(schedule.due(), ms(1_960));
+        assert_eq!(schedule.poll(ms(1_960), ahead), HeartbeatAction::Heartbeat);
+        schedule.handle_fault(ms(2_000), &mut || u64::MAX);
+        assert_eq!(
+            schedule.poll(ms(2_049), ahead),
+            HeartbeatAction::Sleep(ms(2_050)),
+            "after a fault it is not"
+        );
     }
 
     #[test]

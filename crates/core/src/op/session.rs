@@ -107,8 +107,9 @@ pub struct Heartbeat {
     pub acquired: Vec<Lock>,
     /// Locks released since the last heartbeat.
     pub released: Vec<Lock>,
-    /// Whether to renew the place of the session in what [lists](SessionOp::List) sessions, which lasts for twice
-    /// `alive_ms` at least. A store may do so with every heartbeat, and does so when a session begins.
+    /// Whether to renew the place of the session in what [lists](SessionOp::List) sessions. A store may do so with every
+    /// heartbeat, and does so when a session begins. The place must last for as long as the session can be found: if no later
+    /// heartbeat renews it, those within `alive_ms` after this one lengthen the record of the session all the same.
     pub renew_listing: bool,
 }
 

@@ -5,8 +5,8 @@
 --            until             the session is dead after this time without a heartbeat, in ms of the server's clock
 --            metadata          a description of the process, for people: JSON
 --            l:<kind>:<name>   a lock that it holds, for people; 1
--- KEYS[2]  the index of all sessions: a ZSET with the end of each session's record in ms as score, for people. Left
---          out by most heartbeats, and while a slot of a cluster moves and only one of the two keys has moved
+-- KEYS[2]  the index of all sessions: a ZSET with a score in ms for each session: no record is left after that time. For people, and for what
+--          looks for dead sessions. Left out by most heartbeats, and while a slot of a cluster moves and only one of the two keys has moved
 -- ARGV[1]  the session
 -- ARGV[2]  alive_ms: the least time from now for which it is alive
 -- ARGV[3]  kept_ms: the least time from now for which its record lasts
@@ -20,9 +20,12 @@
 --   0                   lapsed, and nothing was changed
 --   {'format', found}   the record has another format, or is no hash
 --
+-- A heartbeat that leaves the index as it is comes at most one lifetime after one that renews it. So its entry lasts for one lifetime
+-- more than the record that it knows.
+--
 -- A script, because checking that the session is alive and keeping it so are one step. PEXPIRE is the first write of a
--- heartbeat: full memory does not refuse it. A session is alive as soon as `until` is written; an error of the index, which
--- only people use, ends no session.
+-- heartbeat: full memory does not refuse it. A session is alive as soon as `until` is written; an error of the index ends
+-- no session.
 
 -- How many texts one command takes: a Lua stack holds 8000.
 local MAX_ARGUMENTS = 1000
@@ -68,6 +71,7 @@ for at = FIRST_LOCK, last_held, MAX_ARGUMENTS do
 end
 
 if not KEYS[2] then return 1 end
+kept_ms = kept_ms + tonumber(ARGV[2])
 local index_ttl_ms = redis.pcall('PTTL', KEYS[2])
 local is_short = type(index_ttl_ms) == 'number' and index_ttl_ms < kept_ms
 -- Before ZADD it proves the permission, as in create_hash.lua, or raises the expiry of the index.

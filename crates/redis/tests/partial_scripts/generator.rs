@@ -121,12 +121,12 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// Fails unless the index contains the session of this heartbeat, and lasts as long.
+    /// Fails unless the index contains the session of this heartbeat for one lifetime longer than its record, and lasts as long.
     fn is_listed(&self, heartbeat: &Heartbeat) -> Result<(), Violation> {
         let (record, index) =
             (self.fixture.space.session(heartbeat.session), self.fixture.space.session_index());
         let [record, index] = [record, index].map(|key| self.fixture.redis.keys().entry(&key).cloned());
-        let ends_ms = record.and_then(|record| record.expires_ms);
+        let ends_ms = record.and_then(|record| record.expires_ms).map(|ends_ms| ends_ms + heartbeat.alive_ms);
         let listed = index.is_some_and(|index| match &index.content {
             Content::Sorted(members) => {
                 members.get(heartbeat.session.to_string().as_bytes()).copied() == ends_ms

@@ -40,7 +40,9 @@ pub(crate) struct Index {
 impl Index {
     /// The index after a heartbeat of a session whose record expires at the given time.
     pub(crate) fn after(index: Option<Self>, now_ms: u64, heartbeat: &Heartbeat, expires_ms: u64) -> Self {
-        let mut index = index.unwrap_or_else(|| Self { expires_ms, members: BTreeMap::new() });
+        let mut index = index.unwrap_or_else(|| Self { expires_ms: 0, members: BTreeMap::new() });
+        // A lifetime more than the record, for the heartbeats that leave the index as it is.
+        let expires_ms = expires_ms + heartbeat.alive_ms;
         index.expires_ms = index.expires_ms.max(expires_ms);
         index.members.insert(heartbeat.session.to_string(), expires_ms);
         index.members.retain(|_, expires_ms| *expires_ms >= now_ms);

@@ -6,9 +6,9 @@
 //! 1. A session has at most one heartbeat in flight.
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
 //! 3. A client with holds in many partitions has a session in each. When one of them is due, those that are nearly due go
-//!    along, so that many sessions cost few wake-ups and few writes. None waits for others.
-//! 4. What lists sessions, for people, takes half of a heartbeat's time at the store. It lasts for twice the life of a
-//!    session, so a heartbeat that renews it is enough once in that life.
+//!    along, so that many sessions cost few wake-ups and few writes. None is sent later for that.
+//! 4. The listing of sessions, by which people and monitors find the dead, takes half of a heartbeat's time at the store. A
+//!    heartbeat that renews it is enough once in the life of a session.
 
 use crate::engine::Session;
 use crate::engine::keeper::renewal_batcher::BATCH;
@@ -193,7 +193,7 @@ impl SessionHeartbeat {
 
     /// The next action, if the session does not end because it is unused.
     pub(in crate::engine) fn poll_in_use(&mut self, now: Moment, ahead: Duration) -> SessionAction {
-        if !self.reports.is_empty() && (now + ahead).since(self.last_sent_at) >= REPORT_INTERVAL {
+        if !self.reports.is_empty() && now.since(self.last_sent_at) >= REPORT_INTERVAL {
             self.schedule.send_soon(now);
         }
         match self.schedule.poll(now, ahead) {

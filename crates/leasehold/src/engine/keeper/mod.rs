@@ -13,7 +13,8 @@
 //! 6. A shutdown takes over all holds. The keeper then finishes its remaining work, until a deadline, and ends; what
 //!    was left undone is known from then on.
 //! 7. Heartbeats go first. A session that lapses takes all its holds with it in one step, and another one begins.
-//!    Partitions do not wait for each other; each begins or ends at most one session at a time.
+//!    Partitions do not wait for each other, except for those whose heartbeats went along, until the deadline of a call. Each
+//!    begins or ends at most one session at a time.
 //! 8. Messages are not trusted: they can be forged in any number. A message about a hold causes an early extend, a few times
 //!    a second at most; only the store's reply counts.
 //! 9. A hold that is handed off inside the process keeps its entry here: requests in flight about it go on, and their

@@ -7,6 +7,7 @@ use crate::engine::hold::Hold;
 use crate::engine::keeper::heartbeat::{
     DueSession, HeartbeatInFlight, MAX_REPORTS, SessionAction, SessionHeartbeat,
 };
+use crate::engine::keeper::renewal_batcher::BATCH;
 use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
@@ -57,7 +58,6 @@ impl State {
         if self.closing.is_some() {
             return;
         }
-        let mut together = Vec::new();
         for DueSession { partition, ahead } in self.heartbeats.due(now) {
             let mut action = self.heartbeats.with(partition, |heartbeat| heartbeat.poll(now, ahead));
             if matches!(action, Some(SessionAction::End)) {
@@ -71,17 +71,17 @@ impl State {
                 Some(SessionAction::Heartbeat(request)) => {
                     // Half of the remaining time, so that there is time for another attempt.
                     let within = (request.valid_until.since(now) / 2).max(Duration::from_millis(1));
-                    if within < call {
-                        work.heartbeats.push((vec![request], within));
-                    } else {
-                        together.push(request);
+                    match work.heartbeats.last_mut() {
+                        Some((requests, limit))
+                            if within >= call && *limit == call && requests.len() < BATCH =>
+                        {
+                            requests.push(request);
+                        }
+                        _ => work.heartbeats.push((vec![request], within.min(call))),
                     }
                 }
                 Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
             }
-        }
-        if !together.is_empty() {
-            work.heartbeats.push((together, call));
         }
     }
 
@@ -213,11 +213,6 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, requests: Vec<Heartbeat
                 heartbeat.handle_outcome(op, outcome, sent_at, now, &mut || shared.environment.random());
             }
         });
-    }
-    let is_early = state.heartbeats.next().is_some_and(|at| at < state.wakes_at);
-    drop(state);
-    if is_early {
-        shared.wake.notify_one();
     }
 }
 

@@ -38,7 +38,7 @@ impl SessionKeys<'_> {
     }
 
     /// The greatest fencing token of idle locks; the lock's own key for a script that is not to use it.
-    pub(crate) fn watermark<'a>(&self, keys: &'a LockKeys) -> Cow<'a, str> {
+    pub(crate) fn watermark<'k>(&'k self, keys: &'k LockKeys) -> Cow<'k, str> {
         match self.slot {
             _ if self.without_watermark => keys.name().into(),
             None => self.keys.watermark().into(),

@@ -10,6 +10,7 @@
 use crate::types::name::{hashed, tag};
 use crate::{Kind, Lock, SessionId};
 use crc::{CRC_16_XMODEM, Crc};
+use std::fmt::{self, Write};
 use std::sync::LazyLock;
 
 /// Contained in every key of Leasehold's own, and in no name of a lock.
@@ -56,6 +57,7 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
 pub struct KeySpace {
     prefix: String,
     mailboxes: String,
+    watermark: String,
 }
 
 /// The keys of one lock.
@@ -167,7 +169,8 @@ impl KeySpace {
     }
 
     fn with_prefix(prefix: String) -> Self {
-        Self { mailboxes: [&prefix, "leasehold:mailbox:"].concat(), prefix }
+        let watermark = [&prefix, RESERVED, "watermark}"].concat();
+        Self { mailboxes: [&prefix, "leasehold:mailbox:"].concat(), watermark, prefix }
     }
 
     /// The prefix.
@@ -237,8 +240,8 @@ impl KeySpace {
     }
 
     /// The greatest fencing token of idle locks, on a single server.
-    pub fn watermark(&self) -> String {
-        self.tagged_prefix("watermark")
+    pub fn watermark(&self) -> &str {
+        &self.watermark
     }
 
     /// The same for the locks in one slot of a cluster.
@@ -250,7 +253,7 @@ impl KeySpace {
     /// assert_eq!(KeySpace::default().watermark(), "leasehold:{watermark}"); // on one server
     /// ```
     pub fn watermark_in(&self, slot: u16) -> String {
-        [&self.slot_prefix(slot), ":watermark"].concat()
+        self.in_slot(slot, format_args!(":watermark"))
     }
 
     /// The record of a session in one slot of a cluster. Each slot has its own, so that a script can check in
@@ -266,7 +269,7 @@ impl KeySpace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn session_in(&self, slot: u16, session: SessionId) -> String {
-        format!("{}:session:{session}", self.slot_prefix(slot))
+        self.in_slot(slot, format_args!(":session:{session}"))
     }
 
     /// The index of all sessions in a slot of a cluster.
@@ -277,7 +280,7 @@ impl KeySpace {
     /// assert_eq!(KeySpace::default().session_index_in(0), "leasehold:{3560}:sessions");
     /// ```
     pub fn session_index_in(&self, slot: u16) -> String {
-        [&self.slot_prefix(slot), ":sessions"].concat()
+        self.in_slot(slot, format_args!(":sessions"))
     }
 
     /// The prefix of the channels of all sessions in a slot of a cluster. They are in the slot as its keys
@@ -289,12 +292,15 @@ impl KeySpace {
     /// assert_eq!(KeySpace::default().mailbox_prefix_in(0), "leasehold:{3560}:mailbox:");
     /// ```
     pub fn mailbox_prefix_in(&self, slot: u16) -> String {
-        [&self.slot_prefix(slot), ":mailbox:"].concat()
+        self.in_slot(slot, format_args!(":mailbox:"))
     }
 
-    /// The prefix of Leasehold's keys in a slot that belong to no lock.
-    fn slot_prefix(&self, slot: u16) -> String {
-        self.tagged_prefix(&TAGS[usize::from(slot % SLOTS)].to_string())
+    /// A key of Leasehold's in a slot that belongs to no lock. Built for each heartbeat, so in one piece.
+    fn in_slot(&self, slot: u16, rest: fmt::Arguments<'_>) -> String {
+        let mut key = String::with_capacity(self.prefix.len() + 64);
+        // Writing to a text cannot fail.
+        let _ = write!(key, "{}{RESERVED}{}}}{rest}", self.prefix, TAGS[usize::from(slot % SLOTS)]);
+        key
     }
 
     /// The prefix of Leasehold's keys with that hash tag.
@@ -453,7 +459,7 @@ mod tests {
                     (one, (prefix.clone(), session.to_string())),
                     (all, (prefix.clone(), "sessions".to_owned())),
                     (watermark_in, (format!("{prefix}{here}"), "watermark".to_owned())),
-                    (space.watermark(), (prefix.clone(), "watermark".to_owned())),
+                    (space.watermark().to_owned(), (prefix.clone(), "watermark".to_owned())),
                 ] {
                     if let Some(other) = seen.insert(key.clone(), whose.clone()) {
                         prop_assert_eq!(other, whose, "{}", key);

@@ -11,7 +11,7 @@
 use super::{Node, RETRY_BACKOFF};
 use crate::conn::link::Backoff;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -72,9 +72,8 @@ impl RetryingCall {
         has_time(until, deadline)
     }
 
-    /// Waits for a future. Releases the retry lock if that takes long (3).
-    pub(super) async fn releasing_if_slow<T>(&mut self, wait: impl Future<Output = T>) -> T {
-        let mut wait = pin!(wait);
+    /// Waits for a future, which its caller pins, because it is large. Releases the retry lock if that takes long (3).
+    pub(super) async fn releasing_if_slow<T>(&mut self, mut wait: Pin<&mut impl Future<Output = T>>) -> T {
         if self.retry_guard.is_some() {
             if let Ok(output) = timeout(RETRY_BACKOFF.longest, wait.as_mut()).await {
                 return output;

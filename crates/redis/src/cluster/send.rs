@@ -15,6 +15,7 @@ use crate::error_map::is_unknown_script;
 use crate::script::Call;
 use leasehold_store::{Executed, Fault, Outcome};
 use redis::{Cmd, Pipeline, Value, cmd};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -85,8 +86,11 @@ impl Cluster {
                 Err(fault) => return last.ok_or(Outcome::Failed(Executed::No, fault)),
             };
             let loading = script.filter(|_| attempts.with_script).map(|loading| loading());
-            let value = send(&node, &mut connection, (loading, asking, cmd), deadline);
-            let value = attempts.retries.releasing_if_slow(value).await.map_err(|no_reply| {
+            let value = {
+                let value = pin!(send(&node, &mut connection, (loading, asking, cmd), deadline));
+                attempts.retries.releasing_if_slow(value).await
+            };
+            let value = value.map_err(|no_reply| {
                 self.mark_stale();
                 Outcome::Failed(Executed::Unknown, node.no_reply(no_reply))
             })?;
@@ -117,7 +121,7 @@ impl Cluster {
         deadline: Instant,
     ) -> Result<Option<(Arc<Node>, LinkConnection)>, Fault> {
         let Some(target) = attempts.ask_target.take() else {
-            let connection = self.connection(slot, deadline);
+            let connection = pin!(self.connection(slot, deadline));
             return attempts.retries.releasing_if_slow(connection).await.map(Some);
         };
         match self.connect_to(&target, deadline.min(Instant::now() + ASK_TIMEOUT)).await {

@@ -18,6 +18,7 @@ use crate::script::Call;
 use crate::script::batch::BatchedOp;
 use futures_util::future::maybe_done;
 use futures_util::poll;
+use leasehold_core::LockKeys;
 use leasehold_store::Executed;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value};
@@ -105,8 +106,8 @@ impl Lane {
 
 /// How an operation is sent.
 pub(crate) enum Sending {
-    /// By its caller, which keeps this value until the reply arrives.
-    Alone(InFlight),
+    /// By its caller, which gets its keys back, and keeps the other value, if any, until the reply arrives.
+    Alone(LockKeys, Option<InFlight>),
     /// In a call with others.
     Together(PendingReply),
 }
@@ -149,29 +150,34 @@ impl Batches {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides how an operation in this partition is sent. `op` and `shared` are called only if it goes with others.
+    /// Decides how an operation on these keys, in this partition, is sent. `op` and `shared` are called only if it goes with
+    /// others.
     pub(crate) fn join(
         self: &Arc<Self>,
         slot: u16,
         conn: &MultiplexedConnection,
         deadline: Instant,
-        op: impl FnOnce() -> BatchedOp,
-        shared: impl FnOnce() -> SharedParts,
+        keys: LockKeys,
+        op: impl FnOnce(LockKeys) -> BatchedOp,
+        shared: impl FnOnce(&LockKeys) -> SharedParts,
     ) -> Sending {
         let mut state = self.state();
         let State { lanes, round_trip, is_closed } = &mut *state;
         let lane = lanes.entry(slot).or_default();
         if lane.is_idle() || *is_closed {
             lane.alone += 1;
-            return Sending::Alone(InFlight(LaneRef { batches: Arc::clone(self), slot }));
+            return Sending::Alone(keys, Some(InFlight(LaneRef { batches: Arc::clone(self), slot })));
         }
         let (sender, receiver) = oneshot::channel();
-        lane.pending.push_back(Pending { op: op(), deadline, reply: sender });
-        if !lane.is_scheduled && lane.may_send(0, *round_trip) {
+        lane.pending.push_back(Pending { op: op(keys), deadline, reply: sender });
+        if !lane.is_scheduled
+            && lane.may_send(0, *round_trip)
+            && let Some(last) = lane.pending.back()
+        {
+            let sender = BatchSender { conn: conn.clone(), shared: Arc::new(shared(last.op.keys())) };
             lane.is_scheduled = true;
             drop(state);
             let scheduled = Scheduled(Some(LaneRef { batches: Arc::clone(self), slot }));
-            let sender = BatchSender { conn: conn.clone(), shared: Arc::new(shared()) };
             tokio::spawn(scheduled.run(sender));
         }
         Sending::Together(PendingReply(receiver))

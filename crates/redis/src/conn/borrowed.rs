@@ -9,6 +9,7 @@ use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, Publisher, Subs
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
@@ -90,7 +91,7 @@ impl BorrowedConnection {
 
     pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, NoReply> {
         let mut conn = self.conn.clone();
-        within(deadline, conn.send_packed_command(cmd)).await
+        within(deadline, pin!(conn.send_packed_command(cmd))).await
     }
 
     pub(crate) async fn call_all(
@@ -99,7 +100,7 @@ impl BorrowedConnection {
         deadline: Instant,
     ) -> Result<Vec<Value>, NoReply> {
         let mut conn = self.conn.clone();
-        within(deadline, conn.send_packed_commands(pipeline, 0, pipeline.len())).await
+        within(deadline, pin!(conn.send_packed_commands(pipeline, 0, pipeline.len()))).await
     }
 
     pub(crate) async fn open_mailbox(
@@ -216,7 +217,11 @@ async fn forward(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
     }
 }
 
-async fn within<T>(deadline: Instant, reply: impl Future<Output = RedisResult<T>>) -> Result<T, NoReply> {
+/// Waits for a reply until the deadline. It is pinned by the caller, because it is large, and would otherwise be here twice.
+async fn within<T>(
+    deadline: Instant,
+    reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
+) -> Result<T, NoReply> {
     match timeout_at(deadline, reply).await {
         Ok(Ok(reply)) => Ok(reply),
         // The user may have set a timeout on the connection.

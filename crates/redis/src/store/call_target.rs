@@ -6,6 +6,7 @@ use crate::conn::borrowed::BorrowedConnection;
 use crate::conn::link::{Link, LinkConnection, NoReply};
 use crate::script::Call;
 use crate::script::batch::BatchedOp;
+use leasehold_core::LockKeys;
 use leasehold_store::FaultKind;
 use redis::{Pipeline, Value};
 use std::sync::Arc;
@@ -28,22 +29,25 @@ impl CallTarget<'_> {
         }
     }
 
-    /// Decides how an operation is sent; `None` if no operation is sent with others on this connection.
+    /// Decides how an operation on these keys is sent.
     pub(super) fn join(
         &self,
         slot: u16,
         deadline: Instant,
-        op: impl FnOnce() -> BatchedOp,
-        shared: impl FnOnce() -> SharedParts,
-    ) -> Option<Sending> {
+        keys: LockKeys,
+        op: impl FnOnce(LockKeys) -> BatchedOp,
+        shared: impl FnOnce(&LockKeys) -> SharedParts,
+    ) -> Sending {
         let (batches, conn) = match self {
             // A node of a quorum is asked for its vote each time.
-            Self::Link(_, connection) if connection.vote_delay().is_some() => return None,
+            Self::Link(_, connection) if connection.vote_delay().is_some() => {
+                return Sending::Alone(keys, None);
+            }
             Self::Link(_, connection) | Self::Node(_, Some(connection)) => connection.batches(),
             Self::Borrowed(borrowed) => borrowed.batches(),
-            Self::Node(_, None) => return None,
+            Self::Node(_, None) => return Sending::Alone(keys, None),
         };
-        Some(batches.join(slot, conn, deadline, op, shared))
+        batches.join(slot, conn, deadline, keys, op, shared)
     }
 
     /// Waits for the reply to an operation that is sent with others; `None` if it should be sent alone.

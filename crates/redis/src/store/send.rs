@@ -19,7 +19,7 @@ use crate::error_map::{classify, is_try_again, is_unknown_script};
 use crate::script::batch::{Batchable, BatchedOp};
 use crate::script::reply::{self, Malformed};
 use crate::script::{Call, extends_by_token};
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{Acquire, Extend, KeyError, Kind, Lock, LockKeys, MultiAcquired, Op, Partition, Reply};
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
 use redis::{Pipeline, Value};
@@ -32,14 +32,23 @@ pub(crate) const MAX_EXTENDS_PER_CALL: usize = 64;
 
 impl RedisStore {
     pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
+        let keys = self.lock_keys(lock)?;
+        let call = self.call_on(&keys, lock, op)?;
+        Ok((keys, call))
+    }
+
+    fn call_on(&self, keys: &LockKeys, lock: &Lock, op: &Op) -> Result<Call, Fault> {
         let unusable = |text| self.fault(FaultKind::Unusable(text), Phase::Send);
         if let Some(refused) = op.refusal_for(lock.kind) {
             return Err(unusable(refused.to_string()));
         }
-        let keys = self.keys.lock(lock).map_err(|error| unusable(error.to_string()))?;
-        let call = Call::new(op, lock.kind, &self.session_keys(&keys), &keys);
-        let call = call.ok_or_else(|| unusable("this operation has no script".to_owned()))?;
-        Ok((keys, call))
+        let call = Call::new(op, lock.kind, &self.session_keys(keys), keys);
+        call.ok_or_else(|| unusable("this operation has no script".to_owned()))
+    }
+
+    fn lock_keys(&self, lock: &Lock) -> Result<LockKeys, Fault> {
+        let unusable = |error: KeyError| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send);
+        self.keys.lock(lock).map_err(unusable)
     }
 
     /// Returns a connection to the node that serves `slot`; outside a cluster the slot is ignored.
@@ -56,41 +65,54 @@ impl RedisStore {
 
     /// Sends an operation, alone or with others.
     pub(crate) async fn send(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
-        let Some(batchable) = Batchable::of(lock, op) else {
-            return self.send_alone(lock, op, deadline).await;
-        };
-        let keys = match self.keys.lock(lock) {
+        let keys = match self.lock_keys(lock) {
             Ok(keys) => keys,
-            Err(error) => return refused(self.fault(FaultKind::Unusable(error.to_string()), Phase::Send)),
+            Err(fault) => return refused(fault),
+        };
+        let Some(batchable) = Batchable::of(lock, op) else {
+            return self.send_alone(keys, lock, op, deadline).await;
         };
         let target = match self.target(keys.slot(), deadline).await {
             Ok(target) => target,
             Err(fault) => return refused(fault),
         };
         let slot = self.cluster().map_or(0, |_| keys.slot());
-        let shared = || {
-            let session_keys = self.session_keys(&keys);
+        let shared = |keys: &LockKeys| {
+            let session_keys = self.session_keys(keys);
             SharedParts {
-                watermark: session_keys.watermark(&keys).into_owned(),
+                watermark: session_keys.watermark(keys).into_owned(),
                 mailboxes: session_keys.mailbox_prefix().into_owned(),
             }
         };
         // Others that begin meanwhile share a call.
-        let _in_flight = match target.join(slot, deadline, || BatchedOp::new(keys.clone(), batchable), shared)
-        {
-            Some(Sending::Together(reply)) => match target.receive(reply, deadline).await {
+        let sending = target.join(slot, deadline, keys, |keys| BatchedOp::new(keys, batchable), shared);
+        let (keys, _in_flight) = match sending {
+            Sending::Together(reply) => match target.receive(reply, deadline).await {
                 Ok(Some(value)) => return self.outcome(op, &value, &target),
-                Ok(None) => None,
+                Ok(None) => match self.lock_keys(lock) {
+                    Ok(keys) => (keys, None),
+                    Err(fault) => return refused(fault),
+                },
                 Err(no_reply) => return Outcome::Failed(Executed::Unknown, self.no_batch(no_reply, &target)),
             },
-            Some(Sending::Alone(in_flight)) => Some(in_flight),
-            None => None,
+            Sending::Alone(keys, in_flight) => (keys, in_flight),
         };
-        self.send_alone(lock, op, deadline).await
+        self.send_alone(keys, lock, op, deadline).await
     }
 
-    async fn send_alone(&self, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
-        let (keys, call) = match self.call(lock, op) {
+    /// In a box, because it is large, and most operations of a busy client are sent with others.
+    fn send_alone<'a>(
+        &'a self,
+        keys: LockKeys,
+        lock: &'a Lock,
+        op: &'a Op,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Outcome> {
+        Box::pin(self.send_alone_unboxed(keys, lock, op, deadline))
+    }
+
+    async fn send_alone_unboxed(&self, keys: LockKeys, lock: &Lock, op: &Op, deadline: Instant) -> Outcome {
+        let call = match self.call_on(&keys, lock, op) {
             Ok(call) => call,
             Err(fault) => return Outcome::Failed(Executed::No, fault),
         };
@@ -147,7 +169,9 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<(Value, CallTarget<'_>), Outcome<T>> {
         if let Backend::Cluster(cluster) = &*self.backend {
-            let (value, node) = cluster.reply(slot, call, with_script, on_try_again, deadline).await?;
+            // In a box, because it is large, and a client of a single server does not need it.
+            let reply = Box::pin(cluster.reply(slot, call, with_script, on_try_again, deadline));
+            let (value, node) = reply.await?;
             return Ok((value, CallTarget::Node(node, None)));
         }
         for _ in 0..MAX_SENDS {

@@ -282,7 +282,7 @@ impl Fixture {
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
         let beside = [self.keys.audit(), self.keys.ends(), self.keys.line()];
-        let lock = [name, record, self.space.watermark()].into_iter().chain(beside);
+        let lock = [name, record, self.space.watermark().to_owned()].into_iter().chain(beside);
         let sessions = Workload::sessions().map(|session| self.space.session(session));
         lock.chain([self.space.session_index()]).chain(sessions).collect()
     }
@@ -306,7 +306,7 @@ impl Fixture {
 
     /// The model's state of the lock for this state of the keys.
     pub(crate) fn state(&self) -> Result<LockState, Violation> {
-        read_back(self.redis.keys(), self.kind, &self.keys, &self.holds, &self.space.watermark())
+        read_back(self.redis.keys(), self.kind, &self.keys, &self.holds, self.space.watermark())
     }
 }
 

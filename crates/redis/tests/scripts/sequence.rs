@@ -248,7 +248,8 @@ impl Sequence<'_> {
     /// The lock's keys, the watermark, the index, and the session records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
-        let lock = [name, record, self.keys.audit(), self.keys.ends(), self.fixture.keys.watermark()];
+        let lock =
+            [name, record, self.keys.audit(), self.keys.ends(), self.fixture.keys.watermark().to_owned()];
         let sessions = Workload::sessions().map(|session| self.fixture.keys.session(session));
         lock.into_iter().chain([self.fixture.keys.session_index()]).chain(sessions).collect()
     }

@@ -5,6 +5,7 @@ use crate::cluster::tests::{Commands, reply};
 use crate::cluster::*;
 use leasehold_store::{Executed, Outcome};
 use redis::cmd;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncWriteExt, BufReader, DuplexStream, duplex, split};
 
@@ -188,7 +189,8 @@ async fn a_call_that_waits_for_something_else_passes_the_turn() {
     let (node, deadline) = (cluster.cluster.shared.node(&at), cluster.start + 5000 * MS);
     let (mut one, mut other) = (RetryingCall::default(), RetryingCall::default());
     assert!(one.wait_to_retry(&node, 0, deadline).await && one.retry_guard.is_some());
-    let waits = one.releasing_if_slow(tokio::time::sleep(1000 * MS));
+    let slow = pin!(tokio::time::sleep(1000 * MS));
+    let waits = one.releasing_if_slow(slow);
     let second_wait = async {
         assert!(other.wait_to_retry(&node, 0, deadline).await && other.retry_guard.is_some());
         cluster.start.elapsed()

@@ -3,6 +3,7 @@
 //! `cargo xtask bench SCENARIO [--json]` builds this in release mode and runs it. Every scenario starts its own server on
 //! one core, and its clients on another, each in a process of its own: this program again, in the role of a worker.
 
+mod calls;
 mod chart;
 mod cluster;
 mod contention;
@@ -43,6 +44,8 @@ struct Args {
 enum Scenario {
     /// Acquires and releases uncontended locks, beside a plain lock by hand.
     Uncontended(uncontended::Options),
+    /// Measures what each command costs the server inside a script.
+    Calls(calls::Options),
     /// Acquires and releases fresh names, on one server and in a cluster, beside a plain lock by hand.
     Names(names::Options),
     /// Measures from the release in one process to the next holder in another, beside a bare message.
@@ -100,6 +103,7 @@ enum Scenario {
 fn main() -> Result<()> {
     match Args::parse().scenario {
         Scenario::Uncontended(options) => uncontended::run(&options),
+        Scenario::Calls(options) => calls::run(&options),
         Scenario::Names(options) => names::run(&options),
         Scenario::Handoff(options) => handoff::run(&options),
         Scenario::Grant(options) => grant::run(&options),

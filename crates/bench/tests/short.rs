@@ -6,11 +6,12 @@ use std::process::Command;
 /// Runs a scenario, and checks that each line of its output is an object of that scenario.
 fn check(arguments: &str, objects: usize) {
     let scenario = arguments.split(' ').next().expect("a scenario");
-    let output = Command::new(env!("CARGO_BIN_EXE_leasehold-bench"))
-        .args(arguments.split(' '))
-        .arg("--json")
-        .output()
-        .expect("the benchmark runs");
+    check_program(env!("CARGO_BIN_EXE_leasehold-bench"), scenario, arguments, objects);
+}
+
+fn check_program(program: &str, scenario: &str, arguments: &str, objects: usize) {
+    let output =
+        Command::new(program).args(arguments.split(' ')).arg("--json").output().expect("the benchmark runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{arguments}: {}{text}", String::from_utf8_lossy(&output.stderr));
     let lines: Vec<serde_json::Value> =
@@ -25,6 +26,16 @@ fn check(arguments: &str, objects: usize) {
 #[test]
 fn uncontended() {
     check("uncontended --tasks 4,1 --rounds 1 --round-ms 50", 2);
+}
+
+#[test]
+fn allocations() {
+    check_program(env!("CARGO_BIN_EXE_allocations"), "allocations", "--tasks 1,8 --pairs 20", 2);
+}
+
+#[test]
+fn calls() {
+    check("calls --rounds 2 --repeats 20", 14);
 }
 
 #[test]

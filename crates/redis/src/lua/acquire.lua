@@ -45,7 +45,7 @@
 
 local lock = new_lock(KEYS[1], KEYS[2], KEYS[3], KEYS[#KEYS], ARGV[3], ARGV[#ARGV], KEYS[4])
 local claim = claim_of(ARGV[1], ARGV[2])
-if READ then lock.read_value, lock.read_record = READ[1], READ[2] end
+if READ then lock.read_value, lock.read_record, lock.read_fields = READ[1], READ[2], READ.fields end
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 

@@ -8,8 +8,8 @@ local SESSION_KEY = 4
 -- `id` is a session, whose queue entry is read, too. Returns an error reply, or nil.
 local function fetch_record(lock, id)
   if lock.read_record then return check_packed(lock, id, lock.read_record) end
-  local fields =
-    redis.pcall('HMGET', lock.record, 'format', 'last', 'holder', 'ended', 'queue', 'w:' .. id, 'reserved')
+  local fields = lock.read_fields
+    or redis.pcall('HMGET', lock.record, 'format', 'last', 'holder', 'ended', 'queue', 'w:' .. id, 'reserved')
   return check_record(lock, id, fields)
 end
 

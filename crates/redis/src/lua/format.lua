@@ -18,6 +18,10 @@ local LINE_SINCE_DIGITS, LINE_ENTRIES = 13, 128
 -- An entry: a session, a space, the time, and a newline.
 local LINE_ENTRY_LENGTH = SESSION_LENGTH + LINE_SINCE_DIGITS + 2
 
+-- The end of `reserved` if the holder wants a message when another session requests the lock, and the first letter of a
+-- liveness that ends with the session.
+local WANTS_NOTICE, LIVES_WITH_SESSION = ' notify', 's'
+
 -- Reply prefix of a command on a key of another type.
 local WRONG_TYPE = 'WRONGTYPE'
 -- The first byte of a queue without entries. No other count begins with a 0.
@@ -34,7 +38,8 @@ local FENCE_MS_DIGITS = 13
 -- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
 local US_DIGITS, MS_DIGITS = 6, 3
 
--- What a fast path has read: a list with the string at each of KEYS, or false. A fast path declares it anew.
+-- What a fast path has read: a list with the string at each of KEYS, and `fields`, those of a record that is a hash, if it has
+-- read them; or false. A fast path declares it anew.
 local READ = false
 
 -- The text of a record without a queue: see check_record.lua.

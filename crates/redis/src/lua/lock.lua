@@ -10,6 +10,7 @@
 --   ends                 of a shared lock KEYS[4], its index
 -- What a fast path has read
 --   read_value, read_record  the strings at the lock's key and at its record, if they are strings
+--   read_fields          the fields of the record, as fetch_record.lua reads them
 -- The lock's key, as `read_lock` of its kind finds it
 --   value, other_type    see the file of the kind
 --   ttl_ms               its remaining time, once it is known; -1 if it never expires

@@ -96,6 +96,7 @@ fragments! {
     EVICT_COMMON = "evict_common";
 
     ACQUIRE_QUICK_TAIL = "acquire_quick";
+    QUEUE_QUICK_TAIL = "queue_quick";
     ACQUIRE_TAIL = "acquire";
     ACQUIRE_ALL_TAIL = "acquire_all";
     BATCH_TAIL = "batch";
@@ -189,7 +190,7 @@ const STRING_EXTEND: &str =
 
 pub(crate) const MUTEX: Texts = Texts {
     acquire: script!("mutex acquire":
-        FORMAT, ACQUIRE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, ACQUIRE_TAIL),
+        FORMAT, ACQUIRE_QUICK_TAIL, QUEUE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, ACQUIRE_TAIL),
     extend: STRING_EXTEND,
     release: script!("mutex release":
         FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, RELEASE_TAIL),

@@ -22,7 +22,27 @@ struct Mutant {
     report: &'static str,
 }
 
-const MUTANTS: [Mutant; 42] = [
+const MUTANTS: [Mutant; 44] = [
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the queue names an entry before it is written, on the fast path of a taken lock",
+        edits: &[(
+            "written = redis.pcall('HSET', KEYS[2], 'w:' .. id, text, 'queue', queue, 'p:' .. id, last_id, 'n:' .. last_id, id)",
+            "redis.pcall('HSET', KEYS[2], 'queue', queue)
+            written = redis.pcall('HSET', KEYS[2], 'w:' .. id, text, 'p:' .. id, last_id, 'n:' .. last_id, id)",
+        )],
+        report: "but a queue|an entry with",
+    },
+    Mutant {
+        kind: Kind::Mutex,
+        name: "the queue names its only entry before it is written, on the fast path of a taken lock",
+        edits: &[(
+            "written = redis.pcall('HSET', KEYS[2], 'w:' .. id, text, 'queue', queue)",
+            "redis.pcall('HSET', KEYS[2], 'queue', queue)
+            written = redis.pcall('HSET', KEYS[2], 'w:' .. id, text)",
+        )],
+        report: "but a queue|an entry with",
+    },
     Mutant {
         kind: Kind::Mutex,
         name: "the record of an idle lock forgets its token before the watermark has it, in a call of several operations",

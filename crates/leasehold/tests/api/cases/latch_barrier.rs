@@ -165,7 +165,11 @@ async fn waiting_at_a_barrier_cancelled_at_every_await(store: &TestStore) {
             let alone = mine.wait_timeout(60 * MS).await;
             assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "{alone:?}");
         },
-        async |_| until_waiting(&theirs, 0).await,
+        // An arrival that is still on its way does not wait yet, and would count beside the next one.
+        async |_| {
+            a.flush().await;
+            until_waiting(&theirs, 0).await;
+        },
     )
     .await;
     until_waiting(&theirs, 0).await;

@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd};
 use serde::Serialize;
 use std::future::Future;
+use std::path::PathBuf;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -22,6 +23,9 @@ struct Options {
     /// Prints the figures as JSON.
     #[arg(long)]
     json: bool,
+    /// Accepted because `bench all` passes it to all scenarios: this one has no picture.
+    #[arg(long, hide = true)]
+    draw: Option<PathBuf>,
     /// How many tasks acquire and release, each its own lock; each number is measured by itself.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 64])]
     tasks: Vec<u32>,

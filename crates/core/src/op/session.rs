@@ -108,8 +108,8 @@ pub struct Heartbeat {
     /// Locks released since the last heartbeat.
     pub released: Vec<Lock>,
     /// Whether to renew the place of the session in what [lists](SessionOp::List) sessions. A store may do so with every
-    /// heartbeat, and does so when a session begins. The place must last for as long as the session can be found: if no later
-    /// heartbeat renews it, those within `alive_ms` after this one lengthen the record of the session all the same.
+    /// heartbeat, and does so when a session begins. Heartbeats within `alive_ms` after this one may leave it out, and
+    /// lengthen the record of the session all the same, so the place must last for that much longer than the record.
     pub renew_listing: bool,
 }
 

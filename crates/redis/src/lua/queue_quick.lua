@@ -4,11 +4,11 @@
 -- Reply
 --   {'taken', …}   queued, as acquire.lua describes it
 --
--- Does what grant.lua, queue.lua and commit.lua do at a third of their cost, with the economies that acquire_quick.lua describes.
--- The record must be a hash with a queue, empty or not, with the lock's holder as its newest one, and its expiry must be far. A
--- request is left to the fragments below if the holder wants a message about it. If a condition does not hold, nothing has been written, and the
--- fragments below handle the request, with what has been read. There is one write, which full memory refuses as a whole; then they
--- repeat it, and report the error.
+-- Does what grant.lua, queue.lua and commit.lua do, with the economies that acquire_quick.lua describes. The record must be a hash
+-- with a queue, empty or not, with the lock's holder as its newest one, and its expiry must be far. A request is left to the
+-- fragments below if the holder wants a message about it. If a condition does not hold, nothing has been written, and the fragments
+-- below handle the request, with what has been read. There is one write, which full memory refuses as a whole; then they repeat it,
+-- and report the error.
 
 if READ and READ[1] and not READ[2] and READ[1] ~= ARGV[1] and not KEYS[4] and ARGV[6] ~= '' then
   local id = string.sub(ARGV[1], 1, SESSION_LENGTH)

@@ -344,6 +344,31 @@ mod tests {
         assert_eq!(send(&mut heartbeats, ms(2800)), 1);
     }
 
+    /// Whether the heartbeat that is sent at this millisecond renews the listing. Its reply is `alive`, or none.
+    fn renews(heartbeats: &mut SessionHeartbeats, at: u64, alive: bool) -> bool {
+        let sent = heartbeats.with(Partition::new(0), |heartbeat| {
+            let SessionAction::Heartbeat(request) = heartbeat.poll_in_use(ms(at), Duration::ZERO) else {
+                panic!("no heartbeat at {at}");
+            };
+            if alive {
+                heartbeat.handle_alive(&request.op, ms(at), ms(at));
+            } else {
+                heartbeat.handle_fault(&request.op, ms(at), &mut || u64::MAX);
+            }
+            matches!(request.op, SessionOp::Heartbeat(Heartbeat { renew_listing: true, .. }))
+        });
+        sent == Some(true)
+    }
+
+    #[test]
+    fn every_fourth_heartbeat_renews_the_listing_and_so_does_the_next_if_it_has_no_reply() {
+        let mut heartbeats = sessions([0]);
+        let times =
+            [(2_500, true), (5_000, true), (7_500, true), (10_000, false), (10_050, true), (12_550, true)];
+        let renewed = times.map(|(at, alive)| renews(&mut heartbeats, at, alive));
+        assert_eq!(renewed, [false, false, false, true, true, false]);
+    }
+
     #[test]
     fn heartbeats_that_go_along_only_fill_a_batch() {
         let mut heartbeats = sessions(std::iter::repeat_n(1, BATCH - 1).chain([2, 2]));

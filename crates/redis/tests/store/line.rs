@@ -129,25 +129,48 @@ async fn a_line_that_cannot_be_kept_is_done_without() {
     }
 }
 
+/// Sets the line at each node to the first entries of these sessions, in the form of the script, without an expiry.
+fn set_line(quorum: &Quorum, sessions: &[SessionId]) {
+    let line: String = sessions.iter().map(|session| format!("{session} {:013}\n", 1)).collect();
+    for server in quorum.iter() {
+        server.cli(&["SET", LINE, &line]).unwrap();
+    }
+}
+
+/// How often each node was asked to add a session to the line, at least.
+fn attempts(quorum: &Quorum) -> u64 {
+    let of_lines = |server: &RedisServer| server.command_counts().unwrap().get("get").copied().unwrap_or(0);
+    quorum.iter().map(of_lines).min().unwrap()
+}
+
 #[tokio::test]
 async fn a_line_has_a_bounded_length() {
     const MOST: usize = 128;
     let quorum = Quorum::start(3).unwrap();
-    let first = connect(&quorum).await;
+    let [first, second, third] = [connect(&quorum).await, connect(&quorum).await, connect(&quorum).await];
+    let others: Vec<_> = (0..u8::try_from(MOST).unwrap()).map(|n| session(100 + n)).collect();
     granted(&first, &claim(1)).await;
-    let mut waiters = Vec::new();
-    for n in 0..=MOST + 1 {
-        let n = u16::try_from(n).unwrap();
-        let session =
-            SessionId::from_random([[2; 10].as_slice(), &u16::to_be_bytes(n)].concat().try_into().unwrap());
-        let claim = Claim::new(HoldId::from_random(session, [3; 16]));
-        let store = first.fork();
-        let outcome = store.execute(&job(), &Op::Acquire(ask(&claim, None)), LONG).await;
-        assert!(matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{outcome:?}");
-        waiters.push(store.subscribe(&job(), LONG).await.unwrap().unwrap());
+
+    // The last place, also after a pause in which the node has dropped the line.
+    let waits = wait(&second, &claim(2)).await;
+    let before_it = &others[1..];
+    eventually(|| {
+        if quorum.iter().any(|server| line(server).len() < before_it.len()) {
+            set_line(&quorum, before_it);
+        }
+        quorum.iter().all(|server| line(server).len() == MOST && line(server).last() == Some(&session(2)))
+    })
+    .await;
+    drop(waits);
+
+    // None is left: the line is not even prolonged.
+    set_line(&quorum, &others);
+    let _waits = wait(&third, &claim(3)).await;
+    let before = attempts(&quorum);
+    eventually(|| attempts(&quorum) >= before + 2).await;
+    assert!(quorum.iter().all(|server| line(server) == others), "it has tried to join twice by now");
+    for server in quorum.iter() {
+        assert_eq!(server.cli(&["PTTL", LINE]).unwrap().integer(), Some(-1));
     }
-    eventually(|| quorum.iter().all(|server| line(server).len() == MOST)).await;
-    tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-    assert!(quorum.iter().all(|server| line(server).len() == MOST), "each has joined twice by now");
-    assert!(release(&first, &claim(1)).await.next_waiter.is_some());
+    assert_eq!(release(&first, &claim(1)).await.next_waiter, Some(others[0]));
 }

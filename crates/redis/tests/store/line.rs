@@ -131,7 +131,8 @@ async fn a_line_that_cannot_be_kept_is_done_without() {
 
 /// Sets the line at each node to the first entries of these sessions, in the form of the script, without an expiry.
 fn set_line(quorum: &Quorum, sessions: &[SessionId]) {
-    let line: String = sessions.iter().map(|session| format!("{session} {:013}\n", 1)).collect();
+    let entry = |session| format!("{session} {:013}\n", 1);
+    let line = sessions.iter().map(entry).collect::<Vec<_>>().concat();
     for server in quorum.iter() {
         server.cli(&["SET", LINE, &line]).unwrap();
     }

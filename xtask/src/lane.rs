@@ -297,13 +297,15 @@ fn run_job(mut job: Job, log: &PathBuf) -> Result<Done> {
     Ok(Done { title: job.title, took, succeeded: status.success(), cases })
 }
 
-/// The lines `test NAME ... ok <0.123s>` of a test binary.
+/// The lines `test NAME ... ok <0.123s>` of a test binary. An example in the documentation has no time.
 fn cases_run(output: &str) -> Vec<Case> {
     let case = |line: &str| {
         let (name, rest) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        let (result, seconds) = rest.strip_suffix("s>")?.rsplit_once(" <")?;
+        let timed = rest.strip_suffix("s>").and_then(|rest| rest.rsplit_once(" <"));
+        let (result, seconds) = timed.unwrap_or((rest, "0"));
         let took = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
-        Some(Case { name: name.to_owned(), passed: result == "ok", took })
+        let was_run = matches!(result, "ok" | "FAILED");
+        was_run.then(|| Case { name: name.to_owned(), passed: result == "ok", took })
     };
     output.lines().filter_map(case).collect()
 }
@@ -359,12 +361,13 @@ mod tests {
     #[test]
     fn the_results_and_times_of_cases_are_read() {
         let output = "running 2 tests\ntest a::one ... ok <0.250s>\ntest b ... FAILED <1.500s>\n\
-                      test c ... ignored\ntest result: FAILED. 1 passed; finished in 1.75s\n";
+                      test c ... ignored\ntest src/lib.rs - Lock (line 7) ... ok\ntest result: FAILED. 1 passed; finished in 1.75s\n";
         let case = |name: &str, passed, millis| {
             let (name, took) = (name.to_owned(), Duration::from_millis(millis));
             Case { name, passed, took }
         };
-        assert_eq!(cases_run(output), [case("a::one", true, 250), case("b", false, 1500)]);
+        let example = case("src/lib.rs - Lock (line 7)", true, 0);
+        assert_eq!(cases_run(output), [case("a::one", true, 250), case("b", false, 1500), example]);
     }
 
     #[test]

@@ -140,6 +140,32 @@ pub(in crate::engine) struct HeartbeatInFlight {
     pub(in crate::engine) valid_until: Moment,
 }
 
+/// Heartbeats that are sent together.
+pub(in crate::engine) struct HeartbeatBatch {
+    pub(in crate::engine) requests: Vec<HeartbeatInFlight>,
+    /// How long they may take.
+    pub(in crate::engine) within: Duration,
+}
+
+impl HeartbeatBatch {
+    /// Adds a heartbeat to the last batch, or to a new one if that is full. `call` is how long a request may take. A session
+    /// that ends soon has a batch of its own: its short time must not limit the others.
+    pub(in crate::engine) fn add(
+        batches: &mut Vec<Self>,
+        request: HeartbeatInFlight,
+        now: Moment,
+        call: Duration,
+    ) {
+        // Half of the remaining time, so that there is time for another attempt.
+        let within = (request.valid_until.since(now) / 2).max(Duration::from_millis(1));
+        let takes = |batch: &&mut Self| batch.within == call && batch.requests.len() < BATCH;
+        match batches.last_mut().filter(takes) {
+            Some(batch) if within >= call => batch.requests.push(request),
+            _ => batches.push(Self { requests: vec![request], within: within.min(call) }),
+        }
+    }
+}
+
 impl SessionHeartbeat {
     pub(in crate::engine) fn new(session: Arc<Session>, schedule: HeartbeatSchedule, now: Moment) -> Self {
         Self {
@@ -342,6 +368,24 @@ mod tests {
         assert_eq!(heartbeats.next(), Some(ms(2601)));
         assert_eq!(send(&mut heartbeats, ms(2601)), 1);
         assert_eq!(send(&mut heartbeats, ms(2800)), 1);
+    }
+
+    #[test]
+    fn a_session_that_ends_soon_has_a_batch_of_its_own() {
+        let call = Duration::from_secs(2);
+        let mut batches = Vec::new();
+        // All end at 9 898 ms, so at 5 898 ms half of the remaining time begins to be less than a call may take.
+        for (n, at) in [(BATCH + 1, 5_000), (2, 5_900), (1, 5_898), (1, 9_898), (1, 12_000)] {
+            let mut heartbeats = sessions(std::iter::repeat_n(0, n));
+            for due in heartbeats.due(ms(6_000)) {
+                let request = heartbeats.with(due.partition, SessionHeartbeat::next_request);
+                HeartbeatBatch::add(&mut batches, request.expect("a session"), ms(at), call);
+            }
+        }
+        let found: Vec<_> =
+            batches.iter().map(|batch| (batch.requests.len(), batch.within.as_millis())).collect();
+        let expected = [(BATCH, 2_000), (1, 2_000), (1, 1_999), (1, 1_999), (1, 2_000), (1, 1), (1, 1)];
+        assert_eq!(found, expected);
     }
 
     /// Whether the heartbeat that is sent at this millisecond renews the listing. Its reply is `alive`, or none.

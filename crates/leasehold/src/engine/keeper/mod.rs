@@ -42,7 +42,7 @@ use crate::store::Store;
 use cleanup::Cleanup;
 use extend::Batch;
 use handoff::ReserveInFlight;
-use heartbeat::{HeartbeatInFlight, SessionHeartbeat, SessionHeartbeats};
+use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
@@ -168,8 +168,8 @@ struct Work {
     reserves: Vec<ReserveInFlight>,
     /// Holds whose idle time may be over.
     idle_checks: Vec<(TrackingId, Arc<Hold>)>,
-    /// Heartbeats that go now: those that are sent together, and how long their replies may take.
-    heartbeats: Vec<(Vec<HeartbeatInFlight>, Duration)>,
+    /// Heartbeats that go now.
+    heartbeats: Vec<HeartbeatBatch>,
     /// Partitions where a session must begin.
     to_begin: Vec<Partition>,
     /// Partitions whose session has lapsed.

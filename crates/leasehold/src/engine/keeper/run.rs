@@ -46,8 +46,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         for (id, hold) in work.idle_checks {
             shared.check_idle(id, &hold, now);
         }
-        for (requests, within) in work.heartbeats {
-            running.push(Box::pin(send_heartbeats(shared.clone(), requests, within)));
+        for batch in work.heartbeats {
+            running.push(Box::pin(send_heartbeats(shared.clone(), batch)));
         }
         for partition in work.lapsed {
             running.push(Box::pin(begin(shared.clone(), partition, true)));

@@ -5,9 +5,8 @@
 use super::{Shared, State, TrackedHold, TrackingId, Work};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::heartbeat::{
-    DueSession, HeartbeatInFlight, MAX_REPORTS, SessionAction, SessionHeartbeat,
+    DueSession, HeartbeatBatch, MAX_REPORTS, SessionAction, SessionHeartbeat,
 };
-use crate::engine::keeper::renewal_batcher::BATCH;
 use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
@@ -47,7 +46,7 @@ impl State {
     }
 
     /// Collects the work for live sessions (7). A closing keeper sends no heartbeats: nothing depends on its sessions any
-    /// more. A session that ends soon has a request of its own: its short time must not limit the others.
+    /// more.
     pub(super) fn collect_heartbeats(
         &mut self,
         now: Moment,
@@ -69,16 +68,7 @@ impl State {
             match action {
                 None | Some(SessionAction::Nothing | SessionAction::End) => {}
                 Some(SessionAction::Heartbeat(request)) => {
-                    // Half of the remaining time, so that there is time for another attempt.
-                    let within = (request.valid_until.since(now) / 2).max(Duration::from_millis(1));
-                    match work.heartbeats.last_mut() {
-                        Some((requests, limit))
-                            if within >= call && *limit == call && requests.len() < BATCH =>
-                        {
-                            requests.push(request);
-                        }
-                        _ => work.heartbeats.push((vec![request], within.min(call))),
-                    }
+                    HeartbeatBatch::add(&mut work.heartbeats, request, now, call);
                 }
                 Some(SessionAction::Lapsed) => self.end_lapsed(partition, now, work),
             }
@@ -195,7 +185,8 @@ impl State {
 }
 
 /// Sends heartbeats together, and records their results.
-pub(super) async fn send_heartbeats(shared: Arc<Shared>, requests: Vec<HeartbeatInFlight>, within: Duration) {
+pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) {
+    let HeartbeatBatch { requests, within } = batch;
     let sent_at = shared.environment.now();
     let each = requests.into_iter().map(|request| {
         let partition = request.session.partition;

@@ -42,9 +42,9 @@ const fn call(name: &'static str, lua: &'static str) -> Call {
 
 const SET_LOCK: &str = "redis.call('SET', KEYS[1], ARGV[2], 'PX', 30000)";
 
-/// A script that does nothing, and thirteen commands.
+/// A script that does nothing, and fifteen commands.
 const NO_COMMAND: &str = "script";
-const CALLS: [Call; 13] = [
+const CALLS: [Call; 15] = [
     call("MGET of 3 keys", "redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])"),
     call("GET", "redis.call('GET', KEYS[1])"),
     call("TIME", "redis.call('TIME')"),
@@ -56,6 +56,8 @@ const CALLS: [Call; 13] = [
         "HMGET of 7 fields",
         "redis.call('HMGET', KEYS[4], 'format', 'last', 'holder', 'ended', 'queue', 'w:', 'reserved')",
     ),
+    call("HMGET of 5 fields", "redis.call('HMGET', KEYS[4], 'last', 'reserved', 'w:', 'n:', 'w:x')"),
+    call("HGET", "redis.call('HGET', KEYS[4], 'holder')"),
     call(
         "HSET of 3 fields",
         "redis.call('HSET', KEYS[4], 'last', '1762000000000000', 'holder', ARGV[3], 'queue', ARGV[2])",

@@ -5,10 +5,14 @@
 --   {'taken', …}   queued, as acquire.lua describes it
 --
 -- Does what grant.lua, queue.lua and commit.lua do, with the economies that acquire_quick.lua describes. The record must be a hash
--- with a queue, empty or not, with the lock's holder as its newest one, and its expiry must be far. A request is left to the
--- fragments below if the holder wants a message about it. If a condition does not hold, nothing has been written, and the fragments
--- below handle the request, with what has been read. There is one write, which full memory refuses as a whole; then they repeat it,
+-- with a queue, empty or not, with the lock's holder as its newest one, and need no new expiry. A request is left to the fragments
+-- below if the holder wants a message about it. If a condition does not hold, nothing has been written, and the fragments below
+-- handle the request, with what has been read. There is one write, which full memory refuses as a whole; then they repeat it,
 -- and report the error.
+
+-- If neither the age of the newest token nor the time of the entry is greater, the record's expiry is far, as prolong_record in
+-- change.lua has it: the grant of that token left RECORD_KEPT_MS, less a period at most.
+local FRESH_MS = 600000
 
 if READ and READ[1] and not READ[2] and READ[1] ~= ARGV[1] and not KEYS[4] and ARGV[6] ~= '' then
   local id = string.sub(ARGV[1], 1, SESSION_LENGTH)
@@ -21,29 +25,22 @@ if READ and READ[1] and not READ[2] and READ[1] ~= ARGV[1] and not KEYS[4] and A
   -- The user's own value is empty.
   local hold, since_ms, holder_liveness, label = string.match(fields[3] or '', '^([^\n]*)\n(%d+)\n(%l%d*)\n\n(.*)$')
   local links_fit = size and (size == '0' and first_id .. last_id == '' or size ~= '0' and first_id ~= id and last_id ~= id)
-  if links_fit and hold == READ[1] and fence and tonumber(fence) and (not entry or entry == '')
+  if links_fit and hold == READ[1] and fence and #fence == FENCE_DIGITS and (not entry or entry == '')
     and (not reserved or string.sub(reserved, -#WANTS_NOTICE) ~= WANTS_NOTICE)
     and not (ended and string.find(ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true)) then
     local session = ''
     if string.sub(holder_liveness, 1, 1) == LIVES_WITH_SESSION then session = string.sub(hold, 1, SESSION_LENGTH) end
     -- Without other entries the death of the holder brings this request closer, else that of the last one before it.
-    local predecessor, liveness, front = session, holder_liveness, next_ticket
+    local predecessor, liveness = session, holder_liveness
     if size ~= '0' then
-      local texts
-      if first_id == last_id then
-        texts = redis.call('HMGET', KEYS[2], 'w:' .. last_id)
-        texts[2] = texts[1]
-      else
-        texts = redis.call('HMGET', KEYS[2], 'w:' .. last_id, 'w:' .. first_id)
-      end
-      predecessor, liveness = last_id, string.match(texts[1] or '', '^%-?%d+\n%x+\n%d+\n%d+\n(%l%d*)\n')
-      front = string.match(texts[2] or '', '^(%-?%d+)\n')
+      predecessor = last_id
+      liveness = string.match(redis.call('HGET', KEYS[2], 'w:' .. last_id) or '', '^%-?%d+\n%x+\n%d+\n%d+\n(%l%d*)\n')
     end
     local time = redis.call('TIME')
-    local kept_ms, record_ms, lock_ms = tonumber(ARGV[7]), redis.call('PTTL', KEYS[2]), redis.call('PTTL', KEYS[1])
+    local kept_ms, lock_ms = tonumber(ARGV[7]), redis.call('PTTL', KEYS[1])
     local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-    local ahead_ms = math.floor(fence / 1000) - now_ms
-    if liveness and front and lock_ms >= 0 and record_ms >= math.max(ahead_ms, kept_ms) + RECORD_KEPT_MS / 2 then
+    if liveness and lock_ms >= 0 and kept_ms <= FRESH_MS
+      and now_ms - string.sub(fence, 1, FENCE_MS_DIGITS) <= FRESH_MS then
       local text = next_ticket .. '\n' .. ARGV[6] .. '\n' .. string.format('%.0f', now_ms + kept_ms) .. '\n' .. ARGV[4] .. '\n'
         .. ARGV[9] .. '\n' .. ARGV[1] .. '\n\n' .. ARGV[5]
       local queue = string.format('%.0f %.0f ', size + 1, next_ticket + 1) .. (size == '0' and id or first_id) .. ' ' .. id
@@ -55,8 +52,8 @@ if READ and READ[1] and not READ[2] and READ[1] ~= ARGV[1] and not KEYS[4] and A
       end
       if type(written) == 'number' then
         if string.sub(liveness, 1, 1) ~= LIVES_WITH_SESSION then predecessor = '' end
-        local position = size == '0' and 0 or math.min(next_ticket - front, tonumber(size))
-        return { 'taken', position, predecessor, -1, lock_ms, tonumber(fence), tonumber(since_ms), label, session }
+        -- The others have tickets of their own, all below this one: at most as many are before it as there are.
+        return { 'taken', tonumber(size), predecessor, -1, lock_ms, tonumber(fence), tonumber(since_ms), label, session }
       end
     end
   end

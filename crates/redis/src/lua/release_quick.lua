@@ -57,7 +57,7 @@ if READ then
         queue = is_only and '0 0  ' or string.format('%.0f', size - 1) .. ' ' .. next_ticket .. ' ' .. second_id .. ' ' .. last_id
         local written = redis.pcall('HSET', KEYS[2], 'ended', ended, 'queue', queue, 'last', fence,
           'holder', hold .. '\n' .. since_ms .. '\n' .. liveness .. '\n' .. own .. '\n' .. label,
-          'w:' .. first_id, '', 'p:' .. (is_only and first_id or second_id), '')
+          'w:' .. first_id, '')
         if type(written) == 'table' then return 'held' end
         if not redis.pcall('SET', KEYS[1], own == '' and hold or own, 'PX', lease_ms).ok then return 'held' end
         redis.pcall('HDEL', KEYS[2], 'w:' .. first_id, 'n:' .. first_id, 'p:' .. first_id)

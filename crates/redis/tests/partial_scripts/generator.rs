@@ -1,6 +1,6 @@
 //! Generates states of a lock: by random operations of several sessions, which begin, send heartbeats and end, some of them
 //! late, twice or cut off; by clients of other libraries; with a clock that goes forward and back; with queues that are longer
-//! than one script visits; and with fencing tokens near their limit.
+//! than one script visits, or have become empty; and with fencing tokens near their limit.
 
 use crate::Violation;
 use crate::fixture::Fixture;
@@ -9,7 +9,7 @@ use crate::tap::WHOLE;
 use leasehold_core::model::{Content as Lies, LockState, Value};
 use leasehold_core::{
     Acquire, Enqueue, FencingToken, Heartbeat, HeartbeatReply, Kind, Label, Liveness, LockMode, Op, Release,
-    SessionOp, SessionReply,
+    ReleaseAction, SessionOp, SessionReply,
 };
 use leasehold_testkit::conformance::{ForeignWrite, Workload, WorkloadStep};
 
@@ -39,6 +39,7 @@ impl<'a> Generator<'a> {
         match self.workload.random().below(48) {
             0 => self.long_queue()?,
             1..=6 => self.near_the_limit()?,
+            7..=8 => self.empty_queue()?,
             _ => {}
         }
         for _ in 0..self.workload.random().below(16) {
@@ -200,8 +201,15 @@ impl<'a> Generator<'a> {
         if self.workload.random().below(2) == 0 {
             return Ok(());
         }
-        let action = leasehold_core::ReleaseAction::Free;
-        self.agree(&Op::Release(Release { claim, action, next: None }))
+        self.agree(&Op::Release(Release { claim, action: ReleaseAction::Free, next: None }))
+    }
+
+    /// A lock that its only waiter has been granted: the queue has no entry any more.
+    fn empty_queue(&mut self) -> Result<(), Violation> {
+        let claim = self.workload.fresh_claim(0);
+        self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.request(0, 1) }))?;
+        self.agree(&Op::Acquire(self.request(1, 60_000)))?;
+        self.agree(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))
     }
 
     fn request(&self, n: u8, ttl_ms: u64) -> Acquire {

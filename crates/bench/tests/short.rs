@@ -35,7 +35,7 @@ fn allocations() {
 
 #[test]
 fn calls() {
-    check("calls --rounds 2 --repeats 20", 14);
+    check("calls --rounds 2 --repeats 20", 16);
 }
 
 #[test]

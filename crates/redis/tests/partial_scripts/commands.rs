@@ -163,7 +163,7 @@ fn acquires() -> Vec<Path> {
             take(2),
             "MGET TIME PTTL PTTL SET PEXPIRE HSET DEL HSET PEXPIRE",
         ),
-        ("the same, behind others", queue(), take(4), "MGET HMGET HGET TIME PTTL HSET"),
+        ("the same, behind others", queue(), take(4), "MGET HMGET HGET TIME PTTL PTTL HSET"),
         ("poll of a waiter", queue(), take(3), "MGET HMGET TIME PTTL HGET HGET PTTL HSET"),
         (
             "try of a lock whose holder is notified of waiters",

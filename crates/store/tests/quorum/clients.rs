@@ -209,8 +209,10 @@ async fn an_owner_re_enters_and_several_locks_are_acquired_in_turn() {
 /// Nodes that granted the first hold after it had its majority have greater tokens for it.
 #[tokio::test]
 async fn a_second_hold_has_the_token_of_the_first_although_a_node_was_late() {
-    let five = FiveNodes::with_clocks_ahead([0, 0, 0, 2, 4].map(Duration::from_secs));
+    let mut five = FiveNodes::with_clocks_ahead([0, 0, 0, 2, 4].map(Duration::from_secs));
     let slow = NodeFault::Slow(Duration::from_millis(20));
+    // A re-entry waits half of this for the token: long enough for the slow nodes on a busy machine.
+    five.quorum = five.quorum.clone().node_timeout(Duration::from_secs(2));
     let [one, other] = [client(&five).await, client(&five).await];
     let owner = one.new_owner();
     let owned_by = |client: &Client| client.reentrant_mutex("tree").unwrap().owned_by(&owner);

@@ -32,8 +32,13 @@ struct Group {
 }
 
 impl Group {
-    fn ops(&self, all: &[(Lock, Op)]) -> Vec<(Lock, Op)> {
-        self.of.iter().map(|at| all[*at].clone()).collect()
+    fn ops<'a>(&self, all: &'a [(Lock, Op)]) -> Vec<&'a Op> {
+        self.of.iter().map(|at| &all[*at].1).collect()
+    }
+
+    /// Each outcome with the position of its operation.
+    fn with(&self, outcomes: Vec<Outcome>) -> impl Iterator<Item = (usize, Outcome)> + use<'_> {
+        self.of.iter().copied().zip(outcomes)
     }
 }
 
@@ -118,11 +123,13 @@ impl RedisStore {
                 Ok(replies) => replies,
                 Err(outcome) => return of.iter().map(|at| (*at, outcome.clone())).collect(),
             };
-        let values = values.into_iter().map(Some).chain(std::iter::repeat(None));
-        let outcomes = of.iter().zip(values).map(async |(at, value)| {
-            let outcome = match value {
+        let mut values = values.into_iter();
+        let (mut outcomes, mut again) = (Vec::with_capacity(of.len()), Vec::new());
+        for at in of {
+            let outcome = match values.next() {
                 Some(value) if is_unknown_script(&value) || node.redirect(&value).is_some() => {
-                    self.send_session_op(ops[*at].0, &ops[*at].1, deadline).await
+                    again.push(*at);
+                    continue;
                 }
                 Some(value) => {
                     self.heartbeat_reply(&value, &target).map_or_else(|outcome| outcome, Outcome::Done)
@@ -132,9 +139,14 @@ impl RedisStore {
                     Outcome::Failed(Executed::Unknown, fault)
                 }
             };
-            (*at, outcome)
+            outcomes.push((*at, outcome));
+        }
+        let again = again.into_iter().map(async |at| {
+            let (partition, op) = &ops[at];
+            (at, self.send_session_op(*partition, op, deadline).await)
         });
-        join_all(outcomes).await
+        outcomes.extend(join_all(again).await);
+        outcomes
     }
 
     /// Groups the operations: extends in one slot share a call. An operation whose call cannot be built gets its
@@ -187,21 +199,23 @@ impl RedisStore {
             Ok(replies) => replies,
             Err(outcome) => return all(&outcome),
         };
-        let target = &target;
-        let outcomes = groups.iter().zip(values).map(|(group, value)| {
-            let node = &node;
-            async move {
-                let outcomes = if is_try_again(&value) {
-                    self.send_each(ops, group, deadline).await
-                } else if is_unknown_script(&value) || node.redirect(&value).is_some() {
-                    self.send_group(ops, group, deadline).await
-                } else {
-                    self.outcomes(&group.ops(ops), &value, target)
-                };
-                group.of.iter().copied().zip(outcomes).collect::<Vec<_>>()
+        let (mut outcomes, mut again) = (Vec::with_capacity(groups.len()), Vec::new());
+        for (group, value) in groups.iter().zip(values) {
+            if is_try_again(&value) || is_unknown_script(&value) || node.redirect(&value).is_some() {
+                again.push((group, value));
+            } else {
+                outcomes.extend(group.with(self.outcomes(&group.ops(ops), &value, &target)));
             }
+        }
+        let again = again.into_iter().map(async |(group, value)| {
+            group.with(if is_try_again(&value) {
+                self.send_each(ops, group, deadline).await
+            } else {
+                self.send_group(ops, group, deadline).await
+            })
         });
-        join_all(outcomes).await.into_iter().flatten().collect()
+        outcomes.extend(join_all(again).await.into_iter().flatten());
+        outcomes
     }
 
     /// Sends one group to the node that serves its slot. Splits it if some of its keys have migrated.

@@ -219,15 +219,15 @@ impl RedisStore {
         let outcomes = calls.into_iter().map(|(of, call)| {
             let answer = call.map(|call| (call, values.next()));
             async move {
-                let ops = &ops[of];
+                let ops: Vec<_> = ops[of].iter().map(|(_, op)| op).collect();
                 match answer {
                     Ok((call, Some(value))) if is_unknown_script(&value) => {
                         match self.reply(0, &call, true, OnTryAgain::Retry, deadline).await {
-                            Ok((value, target)) => self.outcomes(ops, &value, &target),
+                            Ok((value, target)) => self.outcomes(&ops, &value, &target),
                             Err(outcome) => vec![outcome; ops.len()],
                         }
                     }
-                    Ok((_, Some(value))) => self.outcomes(ops, &value, target),
+                    Ok((_, Some(value))) => self.outcomes(&ops, &value, target),
                     Ok((_, None)) => {
                         let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
                         vec![Outcome::Failed(Executed::Unknown, fault); ops.len()]
@@ -269,21 +269,16 @@ impl RedisStore {
     }
 
     /// Outcomes of the operations that one call covers.
-    pub(crate) fn outcomes(
-        &self,
-        ops: &[(Lock, Op)],
-        value: &Value,
-        target: &CallTarget<'_>,
-    ) -> Vec<Outcome> {
+    pub(crate) fn outcomes(&self, ops: &[&Op], value: &Value, target: &CallTarget<'_>) -> Vec<Outcome> {
         match (ops, value) {
-            ([(_, op)], value) => vec![self.outcome(op, value, target)],
+            ([op], value) => vec![self.outcome(op, value, target)],
             (ops, Value::Array(values)) if values.len() == ops.len() => {
-                ops.iter().zip(values).map(|((_, op), value)| self.outcome(op, value, target)).collect()
+                ops.iter().zip(values).map(|(op, value)| self.outcome(op, value, target)).collect()
             }
             (ops, value) => {
                 // An error applies to all operations. Any other reply that is not a list is malformed.
                 let value = if matches!(value, Value::ServerError(_)) { value } else { &Value::Nil };
-                ops.iter().map(|(_, op)| self.outcome(op, value, target)).collect()
+                ops.iter().map(|op| self.outcome(op, value, target)).collect()
             }
         }
     }

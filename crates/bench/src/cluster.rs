@@ -1,6 +1,6 @@
 //! The cost of holding many locks over all slots of a cluster, beside as many on a single server.
 //!
-//! One client holds them on each side at the same time, with a watchdog lease of 15 s. After whole renewal periods were
+//! One client holds them on each side at the same time, with the default lease of 30 s. After whole renewal periods were
 //! measured, the requests of one more period are counted by kind, because that slows the servers down.
 
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 10_000)]
     locks: u64,
     /// The watchdog lease, in seconds.
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 30)]
     lease: u64,
     /// How many renewal periods are measured.
     #[arg(long, default_value_t = 5)]

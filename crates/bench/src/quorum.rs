@@ -1,6 +1,7 @@
 //! Waiting for a lock that a quorum of independent servers holds: 16 clients that each work 5 ms under it.
 //!
-//! Nothing queues at a quorum, so its clients poll. A single server, which has a queue, is measured in the same rounds.
+//! A quorum has no queue: a release names the client that has waited longest, as a hint. A single server, which has a queue,
+//! is measured in the same rounds.
 
 use crate::chart::{Axis, Chart, Kind, Series, Spread};
 use crate::contention::{Measurement, Variant, Window, measure_alternating, spread_tasks};

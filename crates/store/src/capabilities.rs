@@ -21,8 +21,8 @@ use std::time::Duration;
 #[non_exhaustive]
 #[allow(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 pub struct Capabilities {
-    /// Whether it has more than one partition. A session then begins in a partition when that is first used, and ends there
-    /// when it is idle for a while: a failure of one partition does not affect holds in the others.
+    /// Whether it has more than one partition. A session then begins in a partition when a hold there is first extended, or
+    /// a request first waits there, and ends when it has been unused for a while: a failure of one partition does not affect holds in the others.
     pub partitioned: bool,
     /// Whether it delivers messages. Otherwise waiters poll more often.
     pub notifications: bool,

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// By then a client that has ended is gone from the servers.
 const SETTLED: Duration = Duration::from_secs(1);
+/// By then the client has opened the connection for its heartbeats, which the first of them does.
+const FIRST_HEARTBEAT: Duration = Duration::from_secs(3);
 const MINUTE_US: i64 = 60_000_000;
 /// How many names are used before requests are counted: enough that each node of a cluster has the scripts.
 const WARM_UP_NAMES: u64 = 32;
@@ -46,6 +48,7 @@ pub(super) fn measure(topology: Topology, options: &Options) -> Result<Leftovers
     use_names(&mut worker, options.names)?;
     let used = monitor.take()?;
     let at_once = KeyBytes::read(&servers)?;
+    std::thread::sleep(FIRST_HEARTBEAT);
     monitor.take()?;
     std::thread::sleep(Duration::from_secs(options.idle));
     let idle = monitor.take()?;

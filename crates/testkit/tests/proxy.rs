@@ -181,7 +181,12 @@ fn a_dropped_reply_can_leave_the_client_waiting() -> io::Result<()> {
         Some(io::ErrorKind::TimedOut),
         "a later reply must not stand in"
     );
-    assert_eq!(net.stored("n")?.as_deref(), Some("2"));
+    // The client gave up, and the proxy may still be about to pass the second request on.
+    let start = Instant::now();
+    while net.stored("n")?.as_deref() != Some("2") {
+        assert!(start.elapsed() < LIMIT, "the second request was not passed on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     Ok(())
 }
 

@@ -211,7 +211,7 @@ fn a_token_of_another_lock_ends_nothing() {
 fn a_lost_lock_is_reported_and_its_token_deleted() {
     let server = RedisServer::start().expect("there is a server");
     for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
-        let short = ["acquire", "job", "--lease", "200ms", "--token-file", "token"];
+        let short = ["acquire", "job", "--lease", "1s", "--token-file", "token"];
         fixture.run(&short).check(0, "");
         until("its lease ends", || fixture.status()["held"] == false);
         let lost = extend(&fixture, &["--json"]);

@@ -28,10 +28,10 @@ fn start_stubborn(fixture: &Fixture, options: &[&str]) -> (Worker, String) {
 fn a_server_that_falls_silent_costs_the_command_its_life_before_the_lease_has_ended() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let (mut run, pid) = start_stubborn(&fixture, &["--lease", "1s", "--kill-grace", "300ms"]);
+    let (mut run, pid) = start_stubborn(&fixture, &["--lease", "3s", "--kill-grace", "1s"]);
     server.stop().expect("it runs");
     // Nothing is renewed from here on: the server grants the lock to no other client before this.
-    let earliest_end = now_ns() + Duration::from_secs(1).as_nanos();
+    let earliest_end = now_ns() + Duration::from_secs(3).as_nanos();
     assert_eq!(status(&mut run), Some(70));
     assert!(!runs(&pid));
     let beat = last_beat(&fixture);
@@ -57,7 +57,7 @@ fn a_server_that_falls_silent_leaves_a_willing_command_its_grace() {
 fn a_lock_that_was_taken_away_ends_the_command_by_term_and_then_by_kill() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let (mut run, pid) = start_stubborn(&fixture, &["--lease", "3s", "--kill-grace", "300ms"]);
+    let (mut run, pid) = start_stubborn(&fixture, &["--lease", "6s", "--kill-grace", "1s"]);
     let deleted = server.cli(&["DEL", "job"]).expect("it answers");
     assert_eq!(deleted.integer(), Some(1));
     assert_eq!(status(&mut run), Some(70));
@@ -94,7 +94,7 @@ fn after_a_stop_past_the_lease_the_command_is_killed_at_once() {
         let late = Duration::from_nanos(
             u64::try_from(last_beat(&fixture).saturating_sub(since)).unwrap_or(u64::MAX),
         );
-        assert!(late < Duration::from_millis(500), "it ran on for {late:?}");
+        assert!(late < Duration::from_secs(3), "it ran on for {late:?}");
         next.send("go").expect("it reads");
         assert_eq!(status(&mut next), Some(0), "the next holder was left alone");
     }

@@ -44,8 +44,8 @@ fn a_machine_without_the_command_gives_the_period_back() {
 #[test]
 fn a_period_that_is_over_lets_the_next_run() {
     let fixture = Fixture::sqlite();
-    fixture.script(&["--once-per", "700ms"], "true").check(0, "");
-    until("the period is over", || fixture.script(&["--once-per", "700ms"], "echo ran").stdout == "ran\n");
+    fixture.script(&["--once-per", "3s"], "true").check(0, "");
+    until("the period is over", || fixture.script(&["--once-per", "3s"], "echo ran").stdout == "ran\n");
 }
 
 #[test]

@@ -120,8 +120,8 @@ fn the_command_leads_a_process_group_of_its_own() {
 #[test]
 fn a_long_grace_does_not_end_a_command_whose_lock_is_renewed() {
     let fixture = Fixture::sqlite();
-    fixture.script(&["--lease", "2s", "--kill-grace", "1500ms"], "sleep 4; exit 4").check(4, "");
-    fixture.script(&["--lease", "1s"], "sleep 2; exit 4").check(4, "");
+    fixture.script(&["--lease", "6s", "--kill-grace", "4500ms"], "sleep 7; exit 4").check(4, "");
+    fixture.script(&["--lease", "4s"], "sleep 5; exit 4").check(4, "");
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Fixture {
     /// A lease that ends during the case, but not before [`advance`](Self::advance) is called. Without control of the
     /// clock, it is long enough for a few operations.
     pub fn short_lease(&self) -> Duration {
-        if self.controls_clock { Duration::from_secs(10) } else { Duration::from_millis(500) }
+        if self.controls_clock { Duration::from_secs(10) } else { Duration::from_secs(1) }
     }
 
     /// Advances the store's clock, or waits.

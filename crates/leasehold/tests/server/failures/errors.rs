@@ -16,11 +16,11 @@ async fn row_41_every_reason_has_its_own_answer() {
 
     let guard = mutex(&other).acquire().await.expect("acquired");
     assert!(matches!(mutex(&ours).try_acquire().await, Ok(Attempt::Taken(_))));
-    let timed_out = mutex(&ours).acquire_timeout(30 * MS).await;
+    let timed_out = mutex(&ours).acquire_timeout(500 * MS).await;
     assert!(matches!(timed_out, Err(AcquireError::TimedOut { .. })), "{timed_out:?}");
     guard.release().await.expect("released");
 
-    let expired = mutex(&ours).lease(20 * MS).acquire().await.expect("acquired");
+    let expired = mutex(&ours).lease(500 * MS).acquire().await.expect("acquired");
     expired.lost().await;
     tokio::time::sleep(20 * MS).await;
     assert!(matches!(expired.release().await, Err(ReleaseError::Lost(LostReason::Expired))));

@@ -149,14 +149,14 @@ async fn row_3_no_reentrant_acquire_is_resent() {
 #[tokio::test]
 async fn row_14_a_hung_owner_does_not_keep_the_lock() {
     let server = server();
-    let (a, other) = (quick(&server.url(), 2 * S, 600 * MS).await, client(&server.url()).await);
+    let (a, other) = (quick(&server.url(), 2 * S, 2 * S).await, client(&server.url()).await);
     let (ours, other) = (lock(&a, &a.new_owner()), lock(&other, &other.new_owner()));
     let outer = ours.clone().max_hold(1_500 * MS).acquire().await.expect("acquired");
     let inner = ours.clone().max_renewals(2).acquire().await.expect("entered");
     let start = Instant::now();
-    let next = within(6 * S, other.acquire()).await.expect("acquired");
+    let next = within(8 * S, other.acquire()).await.expect("acquired");
     let waited = start.elapsed();
-    assert!(waited > 700 * MS && waited < 3 * S, "{waited:?}");
+    assert!(waited > 2 * S && waited < 6 * S, "{waited:?}");
     for guard in [outer, inner] {
         let lost = within(S, guard.lost()).await;
         assert_eq!(lost.reason, LostReason::Capped);
@@ -177,7 +177,7 @@ async fn row_16_an_owner_that_lost_the_lock_does_not_re_enter() {
     let theirs = within(3 * S, other.clone().lease(60 * S).acquire()).await.expect("the lease has ended");
     stale.check().expect_err("it is over");
     refused(&ours).await;
-    let missed = ours.acquire_timeout(100 * MS).await;
+    let missed = ours.acquire_timeout(400 * MS).await;
     assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     // The keeper removes the queue entry of that attempt in the background. Until then a release grants the lock to the
     // entry, and the owner's next acquire counts as its second.

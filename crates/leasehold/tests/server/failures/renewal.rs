@@ -58,13 +58,13 @@ async fn row_8_the_watchdog_survives_a_reconnect() {
 async fn row_9_a_failed_renewal_is_tried_again() {
     let server = server();
     let proxy = Proxy::to_server(&server).expect("a proxy");
-    let ours = mutex(&quick(&proxy.url(), LONG, 1200 * MS).await);
+    let ours = mutex(&quick(&proxy.url(), LONG, 4000 * MS).await);
     let guard = ours.acquire().await.expect("acquired");
     guard.extend().await.expect("the first call loads the script");
     for then in [AfterDrop::Stall, AfterDrop::Disconnect] {
         proxy.drop_requests(1, then, command("EVALSHA"));
         let start = Instant::now();
-        while start.elapsed() < 2400 * MS {
+        while start.elapsed() < 6000 * MS {
             guard.check().expect("held");
             tokio::time::sleep(10 * MS).await;
         }

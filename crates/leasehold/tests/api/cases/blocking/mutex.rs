@@ -136,7 +136,7 @@ fn a_run_ends_before_its_lock_is_released(store: &TestStore) {
     assert!(held.unwrap());
     assert!(!other.inspect().unwrap().held);
     let blocked = other.acquire().unwrap();
-    let missed = mutex.clone().max_wait(50 * MS).run(|_| panic!("it must not run"));
+    let missed = mutex.clone().max_wait(400 * MS).run(|_| panic!("it must not run"));
     let missed: Error<RunError> = missed.map(|(): ()| ()).unwrap_err();
     assert!(matches!(missed, Error::Failed(RunError::Acquire(AcquireError::TimedOut { .. }))), "{missed:?}");
     blocked.release().unwrap();

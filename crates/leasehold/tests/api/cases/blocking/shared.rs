@@ -86,7 +86,7 @@ fn permits_are_taken_together_and_their_number_can_change(store: &TestStore) {
         waiting.join().unwrap().unwrap();
     });
     assert_eq!(permits.inspect().unwrap().limit, Some(5));
-    let timed_out = permits.acquire_many_timeout(3, 50 * MS).expect_err("three are taken");
+    let timed_out = permits.acquire_many_timeout(3, 400 * MS).expect_err("three are taken");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     one.release().unwrap();
     two.release().unwrap();
@@ -212,7 +212,7 @@ fn an_upgrade_that_fails_returns_the_read(store: &TestStore) {
         (store.blocking_client().rwlock("rw").unwrap(), store.blocking_client().rwlock("rw").unwrap());
     let (reading, beside) = (lock.upgradable_read().unwrap(), other.read().unwrap());
     let ConversionError { guard, error } =
-        reading.upgrade_timeout(50 * MS).expect_err("there is another reader");
+        reading.upgrade_timeout(400 * MS).expect_err("there is another reader");
     assert!(matches!(error, Error::Failed(AcquireError::TimedOut { .. })), "{error:?}");
     // In a context where blocking is not allowed, the call does nothing and returns the guard.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -270,7 +270,7 @@ fn a_run_works_for_the_owner_of_its_guard(store: &TestStore) {
 fn a_latch_releases_all_waiting_threads(store: &TestStore) {
     let (one, other) =
         (store.blocking_client().latch("l", 3).unwrap(), store.blocking_client().latch("l", 3).unwrap());
-    let timed_out = one.wait_timeout(50 * MS).expect_err("no arrival yet");
+    let timed_out = one.wait_timeout(400 * MS).expect_err("no arrival yet");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     thread::scope(|threads| {
         let waiting: Vec<_> = (0..4)
@@ -296,7 +296,7 @@ fn a_latch_releases_all_waiting_threads(store: &TestStore) {
 fn threads_meet_at_a_barrier_repeatedly(store: &TestStore) {
     let clients = [store.blocking_client(), store.blocking_client()];
     let barriers = clients.each_ref().map(|client| client.barrier("b", 4).unwrap());
-    let timed_out = barriers[0].wait_timeout(50 * MS).expect_err("there is no other participant");
+    let timed_out = barriers[0].wait_timeout(400 * MS).expect_err("there is no other participant");
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     // Until the store has processed its leaving, it would count among the first four.
     clients[0].flush().unwrap();

@@ -121,7 +121,7 @@ async fn another_owner_is_excluded(store: &TestStore) {
         let text = contention.to_string();
         let expected = format!("held by the holder (owner {}, 2 times) for ", guard.owner());
         assert!(text.starts_with(&expected), "{text}");
-        let missed = lock(client, &client.new_owner()).acquire_timeout(50 * MS).await;
+        let missed = lock(client, &client.new_owner()).acquire_timeout(400 * MS).await;
         assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
     }
     guard.release().await.expect("released");

@@ -8,7 +8,7 @@ use leasehold_core::{Acquired, HoldStatus, Inspect, Partition};
 use leasehold_redis::RedisStore;
 use leasehold_store::{Executed, FaultKind, Op, Outcome, Reply, Store};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Failure row 40.
 #[tokio::test]
@@ -37,24 +37,12 @@ async fn a_slow_call_does_not_cost_a_lively_connection() {
     let proxy = Proxy::to_server(&server).unwrap();
     let store = RedisStore::connect(proxy.url().parse().unwrap()).await.unwrap();
     proxy.delay_replies(Duration::from_millis(80));
-    let mut rounds = 0;
-    for _ in 0..100 {
-        let (start, connections) = (Instant::now(), proxy.accepted());
-        let slow = execute(&store, &take(&claim(1), None), Duration::from_millis(20)).await;
-        let was_stopped = start.elapsed() > Duration::from_millis(60);
+    for _ in 0..3 {
+        let fault = unknown(execute(&store, &take(&claim(1), None), Duration::from_millis(20)).await);
+        assert_eq!(fault.kind, FaultKind::TimedOut);
         granted(acquire(&store, &claim(1), None).await);
-        if was_stopped {
-            // By then the reply may have come, and the connection may have been silent for too long.
-            continue;
-        }
-        assert_eq!(unknown(slow).kind, FaultKind::TimedOut);
-        assert_eq!(proxy.accepted(), connections);
-        rounds += 1;
-        if rounds == 3 {
-            return;
-        }
     }
-    panic!("only {rounds} rounds of 100 were not interrupted");
+    assert_eq!(proxy.accepted(), 1);
 }
 
 #[tokio::test]
@@ -73,7 +61,7 @@ async fn a_connection_that_died_after_the_answer_to_another_call_is_given_up() {
     );
     granted(lively);
     assert_eq!(unknown(dead).kind, FaultKind::TimedOut);
-    granted(execute(&store, &take(&claim, None), LONG).await);
+    granted(execute(&store, &take(&claim, None), SHORT).await);
 }
 
 /// Failure rows 1 and 3.

@@ -271,10 +271,9 @@ fn calls_end_in_time_while_another_process_writes() {
         assert!(given_up.is_err());
         outcomes
     });
-    assert!(started.elapsed() < within + WITHIN, "{:?}", started.elapsed());
+    assert!(started.elapsed() < within * 3, "{:?}", started.elapsed());
     for outcome in outcomes {
-        // On a busy machine the time can be over before the store has told that it executed nothing.
-        let Outcome::Failed(Executed::No | Executed::Unknown, fault) = outcome else { panic!("{outcome:?}") };
+        let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
         assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
     }
     worker.kill();
@@ -295,7 +294,7 @@ fn processes_that_pass_the_lock_on_are_never_inside_at_once() {
         std::thread::sleep(Duration::from_millis(10));
     }
     ours.release(claim);
-    std::thread::sleep(Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(1));
     let turns: Vec<_> = turns(&mut workers).into_values().collect();
     assert!(turns.len() > 8, "only {} turns", turns.len());
     assert!(turns.windows(2).all(|pair| pair[1].0 > pair[0].1), "two at once");

@@ -33,8 +33,8 @@ const IDLE: Duration = Duration::from_secs(30);
 /// All sessions that need heartbeats, at most one per partition.
 #[derive(Default)]
 pub(in crate::engine) struct SessionHeartbeats {
-    /// Each with the moment at which it is in `due`; in a box, so that a search among thousands reads little memory.
-    by_partition: BTreeMap<Partition, Box<(SessionHeartbeat, Moment)>>,
+    /// Each with the moment at which it is in `due`.
+    by_partition: BTreeMap<Partition, (SessionHeartbeat, Moment)>,
     due: BTreeSet<(Moment, Partition)>,
 }
 
@@ -42,18 +42,18 @@ impl SessionHeartbeats {
     pub(in crate::engine) fn insert(&mut self, heartbeat: SessionHeartbeat) {
         let (partition, at) = (heartbeat.session.partition, heartbeat.due());
         self.remove(partition);
-        self.by_partition.insert(partition, Box::new((heartbeat, at)));
+        self.by_partition.insert(partition, (heartbeat, at));
         self.due.insert((at, partition));
     }
 
     pub(in crate::engine) fn remove(&mut self, partition: Partition) -> Option<SessionHeartbeat> {
-        let (heartbeat, at) = *self.by_partition.remove(&partition)?;
+        let (heartbeat, at) = self.by_partition.remove(&partition)?;
         self.due.remove(&(at, partition));
         Some(heartbeat)
     }
 
     pub(in crate::engine) fn session(&self, partition: Partition) -> Option<&Arc<Session>> {
-        self.by_partition.get(&partition).map(|entry| &entry.0.session)
+        self.by_partition.get(&partition).map(|(heartbeat, _)| &heartbeat.session)
     }
 
     /// Applies a change to the session of a partition, if there is one.
@@ -62,7 +62,7 @@ impl SessionHeartbeats {
         partition: Partition,
         change: impl FnOnce(&mut SessionHeartbeat) -> T,
     ) -> Option<T> {
-        let (heartbeat, at) = &mut **self.by_partition.get_mut(&partition)?;
+        let (heartbeat, at) = self.by_partition.get_mut(&partition)?;
         let result = change(heartbeat);
         let before = std::mem::replace(at, heartbeat.due());
         if before != *at {
@@ -75,11 +75,11 @@ impl SessionHeartbeats {
     /// The partitions whose session is due, and those whose session goes along (3): these only fill a batch.
     pub(in crate::engine) fn due(&self, now: Moment) -> Vec<DueSession> {
         let first = self.due.first().filter(|(at, _)| *at <= now);
-        let Some(entry) = first.and_then(|(_, partition)| self.by_partition.get(partition)) else {
+        let Some((heartbeat, _)) = first.and_then(|(_, partition)| self.by_partition.get(partition)) else {
             return Vec::new();
         };
         // All sessions of a client live equally long.
-        let ahead = entry.0.schedule.max_ahead();
+        let ahead = heartbeat.schedule.max_ahead();
         let go = self.due.iter().enumerate();
         let go = go.take_while(|(taken, (at, _))| *at <= now || *taken < BATCH && *at <= now + ahead);
         go.map(|(_, (_, partition))| DueSession { partition: *partition, ahead }).collect()
@@ -93,7 +93,7 @@ impl SessionHeartbeats {
     /// Removes all.
     pub(in crate::engine) fn take(&mut self) -> impl Iterator<Item = SessionHeartbeat> + use<> {
         self.due.clear();
-        std::mem::take(&mut self.by_partition).into_values().map(|entry| entry.0)
+        std::mem::take(&mut self.by_partition).into_values().map(|(heartbeat, _)| heartbeat)
     }
 }
 

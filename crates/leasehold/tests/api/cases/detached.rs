@@ -313,9 +313,7 @@ async fn a_detached_wait_cancelled_at_every_await(store: &TestStore) {
         || async {
             let guard = other.acquire().await.expect("acquired");
             let waited = lock.acquire_detached().await;
-            // On a busy machine the time can end before the last reply comes.
-            let is_late = matches!(waited, Err(AcquireError::TimedOut { .. } | AcquireError::Unknown(_)));
-            assert!(is_late, "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
             drop(guard);
         },
         async |_| until_undone(&other).await,

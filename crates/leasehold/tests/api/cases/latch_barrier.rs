@@ -163,9 +163,7 @@ async fn waiting_at_a_barrier_cancelled_at_every_await(store: &TestStore) {
     cancel_at_every_await(
         || async {
             let alone = mine.wait_timeout(60 * MS).await;
-            // On a busy machine the time can end before the last reply comes.
-            let is_late = matches!(alone, Err(AcquireError::TimedOut { .. } | AcquireError::Unknown(_)));
-            assert!(is_late, "{alone:?}");
+            assert!(matches!(alone, Err(AcquireError::TimedOut { .. })), "{alone:?}");
         },
         // An arrival that is still on its way does not wait yet, and would count beside the next one.
         async |_| {

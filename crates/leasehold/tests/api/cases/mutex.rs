@@ -296,14 +296,14 @@ async fn a_watchdog_keeps_the_lock(store: &TestStore) {
 async fn a_given_lease_ends_when_it_ends(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (a, b) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
-    let start = Instant::now();
     let guard = a.clone().lease(250 * MS).acquire().await.expect("acquired");
     let signal = guard.lost_signal();
+    let start = Instant::now();
     let next = tokio::spawn(async move { b.acquire().await.expect("acquired") });
     let lost = guard.lost().await;
     assert_eq!(lost.reason, LostReason::Expired);
     assert!(signal.is_cancelled());
-    assert!(start.elapsed() < 2500 * MS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 250 * MS + 200 * MS, "{:?}", start.elapsed());
     assert_eq!(guard.check().expect_err("over").reason, LostReason::Expired);
     assert_eq!(guard.remaining(), Duration::ZERO);
     let next = next.await.expect("no panic");
@@ -525,9 +525,7 @@ async fn waiting_cancelled_at_every_await(store: &TestStore) {
             let guard = b.acquire().await.expect("acquired");
             let wait = a.acquire_timeout(30 * MS);
             let waited = wait.await;
-            // On a busy machine the time can end before the last reply comes.
-            let is_late = matches!(waited, Err(AcquireError::TimedOut { .. } | AcquireError::Unknown(_)));
-            assert!(is_late, "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
             drop(guard);
         },
         async |_| until_at_rest(&b).await,

@@ -361,9 +361,7 @@ async fn writing_cancelled_at_every_await(store: &TestStore) {
     cancel_at_every_await(
         || async {
             let waited = lock.write_timeout(60 * MS).await;
-            // On a busy machine the time can end before the last reply comes.
-            let is_late = matches!(waited, Err(AcquireError::TimedOut { .. } | AcquireError::Unknown(_)));
-            assert!(is_late, "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
         },
         async |_| {
             // The abandoned request blocks no reader.

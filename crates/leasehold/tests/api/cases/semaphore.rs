@@ -286,9 +286,7 @@ async fn waiting_for_permits_cancelled_at_every_await(store: &TestStore) {
     cancel_at_every_await(
         || async {
             let waited = mine.acquire_many_timeout(2, 60 * MS).await;
-            // On a busy machine the time can end before the last reply comes.
-            let is_late = matches!(waited, Err(AcquireError::TimedOut { .. } | AcquireError::Unknown(_)));
-            assert!(is_late, "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
         },
         async |_| {
             until_waiting(&theirs, 0).await;

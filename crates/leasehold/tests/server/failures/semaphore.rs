@@ -1,7 +1,7 @@
 //! Semaphore permits of processes that are killed.
 
 use super::fixture::{S, client, server, until};
-use leasehold::{Client, LostReason, ReleaseError};
+use leasehold::Client;
 use leasehold_testkit::{Random, RedisServer, Value, Worker};
 use std::time::{Duration, Instant};
 
@@ -120,10 +120,7 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
             let semaphore = semaphore.clone();
             tokio::spawn(async move {
                 let permit = semaphore.acquire().await.expect("acquired");
-                // On a busy machine the short first lease can end before so many tasks have run.
-                let released = permit.release().await;
-                let is_over = matches!(released, Ok(()) | Err(ReleaseError::Lost(LostReason::Expired)));
-                assert!(is_over, "{released:?}");
+                permit.release().await.expect("released");
             })
         })
         .collect();

@@ -52,7 +52,7 @@ async fn row_32_a_holder_learns_that_the_store_lost_its_data() {
     let ours = mutex(&quick(&server.url(), LONG, 4000 * MS).await);
     let guard = ours.acquire().await.expect("acquired");
     server.restart().expect("restarted");
-    let lost = tokio::time::timeout(6000 * MS, guard.lost()).await.expect("the loss is reported in time");
+    let lost = tokio::time::timeout(5300 * MS, guard.lost()).await.expect("the loss is reported in time");
     assert_eq!(lost.reason, LostReason::StoreLostData);
     assert!(guard.check().is_err());
 }
@@ -176,7 +176,7 @@ async fn row_40_every_call_ends_by_its_own_deadline() {
     let start = Instant::now();
     let in_time = |what: &str, start: Instant, limit: Duration| {
         let took = start.elapsed();
-        assert!(took < limit + 3000 * MS, "{what} took {took:?}");
+        assert!(took < limit + 250 * MS, "{what} took {took:?}");
     };
     let tried = free.try_acquire().await;
     in_time("try_acquire", start, call);
@@ -194,7 +194,7 @@ async fn row_40_every_call_ends_by_its_own_deadline() {
     in_time("inspect", start, call);
     let start = Instant::now();
     drop(dropped);
-    assert!(start.elapsed() < call, "a drop waits for nothing: {:?}", start.elapsed());
+    assert!(start.elapsed() < 100 * MS, "a drop waits for nothing: {:?}", start.elapsed());
     let start = Instant::now();
     let released = held.release().await;
     // A release also awaits a renewal in flight, which has the same deadline.

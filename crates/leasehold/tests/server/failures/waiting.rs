@@ -41,7 +41,7 @@ async fn row_20_a_deleted_key_is_found_by_polling() {
     let start = Instant::now();
     server.cli(&["DEL", "m"]).expect("deleted");
     let next = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 2500 * MS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
     assert!(next.fencing_token() > guard.fencing_token());
     drop(guard);
     next.release().await.expect("released");
@@ -53,10 +53,10 @@ async fn row_20_an_expired_key_is_found_when_it_expires() {
     let server = server();
     let ours = mutex(&client(&server.url()).await);
     let start = Instant::now();
-    server.cli(&["SET", "m", "a stranger", "PX", "1500"]).expect("set");
+    server.cli(&["SET", "m", "a stranger", "PX", "400"]).expect("set");
     let guard = ours.acquire().await.expect("acquired");
     let waited = start.elapsed();
-    assert!(waited >= 1480 * MS && waited < 2400 * MS, "{waited:?}");
+    assert!(waited >= 380 * MS && waited < 800 * MS, "{waited:?}");
     guard.release().await.expect("released");
 }
 
@@ -79,7 +79,7 @@ async fn row_21_a_waiter_survives_its_connection() {
         let start = Instant::now();
         guard.release().await.expect("released");
         let next = waiter.await.expect("no panic");
-        assert!(start.elapsed() < 2500 * MS, "{:?}", start.elapsed());
+        assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
         next.release().await.expect("released");
     }
     until_free(&a, 100 * MS).await;
@@ -139,7 +139,6 @@ async fn row_44_a_forged_message_gives_nothing() {
 async fn a_foreign_release_is_noticed_soon() {
     let server = server();
     let ours = mutex(&client(&server.url()).await);
-    let mut shortest = Duration::MAX;
     for _ in 0..3 {
         server.cli(&["SET", "m", "a stranger", "PX", "60000"]).expect("set");
         let waiter = tokio::spawn({
@@ -150,11 +149,9 @@ async fn a_foreign_release_is_noticed_soon() {
         server.cli(&["DEL", "m"]).expect("deleted");
         let start = Instant::now();
         let guard = waiter.await.expect("no panic");
-        shortest = shortest.min(start.elapsed());
+        assert!(start.elapsed() < 450 * MS, "{:?}", start.elapsed());
         guard.release().await.expect("released");
     }
-    // On a busy machine a single one can take longer. With a poll each second none would be as short.
-    assert!(shortest < 450 * MS, "{shortest:?}");
 }
 
 /// With `share(k)`, every k-th release leaves the lock free, so that clients that only poll are served.
@@ -241,7 +238,7 @@ async fn a_grant_without_its_message_is_found_by_polling() {
     let start = Instant::now();
     guard.release().await.expect("released, all the same");
     let next = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 2500 * MS, "{:?}", start.elapsed());
+    assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
     next.check().expect("held beyond its first lease");
     next.release().await.expect("released");
 }

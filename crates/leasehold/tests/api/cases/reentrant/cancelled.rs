@@ -81,9 +81,7 @@ async fn waiting_cancelled_at_every_await(store: &TestStore) {
         || async {
             let guard = theirs.acquire().await.expect("acquired");
             let waited = ours.acquire_timeout(30 * MS).await;
-            // On a busy machine the time can end before the last reply comes.
-            let is_late = matches!(waited, Err(AcquireError::TimedOut { .. } | AcquireError::Unknown(_)));
-            assert!(is_late, "{waited:?}");
+            assert!(matches!(waited, Err(AcquireError::TimedOut { .. })), "{waited:?}");
             drop(guard);
         },
         async |_| until_at_rest(&theirs).await,

@@ -11,7 +11,6 @@ mod contention;
 mod driver;
 mod fixture;
 mod key;
-mod lateness;
 mod library;
 mod mutant_proxy;
 mod mutants;
@@ -19,13 +18,14 @@ mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
+use leasehold_testkit::Stopwatch;
 
 use crate::case::Case;
 use crate::contention::{Contention, CountOptions};
-use crate::lateness::{LatenessMonitor, TOO_LATE};
 use crate::library::{Format, Library};
 use crate::mutants::Mutant;
 use crate::report::Report;
@@ -105,6 +105,10 @@ async fn run_cases(libraries: &[Library], only: &[Case], count: CountOptions) ->
     report
 }
 
+/// A delay that can make a case fail: the cases compare times with leases of half a second. A machine that lets a thread
+/// wait for as long as that makes a correct lock fail: a hold is not renewed in time, or a waiter does not acquire soon.
+const TOO_LATE: Duration = Duration::from_millis(150);
+
 /// How often a case runs on a machine that is too busy for it.
 const MAX_RUNS: u32 = 5;
 
@@ -112,9 +116,9 @@ const MAX_RUNS: u32 = 5;
 /// with contention at once: that one depends on no time.
 async fn run_in_time(case: Case, library: &Library, count: CountOptions) -> Result<String> {
     for _ in 1..MAX_RUNS {
-        let lateness = LatenessMonitor::start();
+        let watch = Stopwatch::start();
         let result = case.run(library, count).await;
-        let late = lateness.end();
+        let late = watch.longest_delay();
         match result {
             Err(error) if late >= TOO_LATE && case != Case::Contention => {
                 eprintln!(

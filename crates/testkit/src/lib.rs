@@ -3,7 +3,7 @@
 //! This crate owns what a test needs besides a lock: real servers on free ports ([`RedisServer`]), their clocks
 //! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`CertificateAuthority`]), a faulty network ([`Proxy`]),
 //! processes that can be killed and stopped ([`Worker`]), futures that are dropped at any await
-//! ([`cancel_at_every_await`]), and logged warnings ([`Warnings`]).
+//! ([`cancel_at_every_await`]), logged warnings ([`Warnings`]), and times on a busy machine ([`Stopwatch`]).
 //! These know nothing of locks. The [`conformance`] suite defines what a store of locks must do.
 //!
 //! It is for Unix with a C compiler (the clocks), `openssl` (the certificates) and `redis-server` on the path.
@@ -21,6 +21,7 @@ mod resp;
 mod sentinels;
 mod server;
 mod signal;
+mod stopwatch;
 mod wait;
 mod warnings;
 mod worker;
@@ -36,5 +37,6 @@ pub use random::Random;
 pub use resp::{RespConnection, Value};
 pub use sentinels::Sentinels;
 pub use server::{RedisServer, RedisServerBuilder};
+pub use stopwatch::Stopwatch;
 pub use warnings::Warnings;
 pub use worker::{Worker, WorkerBuilder};

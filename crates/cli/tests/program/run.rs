@@ -205,7 +205,7 @@ fn several_locks_are_held_together_or_none_of_them() {
     let tried = fixture.run(&["run", "till", "job", "--try", "--", "true"]);
     tried.check(75, "failed to acquire `till`, `job`: `job` is held by ");
     fixture.run(&["run", "till", "--try", "--", "true"]).check(0, "");
-    let waited = fixture.run(&["run", "till", "job", "--wait", "200ms", "--", "true"]);
+    let waited = fixture.run(&["run", "till", "job", "--wait", "1s", "--", "true"]);
     waited.check(75, "timed out after ");
     holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));

@@ -136,7 +136,9 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
         }
     });
     let sum = sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    println!("{seeds} seeds from {from} in {:.1?}: {:?}\n{:#?}", started.elapsed(), sum.profiles, sum.counts);
+    // Fewer than asked for, if so many failed that the run was stopped.
+    let ran = sum.profiles.values().sum::<u64>() + sum.failures.len() as u64;
+    println!("{ran} seeds from {from} in {:.1?}: {:?}\n{:#?}", started.elapsed(), sum.profiles, sum.counts);
     match sum.failures.iter().min() {
         None => Ok(()),
         Some((seed, what)) => Err(format!(

@@ -7,6 +7,7 @@ use leasehold_core::{
     SessionEntry, SessionId,
 };
 use leasehold_store::{Executed, FaultKind, Outcome, Store};
+use leasehold_testkit::Stopwatch;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -261,17 +262,29 @@ fn calls_end_in_time_while_another_process_writes() {
     let within = Duration::from_millis(200);
     let claim = ours.claim();
     let op = Op::Acquire(acquire_op(&claim, false));
-    let started = Instant::now();
     // The first waits for the writer, the others in the queue behind it; the last one times out.
     let all = [(lock(), op.clone()), (lock(), op.clone())];
-    let outcomes = block_on(async {
-        let outcomes = ours.store.execute_all(&all, within).await;
-        let given_up = ours.store.execute(&all[0].0, &op, WITHIN);
-        let given_up = tokio::time::timeout(Duration::from_millis(10), given_up).await;
-        assert!(given_up.is_err());
-        outcomes
-    });
-    assert!(started.elapsed() < within * 3, "{:?}", started.elapsed());
+    let call = || {
+        let started = Stopwatch::start();
+        let outcomes = block_on(async {
+            let outcomes = ours.store.execute_all(&all, within).await;
+            let given_up = ours.store.execute(&all[0].0, &op, WITHIN);
+            let given_up = tokio::time::timeout(Duration::from_millis(10), given_up).await;
+            assert!(given_up.is_err());
+            outcomes
+        });
+        started.assert_below(within * 3, "the calls end in time");
+        (outcomes, started.longest_delay())
+    };
+    let (mut outcomes, mut delay) = call();
+    for _ in 0..20 {
+        let is_unknown = |outcome: &Outcome| matches!(outcome, Outcome::Failed(Executed::Unknown, _));
+        // A thread that runs a few milliseconds late cannot tell what the store did.
+        if delay.is_zero() || !outcomes.iter().any(is_unknown) {
+            break;
+        }
+        (outcomes, delay) = call();
+    }
     for outcome in outcomes {
         let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
         assert_eq!(fault.kind, FaultKind::TimedOut, "{fault}");
@@ -294,7 +307,10 @@ fn processes_that_pass_the_lock_on_are_never_inside_at_once() {
         std::thread::sleep(Duration::from_millis(10));
     }
     ours.release(claim);
-    std::thread::sleep(Duration::from_secs(1));
+    let start = Stopwatch::start();
+    while start.undisturbed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let turns: Vec<_> = turns(&mut workers).into_values().collect();
     assert!(turns.len() > 8, "only {} turns", turns.len());
     assert!(turns.windows(2).all(|pair| pair[1].0 > pair[0].1), "two at once");

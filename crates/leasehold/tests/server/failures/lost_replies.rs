@@ -2,8 +2,8 @@
 
 use super::fixture::{MS, client, load_scripts, mutex, quick, server, sessionless, until_free};
 use leasehold::{AcquireError, Attempt};
-use leasehold_testkit::{AfterDrop, Proxy, any_command, command};
-use std::time::{Duration, Instant};
+use leasehold_testkit::{AfterDrop, Proxy, Stopwatch, any_command, command};
+use std::time::Duration;
 
 /// Row 1: the reply to an acquire is lost with its connection; the repeated request finds the same hold.
 #[tokio::test]
@@ -33,10 +33,10 @@ async fn row_1_a_reply_that_never_comes_is_undone() {
     let other = mutex(&client(&server.url()).await);
     load_scripts(&other).await;
     proxy.drop_replies(usize::MAX, AfterDrop::Stall, command("EVALSHA"));
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let missed = ours.try_acquire().await;
     assert!(matches!(missed, Err(AcquireError::Unknown(_))), "{missed:?}");
-    assert!(start.elapsed() < 1000 * MS, "{:?}", start.elapsed());
+    start.assert_below(1000 * MS, "the call ends by its own timeout, and is undone");
     proxy.clear_faults();
     proxy.disconnect();
     // Undone, or at the latest ended by its short first lease.
@@ -154,9 +154,9 @@ async fn an_acquire_that_arrives_after_its_undo_ends_by_its_first_lease() {
     let late = proxy.resume_requests();
     assert_eq!(late.count(), 1);
     late.answered(Duration::from_secs(1)).await.expect("the delayed request ran after the newer one");
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let guard = other.acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
-    assert!(start.elapsed() < 3500 * MS, "{:?}", start.elapsed());
+    start.assert_below(3500 * MS, "free when the first lease has ended");
     guard.release().await.expect("released");
     until_free(&other, 100 * MS).await;
 }

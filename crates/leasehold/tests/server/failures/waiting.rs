@@ -1,7 +1,7 @@
 //! Waiting: rows 19 to 21 (standalone), and 44.
 
 use super::fixture::{MS, client, mutex, server, until_free, until_waiting};
-use leasehold_testkit::Proxy;
+use leasehold_testkit::{Proxy, Stopwatch};
 use std::time::{Duration, Instant};
 
 /// Less than a waiter's poll interval: only a message can be this fast.
@@ -14,6 +14,8 @@ async fn row_19_no_wake_up_is_lost_between_the_request_and_the_notification() {
     let (a, b) = (mutex(&client(&server.url()).await), mutex(&client(&server.url()).await));
     for n in 0..300_u32 {
         let guard = a.acquire().await.expect("acquired");
+        // It also measures the pause, which is short: to start it takes longer than a step of the pause.
+        let watch = Stopwatch::start();
         let waiter = tokio::spawn({
             let b = b.clone();
             async move { b.acquire().await.expect("acquired") }
@@ -22,10 +24,9 @@ async fn row_19_no_wake_up_is_lost_between_the_request_and_the_notification() {
         while start.elapsed() < Duration::from_micros(2) * n {
             tokio::task::yield_now().await;
         }
-        let start = Instant::now();
         guard.release().await.expect("released");
-        let next = tokio::time::timeout(BY_MESSAGE, waiter).await.expect("woken in time").expect("no panic");
-        assert!(start.elapsed() < BY_MESSAGE);
+        let next = waiter.await.expect("no panic");
+        watch.assert_below(BY_MESSAGE, "woken by a message");
         next.release().await.expect("released");
     }
 }
@@ -38,10 +39,10 @@ async fn row_20_a_deleted_key_is_found_by_polling() {
     let guard = a.acquire().await.expect("acquired");
     let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
     until_waiting(&a, 1).await;
-    let start = Instant::now();
+    let start = Stopwatch::start();
     server.cli(&["DEL", "m"]).expect("deleted");
     let next = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
+    start.assert_below(1300 * MS, "found by the next poll");
     assert!(next.fencing_token() > guard.fencing_token());
     drop(guard);
     next.release().await.expect("released");
@@ -52,11 +53,11 @@ async fn row_20_a_deleted_key_is_found_by_polling() {
 async fn row_20_an_expired_key_is_found_when_it_expires() {
     let server = server();
     let ours = mutex(&client(&server.url()).await);
-    let start = Instant::now();
+    let start = Stopwatch::start();
     server.cli(&["SET", "m", "a stranger", "PX", "400"]).expect("set");
     let guard = ours.acquire().await.expect("acquired");
-    let waited = start.elapsed();
-    assert!(waited >= 380 * MS && waited < 800 * MS, "{waited:?}");
+    assert!(start.elapsed() >= 380 * MS, "{:?}", start.elapsed());
+    start.assert_below(800 * MS, "found when it expires");
     guard.release().await.expect("released");
 }
 
@@ -76,10 +77,10 @@ async fn row_21_a_waiter_survives_its_connection() {
         // A connection that has lasted a second is replaced at once; one that breaks sooner, after a pause.
         tokio::time::sleep(1050 * MS).await;
         proxy.disconnect();
-        let start = Instant::now();
+        let start = Stopwatch::start();
         guard.release().await.expect("released");
         let next = waiter.await.expect("no panic");
-        assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
+        start.assert_below(1300 * MS, "granted after the connection was replaced");
         next.release().await.expect("released");
     }
     until_free(&a, 100 * MS).await;
@@ -94,9 +95,9 @@ async fn row_21_a_waiter_survives_a_restart_of_the_server() {
     let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
     until_waiting(&a, 1).await;
     server.restart().expect("restarted");
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let next = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 3000 * MS, "{:?}", start.elapsed());
+    start.assert_below(3000 * MS, "acquired after the restart");
     assert!(next.fencing_token() > guard.fencing_token(), "row 31");
     drop(guard);
     next.release().await.expect("released");
@@ -147,9 +148,9 @@ async fn a_foreign_release_is_noticed_soon() {
         });
         until_waiting(&ours, 1).await;
         server.cli(&["DEL", "m"]).expect("deleted");
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let guard = waiter.await.expect("no panic");
-        assert!(start.elapsed() < 450 * MS, "{:?}", start.elapsed());
+        start.assert_below(450 * MS, "the first waiter polls four times a second");
         guard.release().await.expect("released");
     }
 }
@@ -171,14 +172,14 @@ async fn foreign_clients_do_not_starve_if_the_lock_is_shared() {
         }));
     }
     let mut turns = 0;
-    let start = Instant::now();
+    let start = Stopwatch::start();
     while turns < 5 {
         let set = server.cli(&["SET", "m", "a stranger", "NX", "PX", "1000"]).expect("an answer");
         if !set.is_nil() {
             turns += 1;
             server.cli(&["DEL", "m"]).expect("deleted");
         }
-        assert!(start.elapsed() < Duration::from_secs(15), "{turns} turns only");
+        start.assert_below(Duration::from_secs(15), "{turns} turns only");
         tokio::time::sleep(5 * MS).await;
     }
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
@@ -235,10 +236,10 @@ async fn a_grant_without_its_message_is_found_by_polling() {
     let guard = a.acquire().await.expect("acquired");
     let waiter = tokio::spawn(async move { b.acquire().await.expect("acquired") });
     until_waiting(&a, 1).await;
-    let start = Instant::now();
+    let start = Stopwatch::start();
     guard.release().await.expect("released, all the same");
     let next = waiter.await.expect("no panic");
-    assert!(start.elapsed() < 1300 * MS, "{:?}", start.elapsed());
+    start.assert_below(1300 * MS, "found by the next poll");
     next.check().expect("held beyond its first lease");
     next.release().await.expect("released");
 }
@@ -273,7 +274,7 @@ async fn a_lock_without_an_expiry_gets_one_on_request() {
     let server = server();
     server.cli(&["SET", "m", "a stranger"]).expect("set");
     let ours = mutex(&client(&server.url()).await);
-    let missed = ours.acquire_timeout(300 * MS).await.expect_err("no client releases it");
+    let missed = ours.acquire_timeout(900 * MS).await.expect_err("no client releases it");
     assert!(missed.to_string().contains("without an expiry"), "{missed}");
     assert_eq!(
         server.cli(&["PTTL", "m"]).expect("an answer").integer(),

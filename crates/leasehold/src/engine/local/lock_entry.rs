@@ -294,6 +294,11 @@ impl LockEntry {
             Ok(reply) => state.contender.handle_reply(nonce, reply, now, random),
             Err(executed) => state.contender.handle_fault(nonce, executed, now, random),
         }
+        if state.contender.is_idle()
+            && let Some(id) = waiter.or_else(|| state.queue.front_id())
+        {
+            state.restore_bypass(id);
+        }
         let mut claims = std::mem::take(&mut state.superseded);
         claims.extend(state.contender.give_up_fresh());
         claims
@@ -564,6 +569,7 @@ impl State {
             // A request of another session is given up, whatever its reply.
             let claims = self.give_up();
             self.contender.change_session(session.id);
+            self.restore_bypass(id);
             return Err(claims);
         }
         if let Some(bypass) = self.queue.bypass(id) {
@@ -573,6 +579,7 @@ impl State {
                 return Err(vec![claim]);
             }
             if was_pending {
+                // The request through the queue stands for it.
                 bypass.clear_pending();
                 self.contender.poll_soon(now);
             }
@@ -583,6 +590,15 @@ impl State {
             self.superseded.extend(superseded);
         }
         Ok(self.contender.poll(now, terms, random))
+    }
+
+    /// The request through the queue is over, and no reply has said whether this task's owner holds the lock: the
+    /// task's bypass, for which that request stood, is due again (8). Without it, a task of the owner that holds the
+    /// lock in this process would wait for that hold's end.
+    fn restore_bypass(&mut self, id: u64) {
+        if let Some(bypass) = self.queue.bypass(id) {
+            bypass.retry_now();
+        }
     }
 
     /// Polls the bypass of a task (8). The error is what must be undone first.

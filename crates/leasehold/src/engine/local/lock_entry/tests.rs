@@ -1,7 +1,7 @@
 //! The state machine of a lock entry, driven by hand.
 
 use super::*;
-use leasehold_core::{Label, Liveness};
+use leasehold_core::{Ended, Label, Liveness};
 
 fn entry() -> Arc<LockEntry> {
     let lock = Lock::mutex("job".parse().expect("a good name"));
@@ -9,12 +9,11 @@ fn entry() -> Arc<LockEntry> {
 }
 
 fn session() -> Arc<Session> {
-    Arc::new(Session::new(
-        Partition::ONLY,
-        SessionId::from_random([1; 12]),
-        Liveness::Session { alive_ms: 10_000 },
-        at(100),
-    ))
+    session_of(SessionId::from_random([1; 12]))
+}
+
+fn session_of(id: SessionId) -> Arc<Session> {
+    Arc::new(Session::new(Partition::ONLY, id, Liveness::Session { alive_ms: 10_000 }, at(100)))
 }
 
 fn terms() -> Arc<AcquireTerms> {
@@ -152,6 +151,48 @@ fn an_unanswered_request_is_repeated_with_the_same_hold() {
     };
     assert_eq!(acquire.claim, again.claim);
     assert_eq!(entry.leave(behind).claims, [acquire.claim], "its request must be undone");
+}
+
+/// A front that waits, and a second task of its owner, which has acquired the lock past it. The front's request through
+/// the queue stands for its bypass.
+fn entered_past_the_front(random: &mut dyn FnMut() -> u64) -> (Arc<LockEntry>, u64, PendingRequest) {
+    let entry = reentrant();
+    let (front, behind) = (entry.join(of("x")), entry.join(of("x")));
+    let by_front = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Queue);
+    let past_it = sent(&entry.poll(behind, &session(), at(1), random), RequestPath::Bypass);
+    entry.handle_answer(by_front, Err(Executed::Unknown), at(1), random);
+    entry.handle_answer(past_it, Ok(&granted()), at(1), random);
+    assert!(matches!(entry.poll(behind, &session(), at(1), random), WaiterAction::Granted(..)));
+    assert!(is_signaled(&entry, front), "its owner holds the lock");
+    let again = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Queue);
+    (entry, front, again)
+}
+
+#[test]
+fn a_front_whose_request_had_ended_enters_beside_its_owner() {
+    let random = &mut counter();
+    let (entry, front, again) = entered_past_the_front(random);
+    // The lost request was granted, and ended by force.
+    entry.handle_answer(again, Ok(&Acquired::AlreadyEnded(Ended::ForceReleased)), at(1), random);
+    let request = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Bypass);
+    entry.handle_answer(request, Ok(&held_by("z")), at(1), random);
+    assert!(
+        matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Blocked(Some(_))),
+        "one request, unless its owner acquires the lock again"
+    );
+}
+
+#[test]
+fn a_front_that_gives_its_request_up_with_the_session_enters_beside_its_owner() {
+    let random = &mut counter();
+    let (entry, front, again) = entered_past_the_front(random);
+    entry.handle_answer(again, Err(Executed::Unknown), at(1), random);
+    // The owner's hold is taken for one that has no session, and outlasts this one.
+    let next = session_of(SessionId::from_random([2; 12]));
+    assert!(
+        matches!(entry.poll(front, &next, at(1), random), WaiterAction::Undo(claims) if claims.len() == 1)
+    );
+    sent(&entry.poll(front, &next, at(1), random), RequestPath::Bypass);
 }
 
 /// The task in front has timed out while its request was in flight.

@@ -192,8 +192,9 @@ fn reported(
         && let Some(before) = before
     {
         let is_owner = entries.is_some_and(|entries| Some(&entries.owner) == release.claim.value.as_ref());
-        // The lock may have been granted to the same owner by this release.
-        let continued = |held: &&Held| before.iter().any(|old| old.hold == held.hold);
+        // The lock may have been granted to the same owner by this release, also as a hold that had expired since the
+        // operation before.
+        let continued = |held: &&Held| before.iter().any(|old| old.hold == held.hold && old.lasts(at));
         let left = if is_owner { holds.iter().filter(continued).count() as u64 } else { 0 };
         if released.remaining_holds != left {
             let lock = done.lock;
@@ -262,5 +263,101 @@ impl Check for Reentrancy {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Promises;
+    use crate::world::time::Clock;
+    use leasehold_core::model::{LockState, Sessions, all_alive};
+    use leasehold_core::{
+        Acquire, Claim, HoldId, Kind, Label, Liveness, LockMode, Release, ReleaseAction, SessionId,
+    };
+
+    const OWNER: &str = "host:1";
+
+    /// A ReentrantMutex at the store, and the check, which observes each operation.
+    struct Observed {
+        check: Reentrancy,
+        state: LockState,
+        clock: Clock,
+    }
+
+    impl Observed {
+        fn new() -> Self {
+            let (check, state) = (Reentrancy::default(), LockState::new(Kind::Reentrant));
+            Self { check, state, clock: Clock::new(1_000_000_000, 0) }
+        }
+
+        /// Executes an operation. The check sees the number of holds that are left plus `excess`.
+        fn execute(&mut self, ms: u64, op: &Op, excess: u64) -> CheckResult {
+            let at = Instant(ms * 1000);
+            let now_us = self.clock.reading_us(at);
+            let (mut reply, notifications) = self.state.apply(now_us, op, &all_alive);
+            if let Reply::Release(released) = &mut reply {
+                released.remaining_holds += excess;
+            }
+            let done = Execution {
+                host: HostId(0),
+                message: 0,
+                is_stale: false,
+                in_multi_acquire: false,
+                lock: LockId(0),
+                op,
+                reply: &reply,
+                notifications: &notifications,
+                state: &self.state,
+                sessions: &Sessions::default(),
+                clock: &self.clock,
+            };
+            let promises = Promises { exclusion: true, clocks: true };
+            let context = CheckContext::new(promises, false, vec![Kind::Reentrant]);
+            self.check.observe(at, &Event::Executed(&done), &context)
+        }
+    }
+
+    fn claim(n: u8) -> Claim {
+        let hold = HoldId::from_random(SessionId::from_random([1; 12]), [n; 16]);
+        Claim { hold, value: OwnValue::new(OWNER).ok() }
+    }
+
+    fn acquire(n: u8, lease_ms: u64) -> Acquire {
+        Acquire {
+            claim: claim(n),
+            lease_ms,
+            label: Label::new("").expect("an empty label is a label"),
+            queue: None,
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor: None,
+            mode: LockMode::Exclusive,
+        }
+    }
+
+    /// The second hold is released, and the same step acquires the first one.
+    fn release() -> Op {
+        let next = Some(acquire(1, 1_000));
+        Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next })
+    }
+
+    fn held_twice() -> Observed {
+        let mut observed = Observed::new();
+        observed.execute(0, &Op::Acquire(acquire(1, 1_000)), 0).expect("acquired");
+        observed.execute(500, &Op::Acquire(acquire(2, 3_000)), 0).expect("entered");
+        observed
+    }
+
+    #[test]
+    fn a_hold_that_expired_is_not_left_although_the_release_acquires_it_again() {
+        assert_eq!(held_twice().execute(2_000, &release(), 0), Ok(()));
+        assert!(held_twice().execute(2_000, &release(), 1).is_err(), "none was left");
+    }
+
+    #[test]
+    fn a_hold_that_lasts_is_left_although_the_release_acquires_it_again() {
+        assert_eq!(held_twice().execute(900, &release(), 0), Ok(()));
+        assert!(held_twice().execute(900, &release(), 1).is_err(), "one was left");
     }
 }

@@ -42,8 +42,9 @@ pub struct Guards {
     released: BTreeSet<HoldId>,
     /// When the release of each guard began.
     released_at: BTreeMap<GuardId, Instant>,
-    /// The guard that a task has begun to release. The next message of its process is that release, if it can send at
-    /// all.
+    /// The guard that a task has begun to release, if the connection of its process is up: the next message of the
+    /// process is that release. Otherwise the release waits for the connection, and the next message is the keeper's,
+    /// which has a connection of its own: perhaps the undo of another hold.
     guard_in_release: Option<GuardId>,
     owners: BTreeMap<OwnerId, String>,
 }
@@ -173,7 +174,8 @@ impl Guards {
         self.owners.get(&owner).map(String::as_str)
     }
 
-    pub(super) fn observe(&mut self, at: Instant, event: &Event<'_>) {
+    /// `is_connected` says whether the connection of a process, other than its keeper's, is up.
+    pub(super) fn observe(&mut self, at: Instant, event: &Event<'_>, is_connected: impl Fn(HostId) -> bool) {
         let guard_in_release = self.guard_in_release.take();
         if let (Some(guard_id), Event::Sent { host, op: Op::Release(release), .. }) =
             (guard_in_release, event)
@@ -222,9 +224,10 @@ impl Guards {
                     self.hold_received(at, host, requested, (fence, 1, requested.lease_ms));
                 }
             }
-            Event::Task(_, _, TaskEvent::Releasing(guard_id, how)) => {
+            Event::Task(task, _, TaskEvent::Releasing(guard_id, how)) => {
                 self.released_at.entry(guard_id).or_insert(at);
-                self.guard_in_release = Some(guard_id).filter(|_| how == ReleaseMethod::Release);
+                let is_sent = how == ReleaseMethod::Release && is_connected(task.host);
+                self.guard_in_release = is_sent.then_some(guard_id);
             }
             Event::Task(task, lock, TaskEvent::Acquired(guard_id, new_guard)) => {
                 self.acquired(at, task, lock, guard_id, new_guard);
@@ -379,5 +382,99 @@ impl Guards {
         self.guard_of_hold.extend(hold.map(|hold| (hold, guard_id)));
         self.known
             .insert(guard_id, GuardRecord { lock, task, fence, hold_token, owner, mode, is_multi, hold });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::{CheckContext, Promises};
+    use crate::event::{LeasePolicy, Validity};
+    use leasehold_core::{
+        Claim, Kind, Label, Liveness, OwnValue, OwnerHolds, Release, ReleaseAction, SessionId,
+    };
+
+    const HOST: HostId = HostId(0);
+    const LOCK: LockId = LockId(0);
+    const GUARD: GuardId = GuardId(0);
+
+    fn hold(n: u8) -> HoldId {
+        HoldId::from_random(SessionId::from_random([1; 12]), [n; 16])
+    }
+
+    fn claim(n: u8) -> Claim {
+        Claim { hold: hold(n), value: OwnValue::new("host:1").ok() }
+    }
+
+    fn acquire(n: u8) -> Op {
+        Op::Acquire(Acquire {
+            claim: claim(n),
+            lease_ms: 3_000,
+            label: Label::new("").expect("an empty label is a label"),
+            queue: None,
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor: None,
+            mode: LockMode::Exclusive,
+        })
+    }
+
+    /// A process with a guard of its first hold. It has received a second one, which no task took.
+    fn with_guard() -> CheckContext {
+        let promises = Promises { exclusion: true, clocks: true };
+        let mut context = CheckContext::new(promises, false, vec![Kind::Reentrant]);
+        let fence = FencingToken::new(7);
+        for keeper in [false, true] {
+            context.observe(Instant(0), &Event::Host(HOST, HostEvent::LinkUp { keeper }));
+        }
+        for n in [1, 2] {
+            let message = u64::from(n);
+            let owner_holds = Some(OwnerHolds { count: message, lease_ms: 3_000 });
+            let reply = Acquired::Granted { fence, remaining_ms: 3_000, others_wait: false, owner_holds };
+            let (op, reply) = (acquire(n), Reply::Acquire(reply));
+            context.observe(Instant(0), &Event::Sent { host: HOST, message, lock: LOCK, op: &op });
+            context.observe(Instant(0), &Event::Answered { host: HOST, message, reply: Some(&reply) });
+            if n == 1 {
+                let new_guard = NewGuard {
+                    fence,
+                    validity: Validity { until: Instant(2_900_000) },
+                    lease_policy: LeasePolicy::Given(Duration::from_secs(3)),
+                    owner: Some(OwnerId(0)),
+                    mode: LockMode::Exclusive,
+                    count: 1,
+                    is_multi: false,
+                    keep_for: None,
+                };
+                task(&mut context, TaskEvent::Acquired(GUARD, new_guard));
+            }
+        }
+        assert_eq!(context.guards.hold(GUARD), Some(hold(1)));
+        context
+    }
+
+    fn task(context: &mut CheckContext, what: TaskEvent) {
+        context.observe(Instant(0), &Event::Task(TaskId { host: HOST, number: 0 }, LOCK, what));
+    }
+
+    /// The guard's release begins, and the process sends the release of the second hold.
+    fn release_guard(context: &mut CheckContext) {
+        task(context, TaskEvent::Releasing(GUARD, ReleaseMethod::Release));
+        let op = Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next: None });
+        context.observe(Instant(0), &Event::Sent { host: HOST, message: 3, lock: LOCK, op: &op });
+    }
+
+    #[test]
+    fn the_next_message_shows_which_hold_a_guard_is_for() {
+        let mut context = with_guard();
+        release_guard(&mut context);
+        assert_eq!(context.guards.hold(GUARD), Some(hold(2)));
+    }
+
+    #[test]
+    fn an_undo_of_the_keeper_is_not_taken_for_a_release_that_waits_for_the_connection() {
+        let mut context = with_guard();
+        context.observe(Instant(0), &Event::Host(HOST, HostEvent::LinkDown { keeper: false }));
+        release_guard(&mut context);
+        assert_eq!(context.guards.hold(GUARD), Some(hold(1)));
     }
 }

@@ -150,7 +150,8 @@ impl CheckContext {
     /// Updates the shared state.
     pub fn observe(&mut self, at: Instant, event: &Event<'_>) {
         self.advance(at);
-        self.guards.observe(at, event);
+        let is_connected = |host| self.links.get(&host).is_some_and(|up| up[0]);
+        self.guards.observe(at, event, is_connected);
         match *event {
             Event::Started(host, session) => {
                 self.hosts.insert(session, host);

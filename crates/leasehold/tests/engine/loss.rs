@@ -2,8 +2,8 @@
 
 use crate::environment::{SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
-use leasehold::Client;
 use leasehold::store::Op;
+use leasehold::{AcquireError, Client};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -77,4 +77,30 @@ async fn a_loss_during_a_suspend_is_signaled_soon_after_it() {
     machine.suspended_us.fetch_add(7_200_000_000, Ordering::SeqCst);
     assert!(guard.check().is_err());
     timeout(SOON, guard.lost()).await.expect("not only when the timer has caught up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upgrade_ends_when_its_read_is_lost() {
+    let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);
+    let other = store.healthy_client().await;
+    let others = other.rwlock("rw").expect("a good name");
+    let reading = others.read().await.expect("acquired");
+    let heartbeats_fail = Arc::clone(&store.heartbeats_fail);
+    let client = store.client(30_000 * MS).await;
+    let lock = client.rwlock("rw").expect("a good name").lease(Duration::from_secs(3600));
+    let upgradable = lock.upgradable_read().await.expect("acquired");
+    sleep(100 * MS).await;
+    // The store keeps the read of the lapsed session, because no waiter watches the holds of its own owner.
+    heartbeats_fail.store(true, Ordering::SeqCst);
+    let upgrading = tokio::spawn(upgradable.upgrade());
+    sleep(Duration::from_secs(12)).await;
+    heartbeats_fail.store(false, Ordering::SeqCst);
+    let failed = timeout(SOON, upgrading).await.expect("it does not wait for the other reader");
+    let failed = failed.expect("no panic").expect_err("another writer may write in between");
+    assert!(matches!(failed.error, AcquireError::Lost(_)), "{:?}", failed.error);
+    drop(failed);
+    let writing = tokio::spawn(async move { others.write().await });
+    reading.release().await.expect("released");
+    let written = timeout(SOON, writing).await.expect("the ended upgrade does not block it");
+    drop(written.expect("no panic").expect("acquired"));
 }

@@ -87,8 +87,8 @@ impl UpgradableGuard {
     /// admitted until then. The write has its own hold, lease and fencing token; the read hold stays beneath
     /// it until it is released.
     ///
-    /// Fails with the unchanged guard and the error of [`RwLock::write`](crate::RwLock::write); and with
-    /// [`AcquireError::Impossible`] or [`AcquireError::Lost`] if the upgradable read was lost.
+    /// Fails with the unchanged guard and the error of [`RwLock::write`](crate::RwLock::write); and at once with
+    /// [`AcquireError::Lost`] or [`AcquireError::Impossible`] if the upgradable read is lost.
     ///
     /// Cancel safety: if the future is dropped, the upgradable read is dropped with it. Use
     /// [`upgrade_timeout`](Self::upgrade_timeout) to wait for a limited time and keep it.
@@ -109,9 +109,16 @@ impl UpgradableGuard {
     }
 
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
-        match self.handles.acquire(&self.owner, LockMode::Upgrade, limit).await {
+        // Without the read the upgrade can only fail, and its queue entry would hold up all other waiters: in a new
+        // session it would last as long as the store keeps the hold of the old one.
+        let acquiring = self.handles.acquire(&self.owner, LockMode::Upgrade, limit);
+        let acquired = match self.guard.unless_lost(acquiring).await {
+            Ok(acquired) => acquired,
+            Err(lost) => Err(AcquireError::Lost(lost)),
+        };
+        match acquired {
             Ok(acquired) => {
-                // If the read was lost meanwhile, another writer may have changed what it read.
+                // The signal of a loss can be late: another writer may have changed what the guard has read.
                 if let Err(lost) = self.guard.check() {
                     return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
                 }

@@ -26,7 +26,11 @@ const CHECK_EACH: Duration = Duration::from_millis(350);
 /// How long a lapsed session may block a waiter that knows when it lapses.
 const EVICTED_WITHIN: Duration = Duration::from_millis(500);
 
-/// No operation that can grant the lock leaves a waiter beside free capacity. The first waiter finds capacity that an
+/// How many expired holds one operation drops. A latch stays shut while any are left.
+const DROPPED_AT_ONCE: usize = 64;
+
+/// No operation that can grant the lock leaves a waiter beside free capacity, except at a latch with more expired arrivals
+/// than one operation drops: what is left of them keeps it shut. The first waiter finds capacity that an
 /// expiry frees. A process takes up or releases a grant at once. The entry of a polling waiter does not expire. Lapsed
 /// sessions, whether holders or directly ahead, do not block a waiter for long.
 #[derive(Debug, Default)]
@@ -49,6 +53,8 @@ struct LockView {
     limit: Option<u32>,
     /// The holders, and since when.
     holds: Vec<(Held, Instant)>,
+    /// How many holds had expired and were left by the last operation.
+    expired_left: usize,
     /// The waiters in order.
     queue: Vec<QueuedWaiter>,
     /// Since when there is capacity for the first waiter.
@@ -101,10 +107,21 @@ impl LockView {
         self.queue.iter().find(|waiter| at < waiter.until)
     }
 
+    /// How many expired holds the store has.
+    fn expired(&self, at: Instant) -> usize {
+        self.expired_left + self.holds.iter().filter(|(held, _)| !held.lasts(at)).count()
+    }
+
+    /// Whether the next poll of the first waiter finds capacity for it.
+    fn poll_finds_capacity(&self, waiter: &QueuedWaiter, at: Instant) -> bool {
+        let opens = !is_latch_wait(waiter.mode) || self.expired(at) <= DROPPED_AT_ONCE;
+        opens && self.has_capacity_for(waiter, at)
+    }
+
     /// Updates whether there is capacity for the first waiter.
     fn advance(&mut self, at: Instant) {
         let first =
-            self.first(at).filter(|first| self.has_capacity_for(first, at)).map(|first| first.claim.hold);
+            self.first(at).filter(|first| self.poll_finds_capacity(first, at)).map(|first| first.claim.hold);
         let old = self.capacity_for_first.take();
         self.capacity_for_first =
             first.map(|first| old.filter(|(hold, _)| *hold == first).unwrap_or((first, at)));
@@ -124,19 +141,27 @@ impl SharedProgress {
         if let Some((request, Acquired::Taken { position: Some(_), .. })) = done.acquires() {
             self.polled.insert(request.claim.hold, at);
         }
+        // In an unknown state any number can have expired.
+        let before = self.locks.get(&done.lock).map(|view| view.expired(at));
+        let may_be_left = before.map_or(usize::MAX, |expired| expired.saturating_sub(DROPPED_AT_ONCE));
         let view = self.locks.entry(done.lock).or_default();
         let held_before = |hold: &HoldId| view.holds.iter().find(|(held, _)| held.hold == *hold);
         let was_held = done.claim().is_some_and(|claim| held_before(&claim.hold).is_some());
         let holds = done.holds(at).into_iter();
         let holds = holds.map(|held| (held_before(&held.hold).map_or(at, |(_, since)| *since), held));
         let holds: Vec<_> = holds.map(|(since, held)| (held, since)).collect();
+        view.expired_left = crate::event::holds(done.state, done.clock).len() - holds.len();
         (view.kind, view.holds) = (done.state.kind, holds);
         view.limit = done.state.record.as_ref().and_then(|record| record.limit);
         view.queue = queue(at, done, &view.queue);
         view.advance(at);
+        let is_left_shut = |waiter: &QueuedWaiter| {
+            is_latch_wait(waiter.mode) && (1..=may_be_left).contains(&view.expired_left)
+        };
         if let Some(first) = view.first(at)
             && grants_to_waiters(done, was_held)
             && view.has_capacity_for(first, at)
+            && !is_left_shut(first)
         {
             return Err(format!("{first:?} waits for {}, which has capacity for it", done.lock));
         }
@@ -275,6 +300,11 @@ impl SharedProgress {
     }
 }
 
+/// Whether it waits until a latch opens.
+const fn is_latch_wait(mode: LockMode) -> bool {
+    matches!(mode, LockMode::LatchWait { .. })
+}
+
 /// The waiters in order.
 fn queue(at: Instant, done: &Execution<'_>, old: &[QueuedWaiter]) -> Vec<QueuedWaiter> {
     let Some(record) = &done.state.record else { return Vec::new() };
@@ -352,5 +382,124 @@ impl Check for SharedProgress {
             self.check_entries(at, *lock, view, context)?;
             self.check_dead_predecessors(at, *lock, view, context)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::time::Clock;
+    use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};
+    use leasehold_core::{Acquire, Enqueue, Label, Liveness, Nonce};
+
+    const LOCK: LockId = LockId(0);
+    /// How many arrivals expire at once.
+    const EXPIRED: u8 = 130;
+    /// When the others have expired.
+    const LATER: Instant = Instant(1_000_000);
+
+    /// A latch of one arrival, its server, and the check.
+    struct Latch {
+        state: LockState,
+        clock: Clock,
+        check: SharedProgress,
+    }
+
+    fn acquire(hold: u8, mode: LockMode, lease_ms: u64, queues: bool) -> Op {
+        let hold = HoldId::from_random(SessionId::from_random([1; 12]), [hold; 16]);
+        Op::Acquire(Acquire {
+            claim: Claim { hold, value: None },
+            lease_ms,
+            label: Label::new("a client").expect("a plain text"),
+            queue: queues.then_some(Enqueue { nonce: Nonce::new(0, 1), ttl_ms: 3_000 }),
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor: None,
+            mode,
+        })
+    }
+
+    impl Latch {
+        /// One arrival that lasts, and many that expire before `LATER`.
+        fn new() -> Self {
+            let (state, clock) = (LockState::new(Kind::Latch), Clock::new(1_760_000_000_000_000, 0));
+            let mut latch = Self { state, clock, check: SharedProgress::default() };
+            for hold in 0..=EXPIRED {
+                let lease_ms = if hold == EXPIRED { 60_000 } else { 10 };
+                let arrival = acquire(hold, LockMode::CountDown { count: 1, total: 1 }, lease_ms, false);
+                latch.execute(Instant(0), &arrival, |_| {}).expect("no waiter");
+            }
+            latch
+        }
+
+        /// Executes an operation. The check sees the state that `change` leaves.
+        fn execute(&mut self, at: Instant, op: &Op, change: impl Fn(&mut LockState)) -> CheckResult {
+            let (reply, notifications) = self.state.apply(self.clock.reading_us(at), op, &all_alive);
+            let mut state = self.state.clone();
+            change(&mut state);
+            self.check.executed(
+                at,
+                &Execution {
+                    host: HostId(0),
+                    message: 0,
+                    is_stale: false,
+                    in_multi_acquire: false,
+                    lock: LOCK,
+                    op,
+                    reply: &reply,
+                    notifications: &notifications,
+                    state: &state,
+                    sessions: &Sessions::default(),
+                    clock: &self.clock,
+                },
+            )
+        }
+
+        fn wait(&mut self, at: Instant) -> CheckResult {
+            let wait = acquire(255, LockMode::LatchWait { total: 1 }, 60_000, true);
+            self.execute(at, &wait, |_| {})
+        }
+
+        fn waiters(&self) -> usize {
+            self.state.record.as_ref().map_or(0, |record| record.entries.len())
+        }
+
+        /// Whether the next poll of the first waiter finds capacity.
+        fn capacity_at(&mut self, at: Instant) -> bool {
+            let view = self.check.locks.get_mut(&LOCK).expect("a known lock");
+            view.advance(at);
+            view.capacity_for_first.is_some()
+        }
+    }
+
+    #[test]
+    fn expired_arrivals_beyond_those_that_an_operation_drops_keep_a_latch_shut() {
+        for state_is_unknown in [false, true] {
+            let mut latch = Latch::new();
+            if state_is_unknown {
+                latch.check.locks.clear();
+            }
+            for (polls, next_opens) in [(1, false), (2, true)] {
+                latch.wait(LATER).unwrap_or_else(|violation| panic!("{violation} after {polls} polls"));
+                assert_eq!(latch.waiters(), 1, "some of the expired are left");
+                assert_eq!(latch.capacity_at(LATER), next_opens);
+            }
+            latch.wait(LATER).expect("none is left");
+            assert_eq!(latch.waiters(), 0);
+        }
+    }
+
+    #[test]
+    fn an_operation_drops_as_many_expired_arrivals_as_it_may() {
+        let mut latch = Latch::new();
+        // To the check, only ten arrivals expire.
+        let arrival = acquire(200, LockMode::CountDown { count: 1, total: 1 }, 60_000, false);
+        let forget = |state: &mut LockState| {
+            if let Some(Value { content: Content::SharedHolders(shared), .. }) = &mut state.value {
+                shared.holds.drain(..usize::from(EXPIRED) - 10);
+            }
+        };
+        latch.execute(Instant(0), &arrival, forget).expect("no waiter");
+        latch.wait(LATER).expect_err("it left expired arrivals, and had to drop all ten");
     }
 }

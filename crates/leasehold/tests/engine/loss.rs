@@ -3,9 +3,9 @@
 use crate::environment::{SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use leasehold::store::Op;
-use leasehold::{AcquireError, Client};
+use leasehold::{AcquireError, Client, ExtendError, LostReason};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -77,6 +77,48 @@ async fn a_loss_during_a_suspend_is_signaled_soon_after_it() {
     machine.suspended_us.fetch_add(7_200_000_000, Ordering::SeqCst);
     assert!(guard.check().is_err());
     timeout(SOON, guard.lost()).await.expect("not only when the timer has caught up");
+}
+
+/// In between the store may have ended the hold, and a late request of this client may have made it anew.
+#[tokio::test(start_paused = true)]
+async fn the_reply_to_an_extend_revives_no_hold_whose_deadline_has_passed() {
+    for by_user in [false, true] {
+        let is_sent = Arc::new(AtomicBool::new(false));
+        let sent = is_sent.clone();
+        let store = FaultyStore::new(&memory(), move |_, op| match op {
+            Op::Extend(_) => {
+                sent.store(true, Ordering::SeqCst);
+                Behavior::ExecuteAfter(200 * MS)
+            }
+            _ => Behavior::Execute,
+        });
+        let machine = SuspendableMachine { booted: Instant::now(), suspended_us: Arc::default() };
+        let client =
+            Client::with_store(store).environment(machine.clone()).connect().await.expect("it connects");
+        let mutex = client.mutex("m").expect("a good name");
+        // The keeper extends the first lease to the whole one.
+        let mutex = if by_user { mutex.lease(2000 * MS) } else { mutex };
+        let guard = Arc::new(mutex.acquire().await.expect("acquired"));
+        let extending = by_user.then(|| {
+            let guard = guard.clone();
+            tokio::spawn(async move { guard.extend_to(Duration::from_secs(3600)).await })
+        });
+        while !is_sent.load(Ordering::SeqCst) {
+            sleep(MS).await;
+        }
+        sleep(195 * MS).await;
+        guard.check().expect("held");
+        machine.suspended_us.fetch_add(10_000_000, Ordering::SeqCst);
+        guard.check().expect_err("its lease has ended");
+        if let Some(extending) = extending {
+            let extended = extending.await.expect("no panic");
+            assert!(matches!(extended, Err(ExtendError::Lost(_))), "{extended:?}");
+        }
+        sleep(10 * MS).await;
+        guard.check().expect_err("it stays lost");
+        let lost = timeout(SOON, guard.lost()).await.expect("that is signaled");
+        assert_eq!(lost.reason, LostReason::Expired);
+    }
 }
 
 #[tokio::test(start_paused = true)]

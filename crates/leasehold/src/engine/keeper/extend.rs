@@ -90,6 +90,10 @@ impl State {
     ) -> Option<Gone> {
         let tracked = self.tracked.get_mut(&sent.id).filter(|tracked| !tracked.lost)?;
         match outcome {
+            // The hold has ended at its deadline, and a reply does not change that (3).
+            Outcome::Done(Reply::Extend(Extended::Extended)) if now >= tracked.hold.valid_until() => {
+                tracked.schedule.handle_fault(now, random);
+            }
             Outcome::Done(Reply::Extend(Extended::Extended)) => {
                 tracked.schedule.handle_extended(sent_at, sent.lease, sent.keep_record);
                 tracked.update_hold();

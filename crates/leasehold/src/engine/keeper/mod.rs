@@ -6,7 +6,8 @@
 //!    A hold has at most one extend in flight.
 //! 2. A retired hold is not sent again; the retiring task can await what is in flight about it. A lost hold stays
 //!    known until it is retired, since something about it may still be in flight.
-//! 3. The deadline itself ends a hold: no reply, no network and no other task is needed.
+//! 3. The deadline itself ends a hold: no reply, no network and no other task is needed. Nor does the late reply to an extend
+//!    revive it: the store may have ended the hold in between, and a late acquire may have made it anew.
 //! 4. Cleanups (undoing an acquire, releasing what a dropped guard held) are sent until they are known to have
 //!    arrived, or until the store has dropped the hold by itself.
 //! 5. A hold that reaches its cap is marked lost first, then released by a cleanup that counts as in flight about it.

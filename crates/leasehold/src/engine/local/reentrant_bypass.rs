@@ -6,7 +6,7 @@
 //!
 //! 1. A retry is never lost: one that is due while a request is in flight takes effect after the reply, since the
 //!    reply may be older. One that a request through the queue stands for is due again if that request ends without
-//!    showing who holds the lock.
+//!    showing whether the owner holds the lock.
 //! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
 
 use crate::engine::Session;

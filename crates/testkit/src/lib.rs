@@ -14,6 +14,7 @@ mod clock;
 mod cluster;
 pub mod conformance;
 mod frame;
+mod port;
 mod proxy;
 mod quorum;
 mod random;

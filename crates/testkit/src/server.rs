@@ -5,8 +5,7 @@
 //!
 //! 1. A server is ready when the started process replies. Another process may have taken the port, so the reply must
 //!    contain the child's process id.
-//! 2. Ports are below the range of outgoing connections, so no other process takes one between
-//!    [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart).
+//! 2. A server keeps its port reserved between [`kill`](RedisServer::kill) and [`restart`](RedisServer::restart).
 //! 3. The configuration is in a file with mode 0600, not in the arguments, which every user can read.
 
 use std::collections::BTreeMap;
@@ -14,9 +13,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -27,6 +24,7 @@ use tempfile::TempDir;
 
 use crate::certificates::CertificateAuthority;
 use crate::clock::{ServerClock, Setting};
+use crate::port::ReservedPort;
 use crate::resp::{RespConnection, Value};
 use crate::signal;
 
@@ -58,7 +56,7 @@ pub struct RedisServer {
     settings: RedisServerBuilder,
     /// The configuration, the log, the data and the socket.
     dir: TempDir,
-    port: u16,
+    port: ReservedPort,
     /// `None` while the server is down.
     child: Option<Child>,
 }
@@ -76,7 +74,7 @@ impl RedisServer {
 
     /// The port on 127.0.0.1; it stays the same over restarts.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Whether it speaks TLS on its port.
@@ -87,7 +85,7 @@ impl RedisServer {
     /// `redis://127.0.0.1:port/`, without the password; `rediss://…` by TLS, without the authority.
     pub fn url(&self) -> String {
         let scheme = if self.is_tls() { "rediss" } else { "redis" };
-        format!("{scheme}://127.0.0.1:{}/", self.port)
+        format!("{scheme}://127.0.0.1:{}/", self.port())
     }
 
     /// `redis+unix:///…/redis.sock`; `None` unless the server was built with a socket.
@@ -129,7 +127,7 @@ impl RedisServer {
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
         // The port is free once the killed process is reaped, and no other process takes it (2).
-        let child = self.settings.boot(self.dir.path(), self.port).map_err(io::Error::from)?;
+        let child = self.settings.boot(self.dir.path(), self.port()).map_err(io::Error::from)?;
         self.child = Some(child);
         Ok(())
     }
@@ -142,7 +140,7 @@ impl RedisServer {
 
     /// Connects for several commands, authenticated if there is a password.
     pub fn connect(&self) -> io::Result<RespConnection> {
-        self.settings.connect(self.dir.path(), self.port)
+        self.settings.connect(self.dir.path(), self.port())
     }
 
     /// How often each command ran since the start or the last [`reset_counts`](Self::reset_counts), by its name in
@@ -328,8 +326,8 @@ impl RedisServerBuilder {
     pub fn start(self) -> io::Result<RedisServer> {
         let dir = TempDir::with_prefix("leasehold-redis-")?;
         for _ in 0..BOOT_ATTEMPTS {
-            let port = free_port(self.role == Role::Node)?;
-            match self.boot(dir.path(), port) {
+            let port = ReservedPort::new(self.role == Role::Node)?;
+            match self.boot(dir.path(), port.number()) {
                 Ok(child) => return Ok(RedisServer { settings: self, dir, port, child: Some(child) }),
                 Err(BootError::PortTaken) => {}
                 Err(BootError::Failed(error)) => return Err(error),
@@ -513,24 +511,6 @@ enum Readiness {
     Loading,
     /// Another process replies on the port.
     OtherProcess,
-}
-
-/// The distance from a cluster node's port to its bus port.
-const BUS_OFFSET: u16 = 10_000;
-
-/// A free port below the range of outgoing connections (2); for a node, one whose bus port is free too.
-fn free_port(node: bool) -> io::Result<u16> {
-    for salt in 0..1000_u32 {
-        // A random start, since processes that count from the same port would collide every time.
-        let random = RandomState::new().hash_one(salt);
-        let span = if node { 10_000 } else { 20_000 };
-        let port = 12_000 + u16::try_from(random % span).expect("a number below 20 000 fits into 16 bits");
-        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        if is_free(port) && (!node || is_free(port + BUS_OFFSET)) {
-            return Ok(port);
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AddrInUse, "no port is free between 12000 and 32000"))
 }
 
 fn command_count(line: &str) -> Option<(String, u64)> {

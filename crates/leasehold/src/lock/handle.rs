@@ -217,7 +217,16 @@ impl LockHandle {
         options: &AcquireOptions,
         wait: Option<Duration>,
     ) -> Result<AcquiredGuard, AcquireError> {
-        let start = self.engine.environment.now();
+        self.acquire_since(options, wait, self.now()).await
+    }
+
+    /// Like [`acquire`](Self::acquire), by a call that began at `start`: its wait counts from then.
+    pub(crate) async fn acquire_since(
+        &self,
+        options: &AcquireOptions,
+        wait: Option<Duration>,
+        start: Moment,
+    ) -> Result<AcquiredGuard, AcquireError> {
         let (limit, once) = self.limit(wait, start);
         match self.acquire_until(options, limit, once).await? {
             Ok(acquired) => Ok(acquired),
@@ -380,9 +389,17 @@ impl LockHandle {
         Ok((DetachedHold::new(lock.clone(), detached, expires_at), valid_until))
     }
 
-    /// Waits until this client's pending undos are done, at most for the call timeout.
-    pub(crate) async fn wait_for_cleanups(&self) {
-        let until = self.engine.environment.now() + self.engine.timings.call;
+    /// The client's clock.
+    pub(crate) fn now(&self) -> Moment {
+        self.engine.environment.now()
+    }
+
+    /// Waits until this client's pending undos are done, at most for the call timeout and for what is left of a wait that
+    /// began at `start`.
+    pub(crate) async fn wait_for_cleanups(&self, wait: Option<Duration>, start: Moment) {
+        let (limit, _) = self.limit(wait, start);
+        let until = self.now() + self.engine.timings.call;
+        let until = limit.map_or(until, |limit| until.min(limit));
         tokio::select! {
             () = self.engine.keeper.cleanups_done() => {}
             () = self.engine.environment.sleep_until(until) => {}

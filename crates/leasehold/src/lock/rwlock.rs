@@ -65,10 +65,11 @@ impl ModeHandles {
         limit: Option<Duration>,
     ) -> Result<AcquiredGuard, AcquireError> {
         let (handle, options) = (self.handle(mode), options(owner, mode));
-        match handle.acquire(&options, limit).await {
+        let start = handle.now();
+        match handle.acquire_since(&options, limit, start).await {
             Err(error) if waits_for_itself(&error) => {
-                handle.wait_for_cleanups().await;
-                handle.acquire(&options, limit).await
+                handle.wait_for_cleanups(limit, start).await;
+                handle.acquire_since(&options, limit, start).await
             }
             acquired => acquired,
         }
@@ -83,7 +84,7 @@ impl ModeHandles {
         let (handle, options) = (self.handle(mode), options(owner, mode));
         match handle.try_acquire(&options).await {
             Err(error) if waits_for_itself(&error) => {
-                handle.wait_for_cleanups().await;
+                handle.wait_for_cleanups(None, handle.now()).await;
                 handle.try_acquire(&options).await
             }
             tried => tried,

@@ -3,10 +3,10 @@
 use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use futures_util::future::BoxFuture;
-use leasehold::SessionId;
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Store,
 };
+use leasehold::{AcquireError, Client, Owner, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Partition;
 use std::sync::Arc;
@@ -148,6 +148,40 @@ impl Store for Backlog {
     fn check(&self, lock: &Lock) -> Result<(), KeyError> {
         self.inner.check(lock)
     }
+}
+
+/// The store refuses a wait for the owner itself; the cause may be an acquire that is being undone, so it is tried again.
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_is_tried_again_within_its_limit() {
+    let memory = memory();
+    let healthy = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
+    // The undo of the refused request takes a while.
+    let store = FaultyStore::new(&memory, |_, op| match op {
+        Op::Release(_) => Behavior::ExecuteAfter(300 * MS),
+        _ => Behavior::Execute,
+    });
+    let client = store.client(30_000 * MS).await;
+    let lock = |client: &Client| client.rwlock("rw").expect("a good name");
+    let (owner, other) = (client.new_owner(), healthy.new_owner());
+    let others = lock(&healthy).owned_by(&other);
+    let blocking = others.write().await.expect("acquired");
+    let same_owner = lock(&healthy).owned_by(&Owner::from_header(owner.to_header()).expect("a header"));
+    let reading = tokio::spawn(async move { same_owner.read().await.expect("acquired") });
+    sleep(20 * MS).await;
+    let start = Instant::now();
+    let ours = lock(&client).owned_by(&owner);
+    let writing = tokio::spawn(async move { ours.write_timeout(1500 * MS).await });
+    sleep(20 * MS).await;
+    blocking.release().await.expect("released");
+    let reading = reading.await.expect("no panic");
+    // By then the next poll has been refused.
+    sleep(1100 * MS).await;
+    reading.release().await.expect("released");
+    let blocking = others.write().await.expect("acquired before the second try");
+    let missed = writing.await.expect("no panic").expect_err("it is held");
+    assert!(matches!(missed, AcquireError::TimedOut { .. }), "{missed}");
+    assert!(start.elapsed() < 1600 * MS, "{:?}", start.elapsed());
+    drop(blocking);
 }
 
 /// The undo of an acquire is also sent after it on the same connection: sent by the keeper's connection alone it

@@ -10,6 +10,8 @@
 //!    releases the hold and queues behind the others.
 //! 3. The knowledge that no other process waits is valid for at most one window. After [`MAX_HANDOFFS`] hand-offs and a
 //!    millisecond, the request that reserves the next block also checks for waiters.
+//! 4. With a notification subscribed it is valid until that arrives. A notification may be missed while the connection is
+//!    down, so the subscription counts again only once a later request has been answered.
 
 use crate::{FencingToken, Moment, TokenBlock};
 use std::time::Duration;
@@ -69,8 +71,11 @@ pub struct Cohort {
     handoffs: u32,
     /// When a message last reported that another session requests the lock.
     wanted_at: Option<Moment>,
-    /// Set once the store notifies this process when another session requests the lock.
+    /// Set once the store notifies this process when another session requests the lock, and no notification can have been
+    /// missed since the last reply.
     subscribed: bool,
+    /// When notifications may have been missed last.
+    missed_at: Option<Moment>,
     /// Set once the store reserved nothing: no further request is made.
     reserve_failed: bool,
 }
@@ -81,7 +86,7 @@ impl Cohort {
     /// later.
     pub const fn new(window_start: Moment, others_wait: bool, last_waiter: u64) -> Self {
         let (block, next_block) = (TokenBlock::EMPTY, TokenBlock::EMPTY);
-        let (wanted_at, subscribed, reserve_failed) = (None, false, false);
+        let (wanted_at, subscribed, missed_at, reserve_failed) = (None, false, None, false);
         Self {
             block,
             next_block,
@@ -92,6 +97,7 @@ impl Cohort {
             handoffs: 0,
             wanted_at,
             subscribed,
+            missed_at,
             reserve_failed,
         }
     }
@@ -159,7 +165,8 @@ impl Cohort {
             self.block = self.next_block;
         }
         (self.next_block, self.low_watermark) = (block, block.remaining() / 2);
-        self.subscribed |= subscribed;
+        // The reply to an earlier request says nothing of what was missed since (4).
+        self.subscribed |= subscribed && self.missed_at.is_none_or(|at| at <= sent_at);
         // A notification since the request was sent is newer than the reply.
         let others_wait = others_wait || self.wanted_at.is_some_and(|at| sent_at <= at);
         if !self.others_wait || !others_wait {
@@ -171,6 +178,11 @@ impl Cohort {
     /// The store has reserved nothing, or did not confirm that it did.
     pub fn handle_reserve_failed(&mut self) {
         self.reserve_failed = true;
+    }
+
+    /// Notifications may have been missed until now (4).
+    pub const fn handle_missed_messages(&mut self, now: Moment) {
+        (self.subscribed, self.missed_at) = (false, Some(now));
     }
 
     /// A message reports that another session requests the lock. It may be forged: then the hold goes back to
@@ -292,6 +304,29 @@ mod tests {
         );
         cohort.handle_wanted(ms(50), 9);
         assert_eq!(cohort.decide(ms(105), 3), HandoffDecision::Release, "another note does not lengthen it");
+    }
+
+    #[test]
+    fn after_missed_messages_it_asks_the_store_again() {
+        let mut cohort = Cohort::new(ms(0), false, 1);
+        cohort.handle_reserved((block(1, 1000), false), true, ms(0), 1);
+        assert_eq!(cohort.decide(ms(500), 1), HandoffDecision::HandOff);
+        cohort.handle_missed_messages(ms(600));
+        for reply in [None, Some(ms(599))] {
+            if let Some(sent_at) = reply {
+                cohort.handle_reserved((block(2000, 1000), false), true, sent_at, 1);
+            }
+            assert_eq!(
+                (cohort.decide_idle(), cohort.decide(ms(700), 1)),
+                (HandoffDecision::Reserve, HandoffDecision::Reserve),
+                "another session may wait, {reply:?}"
+            );
+        }
+        cohort.handle_reserved((block(4000, 1000), false), true, ms(600), 1);
+        assert_eq!(
+            (cohort.decide_idle(), cohort.decide(ms(900), 1)),
+            (HandoffDecision::HandOff, HandoffDecision::HandOff)
+        );
     }
 
     #[test]

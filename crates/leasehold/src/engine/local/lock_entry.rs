@@ -337,6 +337,9 @@ impl LockEntry {
     pub(in crate::engine) fn handle_missed_messages(&self, now: Moment) {
         let mut state = self.state();
         state.contender.poll_soon(now);
+        if let Some(handoff) = &mut state.handoff {
+            handoff.handle_missed_messages(now);
+        }
         state.queue.signal_front();
     }
 

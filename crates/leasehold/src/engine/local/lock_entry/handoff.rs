@@ -75,6 +75,12 @@ impl Handoff {
         })
     }
 
+    /// Notifications that others wait may have been missed until now. An idle hold sends no request for that: the first
+    /// waiter of another process polls every second, and each poll notifies this process.
+    pub(super) const fn handle_missed_messages(&mut self, now: Moment) {
+        self.cohort.handle_missed_messages(now);
+    }
+
     /// The request to send to the store, unless one is in flight.
     fn reserve(&mut self, lease: Option<Duration>) -> Option<ReserveRequest> {
         let in_flight = std::mem::replace(&mut self.reserving, true);

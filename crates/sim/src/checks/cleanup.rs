@@ -20,6 +20,8 @@ const CLEANUP_ABANDONED_AFTER: Duration = Duration::from_secs(3);
 pub struct Cleanup {
     /// The holds and queue entries at the store.
     stored: BTreeMap<LockId, BTreeMap<HoldId, StoredEntry>>,
+    /// Holds that have expired, and that no operation has dropped yet.
+    expired: BTreeMap<LockId, Vec<HoldId>>,
     /// The tasks that acquire a lock.
     acquiring: BTreeMap<(HostId, LockId), AcquiringTasks>,
     /// When guards ended; `None` while a task holds them.
@@ -91,9 +93,15 @@ impl Cleanup {
         for entry in done.state.record.iter().flat_map(|record| record.entries.values()) {
             add(entry.claim.hold, done.clock.shows_at((entry.expires_ms + 1) * 1000));
         }
-        for held in done.holds(at) {
-            add(held.hold, held.until.unwrap_or(Instant(u64::MAX)));
+        let mut expired = Vec::new();
+        for held in crate::event::holds(done.state, done.clock) {
+            if held.lasts(at) {
+                add(held.hold, held.until.unwrap_or(Instant(u64::MAX)));
+            } else {
+                expired.push(held.hold);
+            }
         }
+        self.expired.insert(done.lock, expired);
         *old = now;
         Ok(())
     }
@@ -186,10 +194,13 @@ impl Check for Cleanup {
             Event::Task(task, lock, what) => self.change(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => self.acquiring.retain(|(other, _), _| *other != host),
             Event::Server(what) if what.makes_state_unknown() => {
-                // A failover may restore holds that had ended, and a clock that is set back extends those that last.
+                // A failover may restore holds that had ended. A clock that is set back extends those that last, and those
+                // that have expired last again: their process releases none that is over.
                 self.excused.extend(&self.given_up);
                 self.excused.extend(self.stored.values().flat_map(BTreeMap::keys));
+                self.excused.extend(self.expired.values().flatten());
                 self.stored.clear();
+                self.expired.clear();
             }
             _ => {}
         }
@@ -217,5 +228,69 @@ impl Check for Cleanup {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Promises;
+    use crate::event::ServerEvent;
+    use crate::world::time::Clock;
+    use leasehold_core::model::{LockState, Sessions, all_alive};
+    use leasehold_core::{Acquire, Claim, Inspect, Kind, Label, Liveness, SessionId};
+
+    const LOCK: LockId = LockId(0);
+
+    /// Executes an operation on a semaphore, which the check sees.
+    fn execute(check: &mut Cleanup, state: &mut LockState, ms: u64, op: &Op) {
+        let clock = Clock::new(1_760_000_000_000_000, 0);
+        let at = Instant(ms * 1000);
+        let (reply, notifications) = state.apply(clock.reading_us(at), op, &all_alive);
+        let done = Execution {
+            host: HostId(0),
+            message: 0,
+            is_stale: false,
+            in_multi_acquire: false,
+            lock: LOCK,
+            op,
+            reply: &reply,
+            notifications: &notifications,
+            state,
+            sessions: &Sessions::default(),
+            clock: &clock,
+        };
+        let context = CheckContext::new(Promises { exclusion: true, clocks: true }, false, vec![state.kind]);
+        check.observe(at, &Event::Executed(&done), &context).expect("nothing is left");
+    }
+
+    fn acquire(n: u8, lease_ms: u64) -> Op {
+        Op::Acquire(Acquire {
+            claim: Claim { hold: hold(n), value: None },
+            lease_ms,
+            label: Label::new("a client").expect("a plain text"),
+            queue: None,
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor: None,
+            mode: LockMode::Permits { count: 1, total: 5 },
+        })
+    }
+
+    fn hold(n: u8) -> HoldId {
+        HoldId::from_random(SessionId::from_random([1; 12]), [n; 16])
+    }
+
+    #[test]
+    fn a_hold_that_has_expired_and_lasts_again_after_a_jump_is_excused() {
+        let (mut check, mut state) = (Cleanup::default(), LockState::new(Kind::Semaphore));
+        execute(&mut check, &mut state, 0, &acquire(1, 500));
+        execute(&mut check, &mut state, 0, &acquire(2, 60_000));
+        execute(&mut check, &mut state, 1_000, &Op::Inspect(Inspect { claim: None, details: false }));
+        assert!(check.excused.is_empty(), "while the clock is right, each is to be released");
+        let context = CheckContext::new(Promises { exclusion: true, clocks: false }, false, vec![state.kind]);
+        let back = Event::Server(ServerEvent::Jumped(-10_000_000));
+        check.observe(Instant(1_000_000), &back, &context).expect("nothing is left");
+        assert!(check.excused.contains(&hold(1)), "it is in the store, and lasts again");
     }
 }

@@ -359,10 +359,11 @@ impl Guards {
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, new_guard: NewGuard) {
         let NewGuard { fence, owner, mode, count, validity, is_multi, .. } = new_guard;
         let received = self.received.entry(task.host).or_default();
-        // After several polls the counts may differ; as a rule the newest matches.
+        // The same validity to the microsecond shows which one it is, unless something limits it: the session, a deadline. After
+        // several polls the counts may differ; as a rule the newest matches.
         let distance = |received: &ReceivedHold| {
             let apart = received.until.since(validity.until) + validity.until.since(received.until);
-            (received.count != count, received.at != at, apart)
+            (!apart.is_zero(), received.count != count, received.at != at, apart)
         };
         let candidates = received.iter().rev().filter(|received| received.is_of(lock, fence));
         let received_hold =

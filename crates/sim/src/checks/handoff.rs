@@ -36,7 +36,8 @@ pub struct Handoff {
 /// A lock at the store.
 #[derive(Debug, Default)]
 struct LockView {
-    holder: Option<HoldId>,
+    /// The hold, and its fencing token.
+    holder: Option<(HoldId, FencingToken)>,
     waiting: BTreeMap<QueueEntryId, RemoteWaiter>,
 }
 
@@ -79,7 +80,7 @@ impl LocalHold {
 impl Handoff {
     fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) {
         let view = self.locks.entry(done.lock).or_default();
-        view.holder = done.holds(at).first().map(|held| held.hold);
+        view.holder = done.holds(at).first().map(|held| (held.hold, held.fence));
         let now_ms = done.clock.reading_us(at) / 1000;
         let entries = done.state.record.iter().flat_map(|record| &record.entries);
         let mut waiting = BTreeMap::new();
@@ -239,8 +240,11 @@ impl Handoff {
         view: &LockView,
         context: &CheckContext,
     ) -> CheckResult {
-        let Some(hold) = view.holder else { return Ok(()) };
-        let Some(local) = self.holds.get(&hold) else { return Ok(()) };
+        let Some((hold, fence)) = view.holder else { return Ok(()) };
+        // Its key was deleted, and a late request of the same acquire has made it anew. The process does not know the token
+        // that the notification names, so it keeps the hold for its whole idle time.
+        let is_known = |local: &&LocalHold| local.hold_token == fence;
+        let Some(local) = self.holds.get(&hold).filter(is_known) else { return Ok(()) };
         let (Some(released_at), host) = (local.released_at, local.host) else { return Ok(()) };
         // Its release may be in flight.
         if context.guards.given_up(&hold).is_some()

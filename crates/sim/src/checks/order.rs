@@ -30,6 +30,8 @@ struct QueuedWaiter {
     fixed: u64,
     /// When it expires, in the store's milliseconds.
     expires_ms: u64,
+    /// Whether it ends with its session. Otherwise an eviction of the session leaves it.
+    ends_with_session: bool,
 }
 
 impl Order {
@@ -57,7 +59,10 @@ impl Order {
             let is_requester = done.acquires().is_some_and(|(request, _)| {
                 request.liveness.ends_with_session() && request.claim.hold.session() == dead
             });
-            if is_requester || entries.is_none_or(|entries| !entries.keys().any(|id| id.session() == dead)) {
+            let is_gone = entries.is_none_or(|entries| !entries.keys().any(|id| id.session() == dead));
+            // What does not end with the session was granted in this step, if it is gone.
+            let ends_with_it = queue.get(&dead).is_some_and(|waiter| waiter.ends_with_session);
+            if ends_with_it && (is_requester || is_gone) {
                 queue.remove(&dead);
             }
         }
@@ -84,11 +89,13 @@ impl Order {
                 queued: number,
                 fixed: number,
                 expires_ms,
+                ends_with_session: true,
             });
             if waiter.expires_ms < now_ms {
                 waiter.fixed = number;
             }
             (waiter.hold, waiter.expires_ms) = (request.claim.hold, expires_ms);
+            waiter.ends_with_session = request.liveness.ends_with_session();
         }
         Ok(())
     }
@@ -165,5 +172,69 @@ impl Check for Order {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::Promises;
+    use crate::world::time::Clock;
+    use leasehold_core::model::{LockState, Sessions, all_alive};
+    use leasehold_core::{Acquire, Claim, Enqueue, Kind, Label, Liveness, LockMode, Nonce};
+
+    fn session(n: u8) -> SessionId {
+        SessionId::from_random([n; 12])
+    }
+
+    /// An acquire of a session without a record. Its hold and its entry end by their leases alone.
+    fn acquire(n: u8, predecessor: Option<SessionId>) -> Op {
+        Op::Acquire(Acquire {
+            claim: Claim { hold: HoldId::from_random(session(n), [n; 16]), value: None },
+            lease_ms: 1_000,
+            label: Label::new("a client").expect("a plain text"),
+            queue: Some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 5_000 }),
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor,
+            mode: LockMode::Exclusive,
+        })
+    }
+
+    /// Executes the operations at these milliseconds, and returns the result of the last check.
+    fn checked(ops: &[(u64, Op)]) -> CheckResult {
+        let (mut check, mut state) = (Order::default(), LockState::new(Kind::Mutex));
+        let clock = Clock::new(1_760_000_000_000_000, 0);
+        let context = CheckContext::new(Promises { exclusion: true, clocks: true }, false, vec![Kind::Mutex]);
+        let mut result = Ok(());
+        for (ms, op) in ops {
+            result.expect("the operations before are in order");
+            let at = Instant(ms * 1000);
+            let (reply, notifications) = state.apply(clock.reading_us(at), op, &all_alive);
+            let done = Execution {
+                host: HostId(0),
+                message: 0,
+                is_stale: false,
+                in_multi_acquire: false,
+                lock: LockId(0),
+                op,
+                reply: &reply,
+                notifications: &notifications,
+                state: &state,
+                sessions: &Sessions::default(),
+                clock: &clock,
+            };
+            result = check.observe(at, &Event::Executed(&done), &context);
+        }
+        result
+    }
+
+    #[test]
+    fn a_waiter_that_an_eviction_leaves_keeps_its_place() {
+        let queue = [1, 2, 3].map(|n| (0, acquire(n, None)));
+        // The lease of the holder has ended, and the last waiter takes the session of the first for dead.
+        let poll = (2_000, acquire(4, Some(session(2))));
+        let ops: Vec<_> = queue.into_iter().chain([poll]).collect();
+        assert_eq!(checked(&ops), Ok(()));
     }
 }

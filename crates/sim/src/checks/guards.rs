@@ -19,6 +19,9 @@ use leasehold_core::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// How much two validities may differ that are the same: the clock of a process drifts.
+const CLOSE: Duration = Duration::from_millis(10);
+
 /// The guards of tasks.
 #[derive(Debug, Default)]
 pub struct Guards {
@@ -359,11 +362,11 @@ impl Guards {
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, new_guard: NewGuard) {
         let NewGuard { fence, owner, mode, count, validity, is_multi, .. } = new_guard;
         let received = self.received.entry(task.host).or_default();
-        // The same validity to the microsecond shows which one it is, unless something limits it: the session, a deadline. After
-        // several polls the counts may differ; as a rule the newest matches.
+        // The same validity shows which one it is, unless something limits it: the session, a deadline. After several polls
+        // the counts may differ; as a rule the newest matches.
         let distance = |received: &ReceivedHold| {
             let apart = received.until.since(validity.until) + validity.until.since(received.until);
-            (!apart.is_zero(), received.count != count, received.at != at, apart)
+            (apart > CLOSE, received.count != count, received.at != at, apart)
         };
         let candidates = received.iter().rev().filter(|received| received.is_of(lock, fence));
         let received_hold =

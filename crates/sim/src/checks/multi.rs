@@ -20,6 +20,8 @@ pub struct MultiAcquire {
     /// Tasks that acquire several locks.
     acquirers: BTreeMap<TaskId, MultiAcquirer>,
     held: BTreeMap<LockId, Vec<Held>>,
+    /// Locks that may have holds from before a change of the server's data, until the next operation on them.
+    unknown: BTreeSet<LockId>,
     /// Holds that were requested.
     requested: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
@@ -45,7 +47,7 @@ impl MultiAcquire {
             let is_held = now.iter().any(|held| held.hold == hold);
             let before = self.held.get(lock).into_iter().flatten();
             let is_taken = is_held && !before.clone().any(|held| held.hold == hold);
-            if is_blocked && is_taken {
+            if is_blocked && is_taken && !self.unknown.contains(lock) {
                 return Err(format!(
                     "{lock} was acquired for {hold:?}, and another lock of {:?} was not",
                     done.replies
@@ -62,6 +64,7 @@ impl MultiAcquire {
 
     fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) -> CheckResult {
         self.held.insert(done.lock, done.holds(at));
+        self.unknown.remove(&done.lock);
         let Some((request, Acquired::Taken { position: Some(_), .. })) = done.acquires() else {
             return Ok(());
         };
@@ -166,7 +169,9 @@ impl Check for MultiAcquire {
                 self.acquiring.retain(|(other, _), _| *other != host);
                 self.acquirers.retain(|task, _| task.host != host);
             }
-            Event::Server(what) if what.makes_state_unknown() => self.held.clear(),
+            Event::Server(what) if what.makes_state_unknown() => {
+                self.unknown.extend(std::mem::take(&mut self.held).into_keys());
+            }
             Event::Server(ServerEvent::Deleted(lock)) => drop(self.held.remove(&lock)),
             _ => {}
         }

@@ -278,7 +278,7 @@ impl Drop for PendingRelease<'_> {
             } else {
                 // No store has failed, but the lock may arrive with a reply that no task awaits: the front re-checks,
                 // even if it has sent its own request in the meantime.
-                self.entry.handle_missed_messages(environment.now());
+                self.entry.poll_soon(environment.now());
             }
         }
         if let Some(claim) = self.requested.and_then(|requested| self.entry.end_release(requested)) {

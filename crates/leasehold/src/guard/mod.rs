@@ -262,8 +262,6 @@ impl Guard {
         let Some(reply) = reply else { return Err(self.shut_down().await.into()) };
         match reply {
             Ok(Reply::Extend(Extended::Extended)) => {
-                // The process may have been stopped meanwhile. The reply does not revive the hold.
-                self.check()?;
                 engine.keeper.handle_extended(self.tracking, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
             }

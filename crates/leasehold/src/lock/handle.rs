@@ -395,8 +395,8 @@ impl LockHandle {
     }
 
     /// Waits until this client's pending undos are done, at most for the call timeout and for what is left of a wait that
-    /// began at `start`.
-    pub(crate) async fn wait_for_cleanups(&self, wait: Option<Duration>, start: Moment) {
+    /// began at `start`. Returns whether any time is left.
+    pub(crate) async fn wait_for_cleanups(&self, wait: Option<Duration>, start: Moment) -> bool {
         let (limit, _) = self.limit(wait, start);
         let until = self.now() + self.engine.timings.call;
         let until = limit.map_or(until, |limit| until.min(limit));
@@ -404,6 +404,7 @@ impl LockHandle {
             () = self.engine.keeper.cleanups_done() => {}
             () = self.engine.environment.sleep_until(until) => {}
         }
+        limit.is_none_or(|limit| self.now() < limit)
     }
 }
 

@@ -68,7 +68,9 @@ impl ModeHandles {
         let start = handle.now();
         match handle.acquire_since(&options, limit, start).await {
             Err(error) if waits_for_itself(&error) => {
-                handle.wait_for_cleanups(limit, start).await;
+                if !handle.wait_for_cleanups(limit, start).await {
+                    return Err(error);
+                }
                 handle.acquire_since(&options, limit, start).await
             }
             acquired => acquired,

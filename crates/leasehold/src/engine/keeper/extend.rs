@@ -142,9 +142,10 @@ impl Gone {
 impl Shared {
     /// Handles the results of a batch. Returns the holds that are gone.
     fn handle_outcomes(&self, batch: &[Sent], outcomes: &[Outcome], sent_at: Moment) -> Vec<Gone> {
-        let now = self.environment.now();
         let mut random = || self.environment.random();
         let mut state = self.state();
+        // After the wait for the mutex, which can take as long as the process is stopped.
+        let now = self.environment.now();
         let outcomes = batch.iter().zip(outcomes);
         outcomes
             .filter_map(|(sent, outcome)| state.handle_outcome(sent, outcome, sent_at, now, &mut random))

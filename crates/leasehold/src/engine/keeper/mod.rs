@@ -323,10 +323,12 @@ impl Keeper {
         Ok((lease, tracked.schedule.should_keep_record(now, lease)))
     }
 
-    /// The user has extended a hold.
+    /// The user has extended a hold. Does nothing if its deadline has passed meanwhile (3).
     pub(crate) fn handle_extended(&self, id: TrackingId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();
-        let Some(tracked) = state.tracked.get_mut(&id) else { return };
+        let now = self.shared.environment.now();
+        let lasts = |tracked: &&mut TrackedHold| !tracked.lost && now < tracked.hold.valid_until();
+        let Some(tracked) = state.tracked.get_mut(&id).filter(lasts) else { return };
         tracked.schedule.handle_extended_by_user(sent_at, lease);
         tracked.update_hold();
         state.report(id);

@@ -335,11 +335,16 @@ impl LockEntry {
 
     /// Messages may have been missed: makes the front send its request again.
     pub(in crate::engine) fn handle_missed_messages(&self, now: Moment) {
-        let mut state = self.state();
-        state.contender.poll_soon(now);
-        if let Some(handoff) = &mut state.handoff {
+        self.poll_soon(now);
+        if let Some(handoff) = &mut self.state().handoff {
             handoff.handle_missed_messages(now);
         }
+    }
+
+    /// Makes the front ask the store soon.
+    pub(in crate::engine) fn poll_soon(&self, now: Moment) {
+        let mut state = self.state();
+        state.contender.poll_soon(now);
         state.queue.signal_front();
     }
 

@@ -490,7 +490,7 @@ async fn leases_from_a_millisecond_to_days(store: &TestStore) {
         let guard = mutex.clone().lease(lease).acquire().await.expect("acquired");
         let start = Stopwatch::start();
         while lease > Duration::from_secs(3) && guard.remaining() < lease * 98 / 100 {
-            start.assert_below(2000 * MS, "{lease:?}");
+            start.assert_below(2000 * MS, &format!("{lease:?}: {:?}", guard.remaining()));
             tokio::time::sleep(5 * MS).await;
         }
         assert!(guard.remaining() <= lease);

@@ -179,7 +179,7 @@ async fn foreign_clients_do_not_starve_if_the_lock_is_shared() {
             turns += 1;
             server.cli(&["DEL", "m"]).expect("deleted");
         }
-        start.assert_below(Duration::from_secs(15), "{turns} turns only");
+        start.assert_below(Duration::from_secs(15), &format!("{turns} turns only"));
         tokio::time::sleep(5 * MS).await;
     }
     stop.store(true, std::sync::atomic::Ordering::SeqCst);

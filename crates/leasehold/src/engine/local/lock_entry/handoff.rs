@@ -79,6 +79,8 @@ impl Handoff {
     /// waiter of another process polls every second, and each poll notifies this process.
     pub(super) const fn handle_missed_messages(&mut self, now: Moment) {
         self.cohort.handle_missed_messages(now);
+        // The last reply was given before: the next task asks again, and does not release the hold.
+        self.reserve_answered = false;
     }
 
     /// The request to send to the store, unless one is in flight.

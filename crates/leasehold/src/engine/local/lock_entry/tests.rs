@@ -1,6 +1,9 @@
 //! The state machine of a lock entry, driven by hand.
 
 use super::*;
+use crate::engine::ReleasePolicy;
+use crate::engine::hold::HoldEvents as _;
+use leasehold_core::TokenBlock;
 use leasehold_core::{Ended, Label, Liveness};
 
 fn entry() -> Arc<LockEntry> {
@@ -300,4 +303,29 @@ fn a_release_that_comes_back_with_the_lock_tells_the_front_also_where_the_hold_h
     entry.remove_hold(&hold);
     assert!(is_signaled(&entry, front));
     assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Granted(..)));
+}
+
+/// Its last reply was given before.
+#[test]
+fn after_missed_messages_a_kept_hold_is_handed_on_once_the_store_has_been_asked() {
+    let (entry, random) = (entry(), &mut counter());
+    let holder = entry.join(terms());
+    let request = sent(&entry.poll(holder, &session(), at(1), random), RequestPath::Queue);
+    let fence = FencingToken::new(1);
+    let long = Acquired::Granted { fence, remaining_ms: 60_000, others_wait: false, owner_holds: None };
+    entry.handle_answer(request, Ok(&long), at(1), random);
+    let WaiterAction::Granted(hold, ..) = entry.poll(holder, &session(), at(1), random) else {
+        panic!("it was granted")
+    };
+    let policy = ReleasePolicy { free_every: None, max_idle: Some(Duration::from_secs(30)) };
+    let kept = entry.make_idle(&hold, TrackingId(1), policy, at(1)).expect("it is kept");
+    assert!(kept.reserve.is_some(), "so that it is notified");
+    let block = |first| Some((TokenBlock::new(FencingToken::new(first), 100), false));
+    entry.handle_reserved(&hold, block(100), true, at(1));
+    entry.handle_missed_messages(at(2));
+    let next = entry.join(terms());
+    let asked = entry.poll(next, &session(), at(3), random);
+    assert!(matches!(asked, WaiterAction::AwaitReserve(_, Some(_))), "others may wait");
+    entry.handle_reserved(&hold, block(300), true, at(3));
+    assert!(matches!(entry.poll(next, &session(), at(3), random), WaiterAction::HandedOff(..)));
 }

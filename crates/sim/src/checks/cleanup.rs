@@ -234,61 +234,33 @@ impl Check for Cleanup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::Promises;
+    use crate::checks::fixture::{StoredLock, acquire, context, hold};
     use crate::event::ServerEvent;
-    use crate::world::time::Clock;
-    use leasehold_core::model::{LockState, Sessions, all_alive};
-    use leasehold_core::{Acquire, Claim, Inspect, Kind, Label, Liveness, SessionId};
+    use leasehold_core::{Acquire, Claim, Inspect, Kind};
 
-    const LOCK: LockId = LockId(0);
-
-    /// Executes an operation on a semaphore, which the check sees.
-    fn execute(check: &mut Cleanup, state: &mut LockState, ms: u64, op: &Op) {
-        let clock = Clock::new(1_760_000_000_000_000, 0);
-        let at = Instant(ms * 1000);
-        let (reply, notifications) = state.apply(clock.reading_us(at), op, &all_alive);
-        let done = Execution {
-            host: HostId(0),
-            message: 0,
-            is_stale: false,
-            in_multi_acquire: false,
-            lock: LOCK,
-            op,
-            reply: &reply,
-            notifications: &notifications,
-            state,
-            sessions: &Sessions::default(),
-            clock: &clock,
-        };
-        let context = CheckContext::new(Promises { exclusion: true, clocks: true }, false, vec![state.kind]);
-        check.observe(at, &Event::Executed(&done), &context).expect("nothing is left");
-    }
-
-    fn acquire(n: u8, lease_ms: u64) -> Op {
-        Op::Acquire(Acquire {
-            claim: Claim { hold: hold(n), value: None },
-            lease_ms,
-            label: Label::new("a client").expect("a plain text"),
-            queue: None,
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor: None,
-            mode: LockMode::Permits { count: 1, total: 5 },
-        })
-    }
-
-    fn hold(n: u8) -> HoldId {
-        HoldId::from_random(SessionId::from_random([1; 12]), [n; 16])
+    fn permit(n: u8, lease_ms: u64) -> Op {
+        let claim = Claim { hold: hold(n), value: None };
+        Op::Acquire(Acquire { lease_ms, ..acquire(claim, LockMode::Permits { count: 1, total: 5 }) })
     }
 
     #[test]
     fn a_hold_that_has_expired_and_lasts_again_after_a_jump_is_excused() {
-        let (mut check, mut state) = (Cleanup::default(), LockState::new(Kind::Semaphore));
-        execute(&mut check, &mut state, 0, &acquire(1, 500));
-        execute(&mut check, &mut state, 0, &acquire(2, 60_000));
-        execute(&mut check, &mut state, 1_000, &Op::Inspect(Inspect { claim: None, details: false }));
+        let (mut check, mut stored) = (Cleanup::default(), StoredLock::new(Kind::Semaphore));
+        let context = context(Kind::Semaphore);
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
+        for (ms, op) in [(0, permit(1, 500)), (0, permit(2, 60_000)), (1_000, inspect)] {
+            let at = Instant(ms * 1000);
+            stored
+                .execute(
+                    at,
+                    &op,
+                    |_| false,
+                    |_, _| {},
+                    |done| check.observe(at, &Event::Executed(done), &context),
+                )
+                .expect("nothing is left");
+        }
         assert!(check.excused.is_empty(), "while the clock is right, each is to be released");
-        let context = CheckContext::new(Promises { exclusion: true, clocks: false }, false, vec![state.kind]);
         let back = Event::Server(ServerEvent::Jumped(-10_000_000));
         check.observe(Instant(1_000_000), &back, &context).expect("nothing is left");
         assert!(check.excused.contains(&hold(1)), "it is in the store, and lasts again");

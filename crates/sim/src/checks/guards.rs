@@ -392,41 +392,24 @@ impl Guards {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::{CheckContext, Promises};
+    use crate::checks::CheckContext;
+    use crate::checks::fixture::{HOST, LOCK, acquire, context, hold};
     use crate::event::{LeasePolicy, Validity};
-    use leasehold_core::{
-        Claim, Kind, Label, Liveness, OwnValue, OwnerHolds, Release, ReleaseAction, SessionId,
-    };
+    use leasehold_core::{Claim, Kind, OwnValue, OwnerHolds, Release, ReleaseAction};
 
-    const HOST: HostId = HostId(0);
-    const LOCK: LockId = LockId(0);
     const GUARD: GuardId = GuardId(0);
-
-    fn hold(n: u8) -> HoldId {
-        HoldId::from_random(SessionId::from_random([1; 12]), [n; 16])
-    }
 
     fn claim(n: u8) -> Claim {
         Claim { hold: hold(n), value: OwnValue::new("host:1").ok() }
     }
 
-    fn acquire(n: u8) -> Op {
-        Op::Acquire(Acquire {
-            claim: claim(n),
-            lease_ms: 3_000,
-            label: Label::new("").expect("an empty label is a label"),
-            queue: None,
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor: None,
-            mode: LockMode::Exclusive,
-        })
+    fn enter(n: u8) -> Acquire {
+        Acquire { lease_ms: 3_000, ..acquire(claim(n), LockMode::Exclusive) }
     }
 
     /// A process with a guard of its first hold. It has received a second one, which no task took.
     fn with_guard() -> CheckContext {
-        let promises = Promises { exclusion: true, clocks: true };
-        let mut context = CheckContext::new(promises, false, vec![Kind::Reentrant]);
+        let mut context = context(Kind::Reentrant);
         let fence = FencingToken::new(7);
         for keeper in [false, true] {
             context.observe(Instant(0), &Event::Host(HOST, HostEvent::LinkUp { keeper }));
@@ -435,7 +418,7 @@ mod tests {
             let message = u64::from(n);
             let owner_holds = Some(OwnerHolds { count: message, lease_ms: 3_000 });
             let reply = Acquired::Granted { fence, remaining_ms: 3_000, others_wait: false, owner_holds };
-            let (op, reply) = (acquire(n), Reply::Acquire(reply));
+            let (op, reply) = (Op::Acquire(enter(n)), Reply::Acquire(reply));
             context.observe(Instant(0), &Event::Sent { host: HOST, message, lock: LOCK, op: &op });
             context.observe(Instant(0), &Event::Answered { host: HOST, message, reply: Some(&reply) });
             if n == 1 {

@@ -20,7 +20,8 @@ const RELEASED_WITHIN: Duration = Duration::from_millis(300);
 /// A hold has one guard at a time. Once its process knows that others wait, only tasks that were queued locally by
 /// then receive it, at most [`MAX_HANDOFFS`] times and for [`HANDOFF_WINDOW`]. Without that knowledge, the process hands off for
 /// one such window and at most one more while another process waits. A hold that no local task uses or waits for is
-/// released soon after another process has requested the lock.
+/// released soon after another process has requested the lock, or at the end of its idle time if the process cannot learn
+/// of the request.
 #[derive(Debug, Default)]
 pub struct Handoff {
     holds: BTreeMap<HoldId, LocalHold>,
@@ -57,8 +58,9 @@ struct RemoteWaiter {
 struct LocalHold {
     host: HostId,
     hold_token: FencingToken,
-    /// Its last guard.
+    /// Its last guard, and how long that lets the process keep the hold without one.
     guard_id: GuardId,
+    keep_for: Duration,
     /// When that guard was released; `None` while it is in use.
     released_at: Option<Instant>,
     /// Since when its process knows that others wait.
@@ -133,10 +135,10 @@ impl Handoff {
         match what {
             TaskEvent::Acquiring(..) => drop(acquiring.insert(task, at)),
             TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => drop(acquiring.remove(&task)),
-            TaskEvent::Acquired(guard_id, _) => {
+            TaskEvent::Acquired(guard_id, new_guard) => {
                 let since = acquiring.remove(&task);
                 self.changed.insert((task.host, lock), at);
-                return self.acquired(at, guard_id, since, context);
+                return self.acquired(at, (guard_id, new_guard.keep_for.unwrap_or_default()), since, context);
             }
             TaskEvent::Releasing(guard_id, _) => {
                 let hold = context.guards.hold(guard_id);
@@ -161,7 +163,7 @@ impl Handoff {
     fn acquired(
         &mut self,
         at: Instant,
-        guard_id: GuardId,
+        (guard_id, keep_for): (GuardId, Duration),
         acquiring: Option<Instant>,
         context: &CheckContext,
     ) -> CheckResult {
@@ -176,6 +178,7 @@ impl Handoff {
                 host,
                 hold_token,
                 guard_id,
+                keep_for,
                 released_at,
                 knows_waiters_since,
                 handoffs_since: 0,
@@ -190,7 +193,7 @@ impl Handoff {
         if local.released_at.take().is_none() {
             return Err(format!("{task} was handed {lock}, which another task of its process holds"));
         }
-        local.guard_id = guard_id;
+        (local.guard_id, local.keep_for) = (guard_id, keep_for);
         if known.is_multi {
             // The time of the hand-off is not visible.
             return Ok(());
@@ -241,10 +244,7 @@ impl Handoff {
         context: &CheckContext,
     ) -> CheckResult {
         let Some((hold, fence)) = view.holder else { return Ok(()) };
-        // Its key was deleted, and a late request of the same acquire has made it anew. The process does not know the token
-        // that the notification names, so it keeps the hold for its whole idle time.
-        let is_known = |local: &&LocalHold| local.hold_token == fence;
-        let Some(local) = self.holds.get(&hold).filter(is_known) else { return Ok(()) };
+        let Some(local) = self.holds.get(&hold) else { return Ok(()) };
         let (Some(released_at), host) = (local.released_at, local.host) else { return Ok(()) };
         // Its release may be in flight.
         if context.guards.given_up(&hold).is_some()
@@ -256,7 +256,11 @@ impl Handoff {
         let unused = self.changed.get(&(host, lock)).copied().unwrap_or_default().max(released_at);
         for waiter in view.waiting.values().filter(|waiter| waiter.host != host && at < waiter.until) {
             let Some(requested) = waiter.polls.iter().find(|poll| **poll >= healthy) else { continue };
-            if at > unused.max(*requested) + RELEASED_WITHIN {
+            // If its key was deleted, and a late request of the same acquire has made it anew, the process does not know the
+            // token that the notification names. Clocks may drift.
+            let kept_until = unused + local.keep_for + local.keep_for / 15;
+            let until = if local.hold_token == fence { unused } else { kept_until };
+            if at > until.max(*requested) + RELEASED_WITHIN {
                 let other = waiter.host;
                 return Err(format!(
                     "{host} caches {lock}, unused since {unused}; {other} requested it at {requested}"

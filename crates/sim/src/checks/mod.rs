@@ -31,6 +31,8 @@ mod after_release;
 mod cleanup;
 mod deadlines;
 mod exclusion;
+#[cfg(test)]
+mod fixture;
 mod guards;
 mod handoff;
 mod health;

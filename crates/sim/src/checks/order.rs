@@ -178,63 +178,52 @@ impl Check for Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::Promises;
-    use crate::world::time::Clock;
-    use leasehold_core::model::{LockState, Sessions, all_alive};
-    use leasehold_core::{Acquire, Claim, Enqueue, Kind, Label, Liveness, LockMode, Nonce};
+    use crate::checks::fixture::{StoredLock, acquire, context};
+    use leasehold_core::{Acquire, Claim, Enqueue, Kind, Liveness, LockMode, Nonce};
 
     fn session(n: u8) -> SessionId {
         SessionId::from_random([n; 12])
     }
 
-    /// An acquire of a session without a record. Its hold and its entry end by their leases alone.
-    fn acquire(n: u8, predecessor: Option<SessionId>) -> Op {
-        Op::Acquire(Acquire {
-            claim: Claim { hold: HoldId::from_random(session(n), [n; 16]), value: None },
-            lease_ms: 1_000,
-            label: Label::new("a client").expect("a plain text"),
-            queue: Some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 5_000 }),
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor,
-            mode: LockMode::Exclusive,
-        })
-    }
-
-    /// Executes the operations at these milliseconds, and returns the result of the last check.
-    fn checked(ops: &[(u64, Op)]) -> CheckResult {
-        let (mut check, mut state) = (Order::default(), LockState::new(Kind::Mutex));
-        let clock = Clock::new(1_760_000_000_000_000, 0);
-        let context = CheckContext::new(Promises { exclusion: true, clocks: true }, false, vec![Kind::Mutex]);
+    /// Three processes queue, and the lease of the first, which holds the lock, ends. A fourth polls, and takes the session
+    /// of the second for dead, as it is. Returns what the check says to that poll.
+    fn poll_behind_a_dead_session(liveness: Liveness, is_second_forgotten: bool) -> CheckResult {
+        let (mut check, mut stored) = (Order::default(), StoredLock::new(Kind::Mutex));
+        let context = context(Kind::Mutex);
         let mut result = Ok(());
-        for (ms, op) in ops {
+        for n in 1..=4 {
             result.expect("the operations before are in order");
-            let at = Instant(ms * 1000);
-            let (reply, notifications) = state.apply(clock.reading_us(at), op, &all_alive);
-            let done = Execution {
-                host: HostId(0),
-                message: 0,
-                is_stale: false,
-                in_multi_acquire: false,
-                lock: LockId(0),
-                op,
-                reply: &reply,
-                notifications: &notifications,
-                state: &state,
-                sessions: &Sessions::default(),
-                clock: &clock,
-            };
-            result = check.observe(at, &Event::Executed(&done), &context);
+            let at = Instant(if n == 4 { 2_000_000 } else { 0 });
+            let claim = Claim { hold: HoldId::from_random(session(n), [n; 16]), value: None };
+            let op = Op::Acquire(Acquire {
+                queue: Some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 5_000 }),
+                liveness,
+                predecessor: (n == 4).then_some(session(2)),
+                ..acquire(claim, LockMode::Exclusive)
+            });
+            if is_second_forgotten && n == 4 {
+                let record = stored.state.record.as_mut().expect("two wait");
+                let first = *record.tickets.keys().next().expect("two wait");
+                let id = record.tickets.remove(&first).expect("it waits");
+                record.entries.remove(&id);
+            }
+            let is_dead = |other| n == 4 && other == session(2);
+            let observe = |done: &Execution<'_>| check.observe(at, &Event::Executed(done), &context);
+            result = stored.execute(at, &op, is_dead, |_, _| {}, observe);
         }
         result
     }
 
     #[test]
-    fn a_waiter_that_an_eviction_leaves_keeps_its_place() {
-        let queue = [1, 2, 3].map(|n| (0, acquire(n, None)));
-        // The lease of the holder has ended, and the last waiter takes the session of the first for dead.
-        let poll = (2_000, acquire(4, Some(session(2))));
-        let ops: Vec<_> = queue.into_iter().chain([poll]).collect();
-        assert_eq!(checked(&ops), Ok(()));
+    fn an_entry_that_ends_by_its_lease_alone_keeps_its_place_in_an_eviction() {
+        assert_eq!(poll_behind_a_dead_session(Liveness::Lease, false), Ok(()));
+        poll_behind_a_dead_session(Liveness::Lease, true)
+            .expect_err("the third was granted before the second");
+    }
+
+    #[test]
+    fn an_entry_that_ends_with_its_session_loses_its_place_in_an_eviction() {
+        let liveness = Liveness::Session { alive_ms: 10_000 };
+        assert_eq!(poll_behind_a_dead_session(liveness, false), Ok(()));
     }
 }

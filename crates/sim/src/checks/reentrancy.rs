@@ -269,83 +269,58 @@ impl Check for Reentrancy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::Promises;
-    use crate::world::time::Clock;
-    use leasehold_core::model::{LockState, Sessions, all_alive};
-    use leasehold_core::{
-        Acquire, Claim, HoldId, Kind, Label, Liveness, LockMode, Release, ReleaseAction, SessionId,
-    };
+    use crate::checks::fixture::{StoredLock, acquire, context, hold};
+    use leasehold_core::{Acquire, Claim, Kind, LockMode, Release, ReleaseAction};
 
     const OWNER: &str = "host:1";
 
     /// A ReentrantMutex at the store, and the check, which observes each operation.
     struct Observed {
         check: Reentrancy,
-        state: LockState,
-        clock: Clock,
+        stored: StoredLock,
     }
 
     impl Observed {
         fn new() -> Self {
-            let (check, state) = (Reentrancy::default(), LockState::new(Kind::Reentrant));
-            Self { check, state, clock: Clock::new(1_000_000_000, 0) }
+            Self { check: Reentrancy::default(), stored: StoredLock::new(Kind::Reentrant) }
         }
 
         /// Executes an operation. The check sees the number of holds that are left plus `excess`.
         fn execute(&mut self, ms: u64, op: &Op, excess: u64) -> CheckResult {
-            let at = Instant(ms * 1000);
-            let now_us = self.clock.reading_us(at);
-            let (mut reply, notifications) = self.state.apply(now_us, op, &all_alive);
-            if let Reply::Release(released) = &mut reply {
-                released.remaining_holds += excess;
-            }
-            let done = Execution {
-                host: HostId(0),
-                message: 0,
-                is_stale: false,
-                in_multi_acquire: false,
-                lock: LockId(0),
-                op,
-                reply: &reply,
-                notifications: &notifications,
-                state: &self.state,
-                sessions: &Sessions::default(),
-                clock: &self.clock,
+            let (at, check) = (Instant(ms * 1000), &mut self.check);
+            let add = |_: &mut _, reply: &mut Reply| {
+                if let Reply::Release(released) = reply {
+                    released.remaining_holds += excess;
+                }
             };
-            let promises = Promises { exclusion: true, clocks: true };
-            let context = CheckContext::new(promises, false, vec![Kind::Reentrant]);
-            self.check.observe(at, &Event::Executed(&done), &context)
+            self.stored.execute(
+                at,
+                op,
+                |_| false,
+                add,
+                |done| check.observe(at, &Event::Executed(done), &context(Kind::Reentrant)),
+            )
         }
     }
 
     fn claim(n: u8) -> Claim {
-        let hold = HoldId::from_random(SessionId::from_random([1; 12]), [n; 16]);
-        Claim { hold, value: OwnValue::new(OWNER).ok() }
+        Claim { hold: hold(n), value: OwnValue::new(OWNER).ok() }
     }
 
-    fn acquire(n: u8, lease_ms: u64) -> Acquire {
-        Acquire {
-            claim: claim(n),
-            lease_ms,
-            label: Label::new("").expect("an empty label is a label"),
-            queue: None,
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor: None,
-            mode: LockMode::Exclusive,
-        }
+    fn enter(n: u8, lease_ms: u64) -> Acquire {
+        Acquire { lease_ms, ..acquire(claim(n), LockMode::Exclusive) }
     }
 
     /// The second hold is released, and the same step acquires the first one.
     fn release() -> Op {
-        let next = Some(acquire(1, 1_000));
+        let next = Some(enter(1, 1_000));
         Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next })
     }
 
     fn held_twice() -> Observed {
         let mut observed = Observed::new();
-        observed.execute(0, &Op::Acquire(acquire(1, 1_000)), 0).expect("acquired");
-        observed.execute(500, &Op::Acquire(acquire(2, 3_000)), 0).expect("entered");
+        observed.execute(0, &Op::Acquire(enter(1, 1_000)), 0).expect("acquired");
+        observed.execute(500, &Op::Acquire(enter(2, 3_000)), 0).expect("entered");
         observed
     }
 

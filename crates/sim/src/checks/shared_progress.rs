@@ -388,45 +388,34 @@ impl Check for SharedProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::world::time::Clock;
-    use leasehold_core::model::{Content, LockState, Sessions, Value, all_alive};
-    use leasehold_core::{Acquire, Enqueue, Label, Liveness, Nonce};
+    use crate::checks::fixture::{LOCK, StoredLock, acquire, hold};
+    use leasehold_core::model::{Content, LockState, Value};
+    use leasehold_core::{Acquire, Claim, Enqueue, Nonce};
 
-    const LOCK: LockId = LockId(0);
     /// How many arrivals expire at once.
     const EXPIRED: u8 = 130;
     /// When the others have expired.
     const LATER: Instant = Instant(1_000_000);
 
-    /// A latch of one arrival, its server, and the check.
+    /// A latch of one arrival at its store, and the check.
     struct Latch {
-        state: LockState,
-        clock: Clock,
+        stored: StoredLock,
         check: SharedProgress,
     }
 
-    fn acquire(hold: u8, mode: LockMode, lease_ms: u64, queues: bool) -> Op {
-        let hold = HoldId::from_random(SessionId::from_random([1; 12]), [hold; 16]);
-        Op::Acquire(Acquire {
-            claim: Claim { hold, value: None },
-            lease_ms,
-            label: Label::new("a client").expect("a plain text"),
-            queue: queues.then_some(Enqueue { nonce: Nonce::new(0, 1), ttl_ms: 3_000 }),
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor: None,
-            mode,
-        })
+    fn arrive_or_wait(n: u8, mode: LockMode, lease_ms: u64, queues: bool) -> Op {
+        let queue = queues.then_some(Enqueue { nonce: Nonce::new(0, 1), ttl_ms: 3_000 });
+        let claim = Claim { hold: hold(n), value: None };
+        Op::Acquire(Acquire { lease_ms, queue, ..acquire(claim, mode) })
     }
 
     impl Latch {
         /// One arrival that lasts, and many that expire before `LATER`.
         fn new() -> Self {
-            let (state, clock) = (LockState::new(Kind::Latch), Clock::new(1_760_000_000_000_000, 0));
-            let mut latch = Self { state, clock, check: SharedProgress::default() };
-            for hold in 0..=EXPIRED {
-                let lease_ms = if hold == EXPIRED { 60_000 } else { 10 };
-                let arrival = acquire(hold, LockMode::CountDown { count: 1, total: 1 }, lease_ms, false);
+            let mut latch = Self { stored: StoredLock::new(Kind::Latch), check: SharedProgress::default() };
+            for n in 0..=EXPIRED {
+                let lease_ms = if n == EXPIRED { 60_000 } else { 10 };
+                let arrival = arrive_or_wait(n, LockMode::CountDown { count: 1, total: 1 }, lease_ms, false);
                 latch.execute(Instant(0), &arrival, |_| {}).expect("no waiter");
             }
             latch
@@ -434,34 +423,17 @@ mod tests {
 
         /// Executes an operation. The check sees the state that `change` leaves.
         fn execute(&mut self, at: Instant, op: &Op, change: impl Fn(&mut LockState)) -> CheckResult {
-            let (reply, notifications) = self.state.apply(self.clock.reading_us(at), op, &all_alive);
-            let mut state = self.state.clone();
-            change(&mut state);
-            self.check.executed(
-                at,
-                &Execution {
-                    host: HostId(0),
-                    message: 0,
-                    is_stale: false,
-                    in_multi_acquire: false,
-                    lock: LOCK,
-                    op,
-                    reply: &reply,
-                    notifications: &notifications,
-                    state: &state,
-                    sessions: &Sessions::default(),
-                    clock: &self.clock,
-                },
-            )
+            let check = &mut self.check;
+            self.stored.execute(at, op, |_| false, |state, _| change(state), |done| check.executed(at, done))
         }
 
         fn wait(&mut self, at: Instant) -> CheckResult {
-            let wait = acquire(255, LockMode::LatchWait { total: 1 }, 60_000, true);
+            let wait = arrive_or_wait(255, LockMode::LatchWait { total: 1 }, 60_000, true);
             self.execute(at, &wait, |_| {})
         }
 
         fn waiters(&self) -> usize {
-            self.state.record.as_ref().map_or(0, |record| record.entries.len())
+            self.stored.state.record.as_ref().map_or(0, |record| record.entries.len())
         }
 
         /// Whether the next poll of the first waiter finds capacity.
@@ -493,7 +465,7 @@ mod tests {
     fn an_operation_drops_as_many_expired_arrivals_as_it_may() {
         let mut latch = Latch::new();
         // To the check, only ten arrivals expire.
-        let arrival = acquire(200, LockMode::CountDown { count: 1, total: 1 }, 60_000, false);
+        let arrival = arrive_or_wait(200, LockMode::CountDown { count: 1, total: 1 }, 60_000, false);
         let forget = |state: &mut LockState| {
             if let Some(Value { content: Content::SharedHolders(shared), .. }) = &mut state.value {
                 shared.holds.drain(..usize::from(EXPIRED) - 10);

@@ -105,8 +105,8 @@ async fn run_cases(libraries: &[Library], only: &[Case], count: CountOptions) ->
     report
 }
 
-/// A delay that can make a case fail: the cases compare times with leases of half a second. A machine that lets a thread
-/// wait for as long as that makes a correct lock fail: a hold is not renewed in time, or a waiter does not acquire soon.
+/// A delay that can make a case fail. The cases compare times with leases of half a second: on a machine that runs a thread
+/// so late a hold is not renewed in time, or a waiter does not acquire soon, although the lock is correct.
 const TOO_LATE: Duration = Duration::from_millis(150);
 
 /// How often a case runs on a machine that is too busy for it.

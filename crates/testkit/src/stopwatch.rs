@@ -1,7 +1,6 @@
 //! Times that do not depend on what else the machine does.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,42 +8,48 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// A delay that every timer has.
-const USUAL_NS: u64 = 1_000_000;
+const USUAL: Duration = Duration::from_millis(1);
+
+/// A delay that is deducted. Shorter ones are no reason to miss a bound.
+const LONG: Duration = Duration::from_millis(20);
 
 /// Measures a time, and how late the machine ran a thread meanwhile that was due every 5 ms.
 ///
 /// On a machine with other work each step of a test waits for a core, and a correct lock seems slow. A bound on
-/// [`undisturbed`](Self::undisturbed) holds there too; it shows less there. On a quiet machine that is the real time, so a bound is there as
-/// strict as one on [`elapsed`](Self::elapsed).
+/// [`undisturbed`](Self::undisturbed) holds on such a machine too, but shows less. On a quiet machine `undisturbed` is the
+/// real time, and a bound on it as strict as one on [`elapsed`](Self::elapsed).
 #[derive(Debug)]
 pub struct Stopwatch {
     start: Instant,
-    delays: Arc<Delays>,
+    delays: Arc<Mutex<Delays>>,
 }
 
-/// Delays of the thread, each less the usual one.
+/// Delays of the thread.
 #[derive(Debug)]
 struct Delays {
-    is_over: AtomicBool,
-    /// When the thread is due next, in nanoseconds from the start.
-    due_ns: AtomicU64,
-    total_ns: AtomicU64,
-    longest_ns: AtomicU64,
+    is_over: bool,
+    /// When the thread is due next, since the start.
+    due: Duration,
+    /// The sum of the long ones.
+    total: Duration,
+    longest: Duration,
 }
 
 impl Stopwatch {
     /// Measures from now on.
     pub fn start() -> Self {
         let start = Instant::now();
-        let delays = Arc::new(Delays {
-            is_over: AtomicBool::new(false),
-            due_ns: AtomicU64::new(nanoseconds(INTERVAL)),
-            total_ns: AtomicU64::new(0),
-            longest_ns: AtomicU64::new(0),
-        });
+        // The thread may begin late, too.
+        let due = Duration::ZERO;
+        let delays = Delays { is_over: false, due, total: Duration::ZERO, longest: Duration::ZERO };
+        let delays = Arc::new(Mutex::new(delays));
         thread::spawn({
             let delays = delays.clone();
-            move || delays.measure(start)
+            move || {
+                while !lock(&delays).handle_run(start.elapsed()) {
+                    thread::sleep(INTERVAL);
+                }
+            }
         });
         Self { start, delays }
     }
@@ -56,15 +61,15 @@ impl Stopwatch {
 
     /// The time since the start, less the delays of the thread.
     pub fn undisturbed(&self) -> Duration {
-        let elapsed_ns = nanoseconds(self.start.elapsed());
-        let delays_ns = self.delays.total_ns.load(Ordering::SeqCst) + self.delays.present_ns(elapsed_ns);
-        Duration::from_nanos(elapsed_ns.saturating_sub(delays_ns))
+        let delays = lock(&self.delays);
+        let elapsed = self.start.elapsed();
+        elapsed.saturating_sub(delays.total + deducted(delays.present(elapsed)))
     }
 
     /// The longest delay of the thread.
     pub fn longest_delay(&self) -> Duration {
-        let present_ns = self.delays.present_ns(nanoseconds(self.start.elapsed()));
-        Duration::from_nanos(self.delays.longest_ns.load(Ordering::SeqCst).max(present_ns))
+        let delays = lock(&self.delays);
+        delays.longest.max(delays.present(self.start.elapsed()))
     }
 
     /// Fails the test if the time since the start, less the delays, is not below the limit.
@@ -84,69 +89,75 @@ impl Stopwatch {
 
 impl Drop for Stopwatch {
     fn drop(&mut self) {
-        self.delays.is_over.store(true, Ordering::SeqCst);
+        lock(&self.delays).is_over = true;
     }
 }
 
 impl Delays {
-    fn measure(&self, start: Instant) {
-        while !self.is_over.load(Ordering::SeqCst) {
-            let due = start.elapsed() + INTERVAL;
-            self.due_ns.store(nanoseconds(due), Ordering::SeqCst);
-            thread::sleep(INTERVAL);
-            let late_ns = nanoseconds(start.elapsed().saturating_sub(due)).saturating_sub(USUAL_NS);
-            // First the next time at which it is due, so that no delay counts twice.
-            self.due_ns.store(u64::MAX, Ordering::SeqCst);
-            self.total_ns.fetch_add(late_ns, Ordering::SeqCst);
-            self.longest_ns.fetch_max(late_ns, Ordering::SeqCst);
-        }
+    /// The thread runs, so long after the start. Returns whether it is to end.
+    fn handle_run(&mut self, elapsed: Duration) -> bool {
+        let late = self.present(elapsed);
+        self.total += deducted(late);
+        self.longest = self.longest.max(late);
+        self.due = elapsed + INTERVAL;
+        self.is_over
     }
 
-    /// The delay so far, if the thread is due now.
-    fn present_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.due_ns.load(Ordering::SeqCst)).saturating_sub(USUAL_NS)
+    /// The delay so far, if the thread is due, less the usual one.
+    fn present(&self, elapsed: Duration) -> Duration {
+        elapsed.saturating_sub(self.due).saturating_sub(USUAL)
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+fn deducted(delay: Duration) -> Duration {
+    if delay >= LONG { delay } else { Duration::ZERO }
+}
+
+fn lock(delays: &Mutex<Delays>) -> MutexGuard<'_, Delays> {
+    delays.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const MS: Duration = Duration::from_millis(1);
+
     #[test]
     fn the_thread_measures_until_the_stopwatch_is_dropped() {
         let watch = Stopwatch::start();
         let delays = Arc::downgrade(&watch.delays);
-        while watch.elapsed() < Duration::from_millis(50) {
-            thread::sleep(Duration::from_millis(1));
+        while watch.elapsed() < 50 * MS {
+            thread::sleep(MS);
         }
         assert!(watch.undisturbed() <= watch.elapsed());
-        assert!(delays.strong_count() == 2, "it measures");
+        assert_eq!(delays.strong_count(), 2, "it measures");
         drop(watch);
         while delays.strong_count() > 0 {
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(MS);
         }
     }
 
     #[test]
-    fn delays_are_deducted_while_the_thread_waits_and_afterwards() {
-        let delays = Delays {
-            is_over: AtomicBool::new(false),
-            due_ns: AtomicU64::new(5_000_000),
-            total_ns: AtomicU64::new(0),
-            longest_ns: AtomicU64::new(0),
-        };
-        assert_eq!(delays.present_ns(5_900_000), 0, "the usual delay");
-        assert_eq!(delays.present_ns(26_000_000), 20_000_000);
-        delays.due_ns.store(u64::MAX, Ordering::SeqCst);
-        delays.total_ns.store(20_000_000, Ordering::SeqCst);
-        let start =
-            Instant::now().checked_sub(Duration::from_millis(100)).expect("the machine runs for longer");
-        let watch = Stopwatch { start, delays: Arc::new(delays) };
-        assert!(watch.undisturbed() + Duration::from_millis(19) < watch.elapsed());
-        assert!(watch.undisturbed() >= Duration::from_millis(80));
+    fn long_delays_are_deducted_while_the_thread_waits_and_afterwards() {
+        let none = Duration::ZERO;
+        let mut delays = Delays { is_over: false, due: none, total: none, longest: none };
+        assert_eq!(delays.present(MS), none, "the usual delay");
+        assert_eq!(delays.present(26 * MS), 25 * MS, "it has not begun");
+        delays.handle_run(26 * MS);
+        assert_eq!((delays.due, delays.total), (31 * MS, 25 * MS));
+        delays.handle_run(42 * MS);
+        assert_eq!((delays.total, delays.longest), (25 * MS, 25 * MS), "10 ms are no reason");
+        delays.handle_run(147 * MS);
+        assert_eq!((delays.total, delays.longest), (124 * MS, 99 * MS));
+    }
+
+    #[test]
+    fn an_undisturbed_time_is_less_by_the_delays() {
+        let start = Instant::now().checked_sub(100 * MS).expect("the machine runs for longer");
+        let delays = Delays { is_over: false, due: Duration::MAX, total: 20 * MS, longest: 20 * MS };
+        let watch = Stopwatch { start, delays: Arc::new(Mutex::new(delays)) };
+        let (undisturbed, elapsed) = (watch.undisturbed(), watch.elapsed());
+        assert!(undisturbed >= 80 * MS && undisturbed + 20 * MS <= elapsed, "{undisturbed:?} of {elapsed:?}");
     }
 }

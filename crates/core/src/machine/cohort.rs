@@ -11,7 +11,8 @@
 //! 3. The knowledge that no other process waits is valid for at most one window. After [`MAX_HANDOFFS`] hand-offs and a
 //!    millisecond, the request that reserves the next block also checks for waiters.
 //! 4. With a notification subscribed it is valid until that arrives. A notification may be missed while the connection is
-//!    down, so the subscription counts again only once a later request has been answered.
+//!    down, so the subscription counts again only once a later request has been answered. Until it is up again,
+//!    the process does not know that it misses any.
 
 use crate::{FencingToken, Moment, TokenBlock};
 use std::time::Duration;

@@ -74,7 +74,9 @@ async fn a_connection_that_died_after_the_answer_to_another_call_is_given_up() {
     granted(lively);
     assert_eq!(unknown(dead).kind, FaultKind::TimedOut);
     // Over the connection that died there would be no reply.
+    let watch = Stopwatch::start();
     granted(acquire_of(&store, "dead", &claim).await);
+    watch.assert_below(SHORT, "over another connection");
 }
 
 /// Failure rows 1 and 3.

@@ -600,9 +600,9 @@ impl State {
         Ok(self.contender.poll(now, terms, random))
     }
 
-    /// The request through the queue is over, and no reply has said whether this task's owner holds the lock: the
-    /// task's bypass, for which that request stood, is due again (8). Without it, a task of the owner that holds the
-    /// lock in this process would wait for that hold's end.
+    /// The request through the queue is over: this task's bypass, for which that request stood, is due again (8). The reply
+    /// may not have said whether the owner holds the lock. If it has, this costs one request. Without it, a task of the
+    /// owner that holds the lock in this process would wait for that hold's end.
     fn restore_bypass(&mut self, id: u64) {
         if let Some(bypass) = self.queue.bypass(id) {
             bypass.retry_now();

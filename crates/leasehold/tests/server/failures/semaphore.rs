@@ -121,12 +121,15 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
         .map(|_| {
             let (semaphore, watch) = (semaphore.clone(), watch.clone());
             tokio::spawn(async move {
+                let mut lost = 0_u64;
                 loop {
                     let permit = semaphore.acquire().await.expect("acquired");
                     match permit.release().await {
-                        Ok(()) => break,
-                        // The process did not run for about as long as a lease: the task waits again.
-                        Err(ReleaseError::Lost(LostReason::Expired)) if watch.longest_delay() > 300 * MS => {}
+                        Ok(()) => return lost,
+                        // The machine ran this process late: the short first lease ended, and the task waits again.
+                        Err(ReleaseError::Lost(LostReason::Expired)) if watch.longest_delay() > 300 * MS => {
+                            lost += 1;
+                        }
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -138,9 +141,11 @@ async fn row_22_ten_thousand_waiters_need_no_more_connections() {
     assert!(connections() <= 5, "{} connections", connections());
     let start = Instant::now();
     held.release().await.expect("released");
+    let mut lost = 0;
     for task in waiting {
-        task.await.expect("no task panicked");
+        lost += task.await.expect("no task panicked");
     }
+    assert!(lost <= WAITERS / 100, "{lost} permits were lost");
     println!("{WAITERS} were served in {:?}", start.elapsed());
     let status = semaphore.inspect().await.expect("an answer");
     assert_eq!((status.taken(), status.waiting), (0, 0));

@@ -188,7 +188,7 @@ fn waiting_ends_at_its_limit(store: &TestStore) {
     assert!(matches!(missed, Err(Error::Failed(AcquireError::TimedOut { .. }))), "{missed:?}");
     let missed = mutex.clone().max_wait(400 * MS).acquire();
     assert!(matches!(missed, Err(Error::Failed(AcquireError::TimedOut { .. }))), "{missed:?}");
-    assert!((1000 * MS..3 * S).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!((1000 * MS..2700 * MS).contains(&start.elapsed()), "{:?}", start.elapsed());
     guard.release().unwrap();
 }
 

@@ -147,6 +147,11 @@ impl LockHandle {
         self.lease.is_some()
     }
 
+    /// Whether a hold ends even if every renewal succeeds.
+    pub(crate) fn has_limited_duration(&self) -> bool {
+        self.lease.is_some() || self.max_hold.is_some() || self.max_renewals.is_some()
+    }
+
     pub(crate) fn max_hold(&mut self, cap: Duration) {
         self.max_hold = Some(cap);
     }

@@ -205,7 +205,7 @@ impl MultiMutex {
                     guards.insert(index, guard);
                     // If the first lock was lost meanwhile, the round failed, as if another lock had been
                     // taken.
-                    if let Ok(all) = self.join(guards, limit).await {
+                    if let Ok(all) = self.join(MultiGuard::new(&self.engine, guards), limit).await {
                         return Ok(all);
                     }
                 }
@@ -229,21 +229,12 @@ impl MultiMutex {
         self.in_order(limit, start).await
     }
 
-    /// Acquires one lock after the other, in order of their names. Locks held so far are renewed; if a lease
-    /// or a cap ends one of them too early, it starts over, and gives up after a few times.
+    /// Acquires one lock after the other, in order of their names. Locks held so far are renewed; if one of them
+    /// ends too early, it starts over, and gives up after a few times.
     async fn in_order(&self, limit: Option<Moment>, start: Moment) -> Result<MultiGuard, AcquireError> {
         let mut attempts = 1;
         loop {
-            let mut guards = Vec::with_capacity(self.handles.len());
-            for handle in &self.handles {
-                match handle.acquire_until(&AcquireOptions::default(), limit, false).await? {
-                    Ok(acquired) => guards.push(acquired.guard),
-                    Err(failure) => {
-                        return Err(handle.error(failure, self.engine.environment.now().since(start)));
-                    }
-                }
-            }
-            match self.join(guards, limit).await {
+            match self.try_in_order(limit, start).await? {
                 Ok(all) => return Ok(all),
                 Err(lost) if attempts == MAX_ORDERED_ATTEMPTS => return Err(AcquireError::Lost(lost)),
                 Err(_) => attempts += 1,
@@ -251,10 +242,40 @@ impl MultiMutex {
         }
     }
 
+    /// One attempt to acquire the locks in order. Fails, holding none, if one was lost meanwhile.
+    async fn try_in_order(
+        &self,
+        limit: Option<Moment>,
+        start: Moment,
+    ) -> Result<Result<MultiGuard, LostHold>, AcquireError> {
+        // Once a lock is lost the next one could only be released. A hold of limited duration may end while
+        // waiting, however; the queue entries are kept then, because the attempts would soon be used up.
+        let stops_when_lost = !self.handles.iter().any(LockHandle::has_limited_duration);
+        let mut all = MultiGuard::new(&self.engine, Vec::with_capacity(self.handles.len()));
+        for handle in &self.handles {
+            let options = AcquireOptions::default();
+            let acquired = tokio::select! {
+                biased;
+                lost = all.lost(), if stops_when_lost => Err(lost),
+                acquired = handle.acquire_until(&options, limit, false) => Ok(acquired?),
+            };
+            match acquired {
+                Ok(Ok(acquired)) => all.push(acquired.guard),
+                Ok(Err(failure)) => {
+                    return Err(handle.error(failure, self.engine.environment.now().since(start)));
+                }
+                Err(lost) => {
+                    self.release_until(limit, all).await;
+                    return Ok(Err(lost));
+                }
+            }
+        }
+        Ok(self.join(all, limit).await)
+    }
+
     /// Joins locks that were acquired one after the other: the lease of all counts from now. If one was lost
     /// meanwhile, fails and releases the others.
-    async fn join(&self, guards: Vec<Guard>, limit: Option<Moment>) -> Result<MultiGuard, LostHold> {
-        let all = MultiGuard::new(&self.engine, guards);
+    async fn join(&self, all: MultiGuard, limit: Option<Moment>) -> Result<MultiGuard, LostHold> {
         if self.handles.iter().any(LockHandle::ends_with_its_lease) {
             // The locks are held even if this extension fails. A watchdog extends without help.
             self.run_until(limit, all.extend()).await;
@@ -262,10 +283,15 @@ impl MultiMutex {
         match all.check() {
             Ok(()) => Ok(all),
             Err(lost) => {
-                self.run_until(limit, join_all(all.guards.into_iter().map(Guard::release_or_defer))).await;
+                self.release_until(limit, all).await;
                 Err(lost)
             }
         }
+    }
+
+    /// Releases locks without all the others; in the background after the time limit.
+    async fn release_until(&self, limit: Option<Moment>, all: MultiGuard) {
+        self.run_until(limit, join_all(all.guards.into_iter().map(Guard::release_or_defer))).await;
     }
 
     /// Runs `work` until the time limit. Work dropped at the limit either continues in the background or is
@@ -364,6 +390,12 @@ impl MultiGuard {
             guard.share_signal(&signal);
         }
         Self { engine: engine.clone(), guards, signal }
+    }
+
+    /// Adds a lock.
+    fn push(&mut self, guard: Guard) {
+        guard.share_signal(&self.signal);
+        self.guards.push(guard);
     }
 
     /// Returns each lock's name and fencing token: a number greater than that of every earlier hold of that

@@ -117,6 +117,32 @@ async fn a_time_limit_holds_though_acquired_locks_cannot_be_extended() {
     assert!(waited < 1_500 * MS, "{waited:?}");
 }
 
+/// Waits for the second lock in order, holding the first; then the first is released by force.
+#[tokio::test(start_paused = true)]
+async fn a_lock_lost_while_waiting_for_the_next_is_acquired_anew() {
+    let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);
+    let (client, other) = (store.client_with_timeout(CALL).await, store.healthy_client().await);
+    let (first, second) = (mutex(&other, "a"), mutex(&other, "b"));
+    let taken = first.acquire().await.expect("acquired");
+    let kept = second.acquire().await.expect("acquired");
+    let all = both(&client);
+    let waits = tokio::spawn(async move { all.acquire().await });
+    until_waiting(&first, 1).await;
+    taken.release().await.expect("released");
+    until_waiting(&second, 1).await;
+    force_release(&first).await;
+    let held_again = async {
+        while first.inspect().await.expect("an answer").holder.is_none() {
+            sleep(MS).await;
+        }
+    };
+    timeout(2 * SOON, held_again).await.expect("it does not wait for the second without the first");
+    until_waiting(&second, 1).await;
+    kept.release().await.expect("released");
+    let guard = timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired");
+    guard.check().expect("both are held");
+}
+
 /// The reply to the multi-lock request is lost, and no session can begin before the deadline: whether anything was
 /// acquired is unknown.
 #[tokio::test(start_paused = true)]

@@ -169,9 +169,11 @@ impl WriteGuard {
         // While the write is held the read is granted at once, so there is no reason to wait longer than
         // that.
         let limit = Some(self.guard.remaining());
-        let acquired = match self.handles.acquire(&self.owner, LockMode::Read, limit).await {
-            Ok(acquired) => acquired,
-            Err(error) => return Err(ConversionError { guard: self, error }),
+        let acquiring = self.handles.acquire(&self.owner, LockMode::Read, limit);
+        let acquired = match self.guard.unless_lost(acquiring).await {
+            Ok(Ok(acquired)) => acquired,
+            Ok(Err(error)) => return Err(ConversionError { guard: self, error }),
+            Err(lost) => return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) }),
         };
         // The write may have ended during the request, and another writer may have written in between. A
         // write still valid after the read was acquired rules that out: this clock is never ahead of the

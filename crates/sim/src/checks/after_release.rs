@@ -17,6 +17,9 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 pub struct AfterRelease {
     /// Holds whose release has returned.
     released: BTreeSet<HoldId>,
+    /// Those of a guard on several locks whose release returned while the keeper had no connection. An idle hold is
+    /// extended, and another task may release it with a request of its own: the extend waits for the connection.
+    extend_may_wait: BTreeSet<HoldId>,
     /// Sessions that their process has ended.
     ended_sessions: BTreeSet<SessionId>,
     /// Processes that have ended, and whether a heartbeat of theirs may have been waiting for a connection.
@@ -30,10 +33,14 @@ impl Check for AfterRelease {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Task(_, _, TaskEvent::Released(guard_id, left)) => {
+            Event::Task(task, _, TaskEvent::Released(guard_id, left)) => {
                 // A successful release that was not sent means that the hold is cached.
                 let is_over = left.is_none() || context.guards.is_released(guard_id);
-                self.released.extend(context.guards.hold(guard_id).filter(|_| is_over));
+                let hold = context.guards.hold(guard_id).filter(|_| is_over);
+                self.released.extend(hold);
+                let is_multi = context.guards.get(guard_id).is_some_and(|known| known.is_multi);
+                let extend_may_wait = is_multi && !context.keeper_is_connected(task.host);
+                self.extend_may_wait.extend(hold.filter(|_| extend_may_wait));
             }
             Event::Host(host, HostEvent::Ended) => {
                 self.ended_hosts.insert(host, !context.keeper_is_connected(host));
@@ -51,13 +58,15 @@ impl Check for AfterRelease {
             }
             Event::Sent { host, message, lock, op } => {
                 let Some(hold) = claim_of(op).map(|claim| claim.hold) else { return Ok(()) };
-                if self.released.contains(&hold) {
+                let is_extend = matches!(op, Op::Extend(_));
+                let waited = is_extend && self.extend_may_wait.contains(&hold);
+                if self.released.contains(&hold) && !waited {
                     return Err(format!(
                         "{host} sends {message} about {hold:?} of {lock}, whose release has returned"
                     ));
                 }
                 let given_up = context.guards.given_up(&hold);
-                if matches!(op, Op::Extend(_)) && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
+                if is_extend && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
                     return Err(format!(
                         "{host} sends {message} to extend {hold:?} of {lock}, which it releases"
                     ));

@@ -32,7 +32,7 @@ pub struct Cleanup {
     excused: BTreeSet<HoldId>,
     /// When the release of an upgrade began. It ends with its source guard.
     releasing: BTreeMap<GuardId, Instant>,
-    /// Holds that were released. A later request for one is stale.
+    /// Holds that were released, by their process or by force. A later request for one is stale.
     given_up: BTreeSet<HoldId>,
 }
 
@@ -100,6 +100,9 @@ impl Cleanup {
             } else {
                 expired.push(held.hold);
             }
+        }
+        if matches!(done.op, Op::ForceRelease(_)) {
+            self.given_up.extend(old.keys().filter(|hold| !now.contains_key(hold)));
         }
         self.expired.insert(done.lock, expired);
         *old = now;

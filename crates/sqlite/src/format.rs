@@ -23,7 +23,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// "LSHD", which identifies the files of this store.
 const APPLICATION: i32 = 0x4c53_4844;
 /// Lets the file shrink. It has an effect only on a file that has no tables yet.
-const AUTO_VACUUM: &str = "PRAGMA auto_vacuum = INCREMENTAL";
+///
+/// It writes the first page in a transaction of its own. That one is not synced, because the change to a write-ahead
+/// log, which follows at once, is: each sync makes the other processes that open the file wait for the disk.
+const AUTO_VACUUM: &str = "PRAGMA synchronous = OFF; PRAGMA auto_vacuum = INCREMENTAL";
+/// See the module.
+const SYNCHRONOUS: &str = "PRAGMA synchronous = NORMAL";
 const SCHEMA: &str = "
     CREATE TABLE meta (
         id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -67,6 +72,7 @@ pub(super) fn connect(
     if is_new(&connection.transaction()?)? {
         connection.execute_batch(AUTO_VACUUM)?;
     }
+    connection.execute_batch(SYNCHRONOUS)?;
     enable_wal(&mut connection, busy.clone(), log.clone())?;
     let transaction = begin(&mut connection)?;
     if is_new(&transaction)? {
@@ -102,7 +108,6 @@ fn enable_wal(
     if mode != "wal" {
         return Err(StoreError::NoSharedMemory);
     }
-    connection.execute_batch("PRAGMA synchronous = NORMAL")?;
     // Replaces SQLite's own hook, which would write the log back before the reply and the notifications are sent.
     connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
         log.store(pages, Ordering::Relaxed);

@@ -3,8 +3,11 @@
 //! 1. Three jobs run at a time, since most of them wait more than they compute; but only one that calls cargo: two would
 //!    wait for one another's lock.
 //! 2. A job that fails stops no other. Its output is printed when it ends.
+//! 3. The tests' files are in memory, where the machine has a directory for that: SQLite and Redis wait for the disk,
+//!    which a build beside the tests can keep busy for seconds.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::cargo::{self, TestBinary};
 use crate::parts::{self, Cases, Lane, PARTS, Part, Server};
@@ -22,6 +26,10 @@ use crate::{circles, install, interop, prose, shell, shuttle};
 const WORKERS: usize = 3;
 /// How many parts and cases the report names.
 const SLOWEST: usize = 10;
+/// Where Linux has files in memory.
+const IN_MEMORY: &str = "/dev/shm";
+/// How much room the tests' files may need there.
+const ROOM_IN_MEMORY: u64 = 2 << 30;
 /// Test servers boot this one, if it is set.
 const TEST_SERVER: &str = "LEASEHOLD_TEST_SERVER";
 
@@ -207,7 +215,18 @@ fn test_job(part: &Part, binary: &TestBinary, only: Option<&[&String]>, valkey: 
 fn test_command(binary: &TestBinary) -> Command {
     let mut command = Command::new(&binary.executable);
     command.current_dir(&binary.directory).env("CARGO_MANIFEST_DIR", &binary.directory);
+    if env::var_os("TMPDIR").is_none() && has_room_in_memory() {
+        command.env("TMPDIR", IN_MEMORY);
+    }
     command
+}
+
+/// Whether the directory in memory has room, and files in it can be executed: some tests write a program.
+fn has_room_in_memory() -> bool {
+    statvfs(IN_MEMORY).is_ok_and(|stat| {
+        let is_usable = !stat.f_flag.intersects(StatVfsMountFlags::NOEXEC | StatVfsMountFlags::RDONLY);
+        is_usable && stat.f_bavail.saturating_mul(stat.f_frsize) >= ROOM_IN_MEMORY
+    })
 }
 
 fn cases_of(binary: &TestBinary) -> Result<Vec<String>> {

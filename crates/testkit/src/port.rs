@@ -4,11 +4,11 @@
 //! 2. It is reserved by a lock on a file as long as its owner lives, so no other test takes it either: not for a server
 //!    of its own, nor for the moment in which it looks whether the port is free.
 
-use std::env;
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
 
 /// The distance from a cluster node's port to its bus port.
 const BUS_OFFSET: u16 = 10_000;
@@ -50,8 +50,9 @@ fn reserve_all(ports: &[u16]) -> io::Result<Option<Vec<File>>> {
 
 /// Reserves a port, unless another test has reserved it, or another program uses it.
 fn reserve(port: u16) -> io::Result<Option<File>> {
+    // Not the environment's directory for temporary files: tests that run with different ones share the ports.
     let directory =
-        env::temp_dir().join(format!("leasehold-test-ports-{}", rustix::process::getuid().as_raw()));
+        Path::new("/tmp").join(format!("leasehold-test-ports-{}", rustix::process::getuid().as_raw()));
     fs::create_dir_all(&directory)?;
     let file =
         File::options().create(true).truncate(false).write(true).open(directory.join(port.to_string()))?;

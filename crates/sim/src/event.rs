@@ -489,9 +489,14 @@ impl Execution<'_> {
         if !self.has_no_live_record(session, at) || self.sessions.records.contains_key(&session) {
             return self.has_no_live_record(session, at);
         }
-        let holds = self.holds(at);
-        let its = holds.iter().filter(|held| held.hold.session() == session);
-        its.filter_map(Held::session_spared_until_ms).max().is_none_or(|until_ms| until_ms < now_ms)
+        self.session_spared_until_ms(session, at).is_none_or(|until_ms| until_ms < now_ms)
+    }
+
+    /// Until when the store does not evict a session that it does not know, in its milliseconds: each of the session's
+    /// holds spares all of them.
+    pub fn session_spared_until_ms(&self, session: SessionId, at: Instant) -> Option<u64> {
+        let holds = self.holds(at).into_iter().filter(|held| held.hold.session() == session);
+        holds.filter_map(|held| held.session_spared_until_ms()).max()
     }
 
     /// The hold that the operation ended by force: its fencing token, or `None` for a foreign hold.

@@ -237,9 +237,9 @@ impl Check for Cleanup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::fixture::{StoredLock, acquire, context, hold};
+    use crate::checks::fixture::{HOST, StoredLock, acquire, context, hold};
     use crate::event::ServerEvent;
-    use leasehold_core::{Acquire, Claim, Inspect, Kind};
+    use leasehold_core::{Acquire, Claim, ForceRelease, Inspect, Kind, Label, ObservedHolder};
 
     fn permit(n: u8, lease_ms: u64) -> Op {
         let claim = Claim { hold: hold(n), value: None };
@@ -267,5 +267,32 @@ mod tests {
         let back = Event::Server(ServerEvent::Jumped(-10_000_000));
         check.observe(Instant(1_000_000), &back, &context).expect("nothing is left");
         assert!(check.excused.contains(&hold(1)), "it is in the store, and lasts again");
+    }
+
+    #[test]
+    fn a_hold_released_by_force_is_excused_if_a_fail_over_restores_it() {
+        let (mut check, mut stored) = (Cleanup::default(), StoredLock::new(Kind::Mutex));
+        let mut context = context(Kind::Mutex);
+        context.observe(Instant(0), &Event::Started(HOST, hold(1).session()));
+        let claim = Claim { hold: hold(1), value: None };
+        let mut execute = |op: &Op| {
+            stored.execute(
+                Instant(0),
+                op,
+                |_| false,
+                |_, _| {},
+                |done| {
+                    check.observe(Instant(0), &Event::Executed(done), &context).expect("nothing is left");
+                    done.holds(Instant(0)).first().map(|held| held.fence)
+                },
+            )
+        };
+        let fence = execute(&Op::Acquire(acquire(claim, LockMode::Exclusive))).expect("it is held");
+        let actor = Label::new("an operator").expect("a plain text");
+        let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor });
+        assert!(execute(&free).is_none(), "it was released");
+        let back = Event::Server(ServerEvent::FailedOver);
+        check.observe(Instant(0), &back, &context).expect("nothing is left");
+        assert!(check.excused.contains(&hold(1)));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{
-    Event, Execution, Held, HostEvent, LockId, MultiExecution, ServerEvent, TaskEvent, TaskId,
+    Event, Execution, Held, HostEvent, LockId, MultiExecution, ReleaseMethod, ServerEvent, TaskEvent, TaskId,
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
@@ -33,6 +33,9 @@ struct MultiAcquirer {
     locks: BTreeSet<LockId>,
     /// This task's holds: those first requested while no other task of the process acquired that lock.
     requested: BTreeSet<HoldId>,
+    /// Locks of which another task's hold may have been handed off to it. If that one is lost later, a task with a given
+    /// lease waits on for the next lock without it.
+    may_have_received: BTreeSet<LockId>,
 }
 
 impl MultiAcquire {
@@ -91,6 +94,7 @@ impl MultiAcquire {
         let passed = others.iter().find(|other| {
             ***other < done.lock
                 && !has_received(***other)
+                && !acquirer.may_have_received.contains(other)
                 && !self.may_be_handed_off(at, host, ***other, context)
         });
         if **other > done.lock || passed.is_some() {
@@ -128,13 +132,24 @@ impl MultiAcquire {
         Some((task, self.acquirers.get(&task)?))
     }
 
-    fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) {
+    fn task(&mut self, at: Instant, task: TaskId, lock: LockId, what: TaskEvent, context: &CheckContext) {
+        let is_idle = self.may_be_handed_off(at, task.host, lock, context);
         let tasks = self.acquiring.entry((task.host, lock)).or_default();
         match what {
             TaskEvent::Acquiring(method, _) => {
                 tasks.insert(task);
                 if method.is_multi_acquire() {
-                    self.acquirers.entry(task).or_default().locks.insert(lock);
+                    let acquirer = self.acquirers.entry(task).or_default();
+                    acquirer.locks.insert(lock);
+                    acquirer.may_have_received.extend(is_idle.then_some(lock));
+                }
+            }
+            TaskEvent::Releasing(guard_id, ReleaseMethod::Drop) | TaskEvent::Released(guard_id, _) => {
+                let hold = context.guards.hold(guard_id);
+                if hold.is_none_or(|hold| !self.given_up.contains(&hold)) {
+                    for (_, acquirer) in self.acquirers.iter_mut().filter(|(task, _)| tasks.contains(task)) {
+                        acquirer.may_have_received.insert(lock);
+                    }
                 }
             }
             TaskEvent::Acquired(..) | TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => {
@@ -164,7 +179,7 @@ impl Check for MultiAcquire {
                     self.acquire_sent(host, lock, next.claim.hold);
                 }
             }
-            Event::Task(task, lock, what) => self.task(task, lock, what),
+            Event::Task(task, lock, what) => self.task(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => {
                 self.acquiring.retain(|(other, _), _| *other != host);
                 self.acquirers.retain(|task, _| task.host != host);

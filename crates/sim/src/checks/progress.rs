@@ -308,7 +308,7 @@ fn predecessors(
 ) -> BTreeMap<HoldId, Predecessor> {
     let Some(record) = &done.state.record else { return BTreeMap::new() };
     let holder = done.holds(at).into_iter().next();
-    let spared_ms = holder.as_ref().and_then(Held::session_spared_until_ms);
+    let spared_ms = holder.as_ref().and_then(|held| done.session_spared_until_ms(held.hold.session(), at));
     let holder_spared = spared_ms.map_or(at, |ms| done.clock.shows_at((ms + 1) * 1000));
     let holder = holder.map(|held| (held.hold, held.liveness));
     let entries = record.tickets.values().filter_map(|session| record.entries.get(session));

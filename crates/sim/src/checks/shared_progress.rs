@@ -146,7 +146,8 @@ impl SharedProgress {
         let may_be_left = before.map_or(usize::MAX, |expired| expired.saturating_sub(DROPPED_AT_ONCE));
         let view = self.locks.entry(done.lock).or_default();
         let held_before = |hold: &HoldId| view.holds.iter().find(|(held, _)| held.hold == *hold);
-        let was_held = done.claim().is_some_and(|claim| held_before(&claim.hold).is_some());
+        let may_have_been_held =
+            before.is_none() || done.claim().is_some_and(|claim| held_before(&claim.hold).is_some());
         let holds = done.holds(at).into_iter();
         let holds = holds.map(|held| (held_before(&held.hold).map_or(at, |(_, since)| *since), held));
         let holds: Vec<_> = holds.map(|(since, held)| (held, since)).collect();
@@ -159,7 +160,7 @@ impl SharedProgress {
             is_latch_wait(waiter.mode) && (1..=may_be_left).contains(&view.expired_left)
         };
         if let Some(first) = view.first(at)
-            && grants_to_waiters(done, was_held)
+            && grants_to_waiters(done, may_have_been_held)
             && view.has_capacity_for(first, at)
             && !is_left_shut(first)
         {
@@ -328,10 +329,10 @@ fn queue(at: Instant, done: &Execution<'_>, old: &[QueuedWaiter]) -> Vec<QueuedW
     view.collect()
 }
 
-/// Whether an operation grants to all waiters for which there is capacity.
-fn grants_to_waiters(done: &Execution<'_>, was_held: bool) -> bool {
+/// Whether an operation grants to all waiters for which there is capacity. An acquire that finds its own hold does not.
+fn grants_to_waiters(done: &Execution<'_>, may_have_been_held: bool) -> bool {
     match (done.op, done.reply) {
-        (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !was_held,
+        (Op::Acquire(_), Reply::Acquire(Acquired::Granted { .. })) => !may_have_been_held,
         (Op::Acquire(_), Reply::Acquire(Acquired::Taken { .. }))
         | (Op::Evict(_), Reply::Evict(Evicted::Removed { .. }))
         | (Op::ForceRelease(_), Reply::ForceRelease(ForceReleased::Released))
@@ -473,5 +474,25 @@ mod tests {
         };
         latch.execute(Instant(0), &arrival, forget).expect("no waiter");
         latch.wait(LATER).expect_err("it left expired arrivals, and had to drop all ten");
+    }
+
+    #[test]
+    fn an_acquire_that_finds_its_own_hold_need_not_grant_what_has_expired() {
+        let permit = |n: u8, lease_ms: u64| {
+            arrive_or_wait(n, LockMode::Permits { count: 1, total: 2 }, lease_ms, true)
+        };
+        for state_is_unknown in [false, true] {
+            let mut semaphore = Latch { stored: StoredLock::new(Kind::Semaphore), ..Latch::new() };
+            semaphore.check.locks.clear();
+            for op in [permit(1, 60_000), permit(2, 10), permit(3, 60_000)] {
+                semaphore.execute(Instant(0), &op, |_| {}).expect("there is no capacity for the third");
+            }
+            if state_is_unknown {
+                semaphore.check.locks.clear();
+            }
+            semaphore.execute(LATER, &permit(1, 60_000), |_| {}).expect("it says that the first holds it");
+            assert_eq!(semaphore.waiters(), 1);
+            assert!(semaphore.capacity_at(LATER), "the next poll of the third finds it");
+        }
     }
 }

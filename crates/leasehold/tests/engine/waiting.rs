@@ -12,6 +12,7 @@ use leasehold_core::Partition;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
@@ -156,8 +157,13 @@ async fn a_refused_write_is_tried_again_within_its_limit() {
     let memory = memory();
     let healthy = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
     // The undo of the refused request takes a while.
-    let store = FaultyStore::new(&memory, |_, op| match op {
-        Op::Release(_) => Behavior::ExecuteAfter(300 * MS),
+    let undo_begun = Arc::new(Notify::new());
+    let seen = Arc::clone(&undo_begun);
+    let store = FaultyStore::new(&memory, move |_, op| match op {
+        Op::Release(_) => {
+            seen.notify_one();
+            Behavior::ExecuteAfter(300 * MS)
+        }
         _ => Behavior::Execute,
     });
     let client = store.client(30_000 * MS).await;
@@ -174,8 +180,8 @@ async fn a_refused_write_is_tried_again_within_its_limit() {
     sleep(20 * MS).await;
     blocking.release().await.expect("released");
     let reading = reading.await.expect("no panic");
-    // By then the next poll has been refused.
-    sleep(1100 * MS).await;
+    // The next poll is refused, and is tried again once that is undone.
+    undo_begun.notified().await;
     reading.release().await.expect("released");
     let blocking = others.write().await.expect("acquired before the second try");
     let missed = writing.await.expect("no panic").expect_err("it is held");

@@ -146,3 +146,22 @@ async fn an_upgrade_ends_when_its_read_is_lost() {
     let written = timeout(SOON, writing).await.expect("the ended upgrade does not block it");
     drop(written.expect("no panic").expect("acquired"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_ends_when_its_write_is_lost() {
+    let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);
+    let others = store.healthy_client().await.rwlock("rw").expect("a good name");
+    let lock = store.client(30_000 * MS).await.rwlock("rw").expect("a good name");
+    let writing = lock.write().await.expect("acquired");
+    let seen = others.inspect_full().await.expect("an answer").observed.expect("it is held");
+    others.force_release(seen).await.expect("released");
+    let blocking = others.write().await.expect("acquired");
+    // The read waits for the other writer until the keeper finds the write gone.
+    let downgraded = timeout(Duration::from_secs(15), writing.downgrade()).await;
+    let failed = downgraded.expect("it does not wait for the other writer").expect_err("that one may write");
+    assert!(matches!(failed.error, AcquireError::Lost(_)), "{:?}", failed.error);
+    drop(failed);
+    blocking.release().await.expect("released");
+    let written = timeout(SOON, others.write()).await.expect("the ended downgrade does not block it");
+    drop(written.expect("acquired"));
+}

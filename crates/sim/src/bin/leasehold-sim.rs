@@ -8,12 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
 usage: sim [--seeds N] [--from SEED]                  run N seeds (default 5000), starting at SEED (default 1)
        sim --seed SEED [--mutant MUTANT]              run one seed, and print its trace
        sim --mutants [--mutant MUTANT] [--seeds N]    run each mutant, or one, until a check finds it, for at most N seeds";
+
+/// A seed that takes longer is named. It is one in some 10 000.
+const SLOW: Duration = Duration::from_secs(10);
 
 /// The command-line arguments.
 #[derive(Default)]
@@ -111,7 +114,12 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
                     if seed >= from.saturating_add(seeds) {
                         break;
                     }
-                    match run_one(&Run::new(seed)) {
+                    let began = Instant::now();
+                    let outcome = run_one(&Run::new(seed));
+                    if began.elapsed() > SLOW {
+                        eprintln!("seed {seed} took {:.0?}", began.elapsed());
+                    }
+                    match outcome {
                         Ok(outcome) => {
                             *own.profiles.entry(name(outcome.profile)).or_default() += 1;
                             own.counts += outcome.counts;

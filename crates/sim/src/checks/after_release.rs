@@ -59,13 +59,14 @@ impl Check for AfterRelease {
             Event::Sent { host, message, lock, op } => {
                 let Some(hold) = claim_of(op).map(|claim| claim.hold) else { return Ok(()) };
                 let is_extend = matches!(op, Op::Extend(_));
-                let waited = is_extend && self.extend_may_wait.contains(&hold);
+                let given_up = context.guards.given_up(&hold);
+                // How long after the first release of the hold it may have waited is bounded below.
+                let waited = is_extend && given_up.is_some() && self.extend_may_wait.contains(&hold);
                 if self.released.contains(&hold) && !waited {
                     return Err(format!(
                         "{host} sends {message} about {hold:?} of {lock}, whose release has returned"
                     ));
                 }
-                let given_up = context.guards.given_up(&hold);
                 if is_extend && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
                     return Err(format!(
                         "{host} sends {message} to extend {hold:?} of {lock}, which it releases"

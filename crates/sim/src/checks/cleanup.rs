@@ -39,6 +39,7 @@ pub struct Cleanup {
 #[derive(Debug, Clone, Copy)]
 struct StoredEntry {
     host: HostId,
+    is_hold: bool,
     since: Instant,
     until: Instant,
 }
@@ -85,24 +86,25 @@ impl Cleanup {
         }
         let mut now = BTreeMap::new();
         let old = self.stored.entry(done.lock).or_default();
-        let mut add = |hold: HoldId, until: Instant| {
+        let mut add = |hold: HoldId, is_hold: bool, until: Instant| {
             let Some(host) = context.host(hold.session()) else { return };
             let since = old.get(&hold).map_or(at, |entry| entry.since);
-            now.insert(hold, StoredEntry { host, since, until });
+            now.insert(hold, StoredEntry { host, is_hold, since, until });
         };
         for entry in done.state.record.iter().flat_map(|record| record.entries.values()) {
-            add(entry.claim.hold, done.clock.shows_at((entry.expires_ms + 1) * 1000));
+            add(entry.claim.hold, false, done.clock.shows_at((entry.expires_ms + 1) * 1000));
         }
         let mut expired = Vec::new();
         for held in crate::event::holds(done.state, done.clock) {
             if held.lasts(at) {
-                add(held.hold, held.until.unwrap_or(Instant(u64::MAX)));
+                add(held.hold, true, held.until.unwrap_or(Instant(u64::MAX)));
             } else {
                 expired.push(held.hold);
             }
         }
         if matches!(done.op, Op::ForceRelease(_)) {
-            self.given_up.extend(old.keys().filter(|hold| !now.contains_key(hold)));
+            let holds = old.iter().filter(|(_, entry)| entry.is_hold).map(|(hold, _)| hold);
+            self.given_up.extend(holds.filter(|hold| !now.contains_key(hold)));
         }
         self.expired.insert(done.lock, expired);
         *old = now;

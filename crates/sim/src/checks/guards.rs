@@ -362,11 +362,13 @@ impl Guards {
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, new_guard: NewGuard) {
         let NewGuard { fence, owner, mode, count, validity, is_multi, .. } = new_guard;
         let received = self.received.entry(task.host).or_default();
-        // The same validity shows which one it is, unless something limits it: the session, a deadline. After several polls
-        // the counts may differ; as a rule the newest matches.
+        // The same validity shows which one it is, unless something limits it: the session, a deadline. These shorten
+        // the validity, so a hold that ends before it is the last choice. After several polls the counts may differ; as a
+        // rule the newest matches.
         let distance = |received: &ReceivedHold| {
-            let apart = received.until.since(validity.until) + validity.until.since(received.until);
-            (apart > CLOSE, received.count != count, received.at != at, apart)
+            let ends_before = validity.until.since(received.until);
+            let apart = received.until.since(validity.until) + ends_before;
+            (apart > CLOSE, ends_before > CLOSE, received.count != count, received.at != at, apart)
         };
         let candidates = received.iter().rev().filter(|received| received.is_of(lock, fence));
         let received_hold =
@@ -398,6 +400,7 @@ mod tests {
     use leasehold_core::{Claim, Kind, OwnValue, OwnerHolds, Release, ReleaseAction};
 
     const GUARD: GuardId = GuardId(0);
+    const FENCE: FencingToken = FencingToken::new(7);
 
     fn claim(n: u8) -> Claim {
         Claim { hold: hold(n), value: OwnValue::new("host:1").ok() }
@@ -407,34 +410,46 @@ mod tests {
         Acquire { lease_ms: 3_000, ..acquire(claim(n), LockMode::Exclusive) }
     }
 
-    /// A process with a guard of its first hold. It has received a second one, which no task took.
-    fn with_guard() -> CheckContext {
+    /// A connected process.
+    fn with_connections() -> CheckContext {
         let mut context = context(Kind::Reentrant);
-        let fence = FencingToken::new(7);
         for keeper in [false, true] {
             context.observe(Instant(0), &Event::Host(HOST, HostEvent::LinkUp { keeper }));
         }
-        for n in [1, 2] {
-            let message = u64::from(n);
-            let owner_holds = Some(OwnerHolds { count: message, lease_ms: 3_000 });
-            let reply = Acquired::Granted { fence, remaining_ms: 3_000, others_wait: false, owner_holds };
-            let (op, reply) = (Op::Acquire(enter(n)), Reply::Acquire(reply));
-            context.observe(Instant(0), &Event::Sent { host: HOST, message, lock: LOCK, op: &op });
-            context.observe(Instant(0), &Event::Answered { host: HOST, message, reply: Some(&reply) });
-            if n == 1 {
-                let new_guard = NewGuard {
-                    fence,
-                    validity: Validity { until: Instant(2_900_000) },
-                    lease_policy: LeasePolicy::Given(Duration::from_secs(3)),
-                    owner: Some(OwnerId(0)),
-                    mode: LockMode::Exclusive,
-                    count: 1,
-                    is_multi: false,
-                    keep_for: None,
-                };
-                task(&mut context, TaskEvent::Acquired(GUARD, new_guard));
-            }
-        }
+        context
+    }
+
+    /// The process receives the reply of an acquire.
+    fn receive(context: &mut CheckContext, at: Instant, n: u8, count: u64, remaining_ms: u64) {
+        let message = u64::from(n);
+        let owner_holds = Some(OwnerHolds { count, lease_ms: 3_000 });
+        let reply = Acquired::Granted { fence: FENCE, remaining_ms, others_wait: false, owner_holds };
+        let (op, reply) = (Op::Acquire(enter(n)), Reply::Acquire(reply));
+        context.observe(at, &Event::Sent { host: HOST, message, lock: LOCK, op: &op });
+        context.observe(at, &Event::Answered { host: HOST, message, reply: Some(&reply) });
+    }
+
+    fn guard_acquired(context: &mut CheckContext, at: Instant, count: u64, until: Instant) {
+        let new_guard = NewGuard {
+            fence: FENCE,
+            validity: Validity { until },
+            lease_policy: LeasePolicy::Given(Duration::from_secs(3)),
+            owner: Some(OwnerId(0)),
+            mode: LockMode::Exclusive,
+            count,
+            is_multi: false,
+            keep_for: None,
+        };
+        let task = TaskId { host: HOST, number: 0 };
+        context.observe(at, &Event::Task(task, LOCK, TaskEvent::Acquired(GUARD, new_guard)));
+    }
+
+    /// A process with a guard of its first hold. It has received a second one, which no task took.
+    fn with_guard() -> CheckContext {
+        let mut context = with_connections();
+        receive(&mut context, Instant(0), 1, 1, 3_000);
+        guard_acquired(&mut context, Instant(0), 1, Instant(2_900_000));
+        receive(&mut context, Instant(0), 2, 2, 3_000);
         assert_eq!(context.guards.hold(GUARD), Some(hold(1)));
         context
     }
@@ -463,5 +478,15 @@ mod tests {
         context.observe(Instant(0), &Event::Host(HOST, HostEvent::LinkDown { keeper: false }));
         release_guard(&mut context);
         assert_eq!(context.guards.hold(GUARD), Some(hold(1)));
+    }
+
+    #[test]
+    fn a_guard_whose_session_ends_first_is_not_matched_with_a_hold_that_ends_even_earlier() {
+        let mut context = with_connections();
+        // The first try was granted, and its reply lost. A message that repeats it says how long it still lasts.
+        receive(&mut context, Instant(0), 2, 2, 3_000);
+        receive(&mut context, Instant(1_000), 1, 2, 450);
+        guard_acquired(&mut context, Instant(1_000), 2, Instant(1_500_000));
+        assert_eq!(context.guards.hold(GUARD), Some(hold(2)));
     }
 }

@@ -43,6 +43,8 @@ pub struct SharedProgress {
     /// Holds requested by late or duplicate messages. No client relies on them.
     stale_holds: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
+    /// Every hold that the store has had at some time.
+    ever_held: BTreeSet<HoldId>,
     session_ends: SessionEnds,
 }
 
@@ -146,8 +148,11 @@ impl SharedProgress {
         let may_be_left = before.map_or(usize::MAX, |expired| expired.saturating_sub(DROPPED_AT_ONCE));
         let view = self.locks.entry(done.lock).or_default();
         let held_before = |hold: &HoldId| view.holds.iter().find(|(held, _)| held.hold == *hold);
-        let may_have_been_held =
-            before.is_none() || done.claim().is_some_and(|claim| held_before(&claim.hold).is_some());
+        let may_have_been_held = done.claim().is_some_and(|claim| match before {
+            None => self.ever_held.contains(&claim.hold),
+            Some(_) => held_before(&claim.hold).is_some(),
+        });
+        self.ever_held.extend(crate::event::holds(done.state, done.clock).iter().map(|held| held.hold));
         let holds = done.holds(at).into_iter();
         let holds = holds.map(|held| (held_before(&held.hold).map_or(at, |(_, since)| *since), held));
         let holds: Vec<_> = holds.map(|(since, held)| (held, since)).collect();

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// The most guards of one lock that a task holds at a time.
 const MAX_GUARDS: usize = 3;
 
+/// The longest pause after an arrival at a latch.
+const ARRIVAL_PAUSE: Duration = Duration::from_millis(40);
+
 impl TaskRunner {
     /// Uses a lock with several holders, by one of its methods.
     pub(crate) async fn use_shared(&self, lock: LockId) {
@@ -335,7 +338,9 @@ impl TaskRunner {
         if self.random.chance(400) {
             let count = self.number(2);
             let arriving = Box::pin(async move { latch.arrive_many(count).await });
-            return self.pass(lock, AcquireMethod::Try, arriving).await;
+            self.pass(lock, AcquireMethod::Try, arriving).await;
+            // Each operation on a latch reads all arrivals: without a pause a run takes minutes.
+            return self.pause(ARRIVAL_PAUSE).await;
         }
         let (_, limit) = self.draw_method();
         self.pass(

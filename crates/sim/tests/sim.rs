@@ -98,12 +98,11 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::EvictionEndsAllEntries => (4000, "validity"),
         Mutant::ExtendThatShortens
         | Mutant::NoDrift
-        | Mutant::ClockStopsWithProcess
         | Mutant::UnknownAcquireIsYes
         | Mutant::HoldsOutliveSession
-        | Mutant::UnknownHeartbeatIsYes
         | Mutant::ReleaseEndsAllEntries
         | Mutant::EntryHasOwnToken => (10, "validity"),
+        Mutant::ClockStopsWithProcess | Mutant::UnknownHeartbeatIsYes => (40, "validity"),
         Mutant::ValidFromReply | Mutant::GrantCountsFromLastPoll | Mutant::UnknownExtendIsYes => {
             (100, "validity")
         }

@@ -19,7 +19,8 @@ use leasehold_core::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How much two validities may differ that are the same: the clock of a process drifts.
+/// How much two validities may differ that are the same, in addition to a hundredth of what is left: the clock of a process
+/// drifts.
 const CLOSE: Duration = Duration::from_millis(10);
 
 /// The guards of tasks.
@@ -362,13 +363,15 @@ impl Guards {
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, new_guard: NewGuard) {
         let NewGuard { fence, owner, mode, count, validity, is_multi, .. } = new_guard;
         let received = self.received.entry(task.host).or_default();
-        // The same validity shows which one it is, unless something limits it: the session, a deadline. These shorten
-        // the validity, so a hold that ends before it is the last choice. After several polls the counts may differ; as a
-        // rule the newest matches.
+        // As a rule a task has its guard at the moment when its process receives the reply. Otherwise the same validity
+        // shows which hold it is, unless something limits it: the session, a deadline. These shorten the validity, so a
+        // hold that ends before it is the last choice. After several polls the counts may differ; then it is the newest.
+        let close = CLOSE + validity.until.since(at) / 100;
         let distance = |received: &ReceivedHold| {
             let ends_before = validity.until.since(received.until);
             let apart = received.until.since(validity.until) + ends_before;
-            (apart > CLOSE, ends_before > CLOSE, received.count != count, received.at != at, apart)
+            let (other_count, is_old) = (received.count != count, received.at != at);
+            (ends_before > close, other_count || is_old, apart > close, other_count, is_old, apart)
         };
         let candidates = received.iter().rev().filter(|received| received.is_of(lock, fence));
         let received_hold =

@@ -82,6 +82,14 @@ impl LocalHold {
 impl Handoff {
     fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) {
         let view = self.locks.entry(done.lock).or_default();
+        if let Some(hold) = done.acquires().map(|(request, _)| request.claim.hold)
+            && done.is_stale
+            && view.holder.is_none_or(|(holder, _)| holder != hold)
+            && self.holds.get(&hold).is_some_and(|local| local.released_at.is_some())
+        {
+            // A late message requests a hold that is over, and that its process does not keep.
+            self.holds.remove(&hold);
+        }
         view.holder = done.holds(at).first().map(|held| (held.hold, held.fence));
         let now_ms = done.clock.reading_us(at) / 1000;
         let entries = done.state.record.iter().flat_map(|record| &record.entries);

@@ -69,7 +69,8 @@ impl Ownership {
         let until_ms = now_ms + whole_millis(RELEASED_TTL);
         if ends_its_hold(done) {
             before.ended = done.claim().map(|claim| (claim.hold, until_ms));
-        } else if let Some(ended) = before.holds.iter().find(|held| !is_held(&held.hold)) {
+        } else if let Some(ended) = before.holds.iter().rfind(|held| !is_held(&held.hold)) {
+            // Of many that end at once, the store remembers the last ones.
             before.ended = Some((ended.hold, until_ms));
         }
         if let (Op::Extend(extend), Reply::Extend(Extended::Extended | Extended::Reserved { .. })) =

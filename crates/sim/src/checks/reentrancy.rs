@@ -29,6 +29,8 @@ pub struct Reentrancy {
     owners: BTreeMap<LockId, OwnerTerm>,
     /// The holds of a lock at the store, if known.
     holds: BTreeMap<LockId, Vec<Held>>,
+    /// Terms that were ended by force, which the processes of their guards learn later.
+    force_released: BTreeSet<(LockId, FencingToken)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +53,7 @@ struct OwnerTerm {
 
 impl Reentrancy {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
+        self.force_released.extend(done.force_released().flatten().map(|fence| (done.lock, fence)));
         let value = done.state.value.as_ref();
         let entries = value.and_then(|value| value.content.reentrant_holds());
         if let Some(entries) = entries.filter(|entries| !entries.holds.is_empty()) {
@@ -72,8 +75,11 @@ impl Reentrancy {
         Ok(())
     }
 
-    /// How many guards of the same term are valid since before that time.
+    /// How many guards of the same term are valid since before that time, if it was not ended by force.
     fn valid_beside(&self, at: Instant, since: Instant, lock: LockId, fence: FencingToken) -> u64 {
+        if self.force_released.contains(&(lock, fence)) {
+            return 0;
+        }
         let same = |other: &&ValidGuard| {
             (other.lock, other.fence) == (lock, fence) && other.since <= since && at < other.until
         };

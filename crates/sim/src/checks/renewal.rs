@@ -37,6 +37,9 @@ pub struct Renewal {
     /// Holds that were evicted from lapsed sessions.
     evicted: BTreeSet<HoldId>,
     held: BTreeMap<LockId, Vec<Held>>,
+    /// Holds that expired at the store before they did by the clock of their process. Where exclusion is promised, no
+    /// clock drifts so far.
+    outlived: BTreeSet<HoldId>,
     /// Guards that were released, as they were.
     released_at: BTreeMap<GuardId, (Instant, HeldGuard)>,
     /// The longest lease of an owner's term, which applies to all its holds.
@@ -79,7 +82,7 @@ impl Renewal {
         }
     }
 
-    fn executed(&mut self, at: Instant, done: &Execution<'_>) {
+    fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) {
         if let Some(Some(fence)) = done.force_released() {
             self.force_released.insert((done.lock, fence));
         }
@@ -93,9 +96,15 @@ impl Renewal {
             self.granted.entry(held.hold).or_insert(at);
         }
         let before = self.held.insert(done.lock, holds.clone()).unwrap_or_default();
+        let gone = || before.iter().filter(|held| holds.iter().all(|now| now.hold != held.hold));
         if let Some(dead) = done.evicts() {
-            let gone = before.iter().filter(|held| holds.iter().all(|now| now.hold != held.hold));
-            self.evicted.extend(gone.map(|held| held.hold).filter(|hold| hold.session() == dead));
+            self.evicted.extend(gone().map(|held| held.hold).filter(|hold| hold.session() == dead));
+        }
+        for held in gone().filter(|_| !context.promises.exclusion) {
+            let guard = context.guards.of(&held.hold).and_then(|guard_id| self.guards.get(&guard_id));
+            if guard.zip(held.until).is_some_and(|(guard, end)| end <= at && end < guard.until) {
+                self.outlived.insert(held.hold);
+            }
         }
     }
 
@@ -246,7 +255,8 @@ impl Renewal {
         // alive.
         let is_forgotten = hold.is_some_and(|hold| self.evicted.contains(&hold))
             && context.last_server_event.is_some_and(|event| granted < event + SESSION_LIFETIME);
-        if is_forgotten || self.force_released.contains(&(lock, guard.hold_token)) {
+        let has_outlived = hold.is_some_and(|hold| self.outlived.contains(&hold));
+        if is_forgotten || has_outlived || self.force_released.contains(&(lock, guard.hold_token)) {
             return Ok(());
         }
         let due = match guard.lease_policy {
@@ -269,7 +279,7 @@ impl Check for Renewal {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
-            Event::Executed(done) => self.executed(at, done),
+            Event::Executed(done) => self.executed(at, done, context),
             Event::Sent { message, op: Op::Extend(extend), .. } => {
                 self.sent.insert(message, SentRequest::Extend(extend.claim.hold));
             }

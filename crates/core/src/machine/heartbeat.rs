@@ -131,6 +131,14 @@ impl HeartbeatSchedule {
         self.valid_until = Moment::ZERO;
     }
 
+    /// The store does not know the session, which is alive by this clock. A heartbeat that begins it again is sent at the
+    /// next poll.
+    pub fn handle_forgotten(&mut self, now: Moment) {
+        self.in_flight = false;
+        self.faults = 0;
+        self.heartbeat_at = self.heartbeat_at.min(now);
+    }
+
     /// A heartbeat had no reply, or none with the status of the session. It is sent again.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
@@ -228,6 +236,21 @@ mod tests {
         assert_eq!(schedule.poll(ms(3_900), Duration::ZERO), HeartbeatAction::Heartbeat);
         schedule.handle_alive(ms(3_900), ms(3_990));
         assert_eq!(schedule.poll(ms(3_990), Duration::ZERO), HeartbeatAction::Lapsed);
+    }
+
+    #[test]
+    fn a_forgotten_session_sends_a_heartbeat_at_once() {
+        let mut schedule = HeartbeatSchedule::new(ALIVE, ms(0));
+        assert_eq!(schedule.poll(ms(1_000), Duration::ZERO), HeartbeatAction::Heartbeat);
+        schedule.handle_forgotten(ms(1_010));
+        assert_eq!(schedule.poll(ms(1_010), Duration::ZERO), HeartbeatAction::Heartbeat);
+        assert_eq!(schedule.poll(ms(1_010), Duration::ZERO), HeartbeatAction::Sleep(schedule.valid_until()));
+        schedule.handle_alive(ms(1_010), ms(1_020));
+        assert_eq!(schedule.valid_until(), ms(1_010) + ALIVE - drift(ALIVE));
+        assert_eq!(schedule.poll(ms(4_900), Duration::ZERO), HeartbeatAction::Heartbeat);
+        schedule.handle_forgotten(ms(5_000));
+        let late = schedule.poll(ms(5_000), Duration::ZERO);
+        assert_eq!(late, HeartbeatAction::Lapsed, "its own clock decides");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Engine {
             store: store.clone(),
             environment: environment.clone(),
             sink: locks.clone(),
-            metadata: metadata.to_json(),
+            metadata: metadata.to_json().into(),
             timings,
         };
         let id = fresh_id(&*environment);

@@ -12,7 +12,8 @@
 //!    while, under the session-table mutex, so no task can pick it up concurrently. Nothing is requested while it ends.
 //! 5. A request to begin a session may have been executed even if it got no reply. Once one was sent, nothing is requested
 //!    for longer than that session would live; after that, the session has another id. A session without holds has another
-//!    id for each such request.
+//!    id for each such request. A session that the store has forgotten begins again under its own id, by a heartbeat that
+//!    counts as such a request.
 
 use super::{NEVER, Timings};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
@@ -75,6 +76,11 @@ impl Session {
     pub(super) fn is_over(&self, now: Moment) -> bool {
         let alive_until = self.alive_until();
         !self.has_begun() && alive_until != Moment::ZERO && alive_until <= now
+    }
+
+    /// A request to begin it may have been executed, and has no reply (5).
+    pub(super) fn begin_is_unanswered(&self) {
+        self.begin_unanswered.store(true, Ordering::Release);
     }
 
     /// Whether a request to begin it may still arrive at the store (5).
@@ -298,7 +304,7 @@ pub(super) struct SessionFactory {
     pub(super) environment: Arc<dyn Environment>,
     pub(super) sink: Arc<dyn NotificationSink>,
     /// The session metadata that stores keep for operators.
-    pub(super) metadata: String,
+    pub(super) metadata: Arc<str>,
     pub(super) timings: Timings,
 }
 
@@ -354,7 +360,7 @@ impl SessionFactory {
         held: &[Lock],
         alive_ms: u64,
     ) -> Result<(), BeginFailure> {
-        let begin = Some(self.metadata.clone());
+        let begin = Some(self.metadata.to_string());
         let (acquired, released) = (held.to_vec(), Vec::new());
         let op = SessionOp::Heartbeat(Heartbeat {
             session: session.id,
@@ -369,7 +375,7 @@ impl SessionFactory {
             Outcome::Done(_) => Err(BeginFailure::Lapsed),
             Outcome::Failed(executed, fault) => {
                 if executed != Executed::No {
-                    session.begin_unanswered.store(true, Ordering::Release);
+                    session.begin_is_unanswered();
                 }
                 Err(BeginFailure::Fault(fault))
             }

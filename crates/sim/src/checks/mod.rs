@@ -124,12 +124,24 @@ pub struct CheckContext {
     health: BTreeMap<HostId, Health>,
     /// Which connections of a process are up.
     links: BTreeMap<HostId, [bool; 2]>,
-    /// Heartbeats without a reply: the session, the time of the request, and the requested lifetime.
-    heartbeats: BTreeMap<u64, (SessionId, Instant, Duration)>,
+    /// Heartbeats without a reply.
+    heartbeats: BTreeMap<u64, SentHeartbeat>,
     /// Until when a process certainly takes its session for alive.
     alive_until: BTreeMap<SessionId, Instant>,
     /// The guards of tasks, and their holds.
     pub guards: Guards,
+}
+
+/// A heartbeat of a process.
+#[derive(Debug, Clone, Copy)]
+struct SentHeartbeat {
+    session: SessionId,
+    asked_at: Instant,
+    /// The requested lifetime.
+    alive: Duration,
+    /// Whether it begins the session. If the store refuses another one, it may have forgotten the session: the process
+    /// begins it again.
+    begins: bool,
 }
 
 impl CheckContext {
@@ -165,10 +177,13 @@ impl CheckContext {
                 if heartbeat.begin.is_some() {
                     self.hosts.insert(heartbeat.session, host);
                 }
-                self.heartbeats.insert(
-                    message,
-                    (heartbeat.session, asked_at, Duration::from_millis(heartbeat.alive_ms)),
-                );
+                let sent = SentHeartbeat {
+                    session: heartbeat.session,
+                    asked_at,
+                    alive: Duration::from_millis(heartbeat.alive_ms),
+                    begins: heartbeat.begin.is_some(),
+                };
+                self.heartbeats.insert(message, sent);
             }
             Event::SessionAnswered { host, message, reply } => {
                 self.session_answered(at, host, message, reply);
@@ -195,7 +210,8 @@ impl CheckContext {
 
     /// A process has received the reply to a heartbeat.
     fn session_answered(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
-        let Some((session, asked_at, alive)) = self.heartbeats.remove(&message) else { return };
+        let Some(sent) = self.heartbeats.remove(&message) else { return };
+        let SentHeartbeat { session, asked_at, alive, begins } = sent;
         match reply {
             Some(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
                 // Less the tolerated drift, and the actual drift of any clock.
@@ -209,7 +225,7 @@ impl CheckContext {
                     health.session_alive_until(at, until);
                 }
             }
-            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => {
+            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) if begins => {
                 if let Some(health) = self.health.get_mut(&host) {
                     health.session_lapsed(at);
                 }

@@ -15,18 +15,20 @@ const BEGINS_WITHIN: Duration = Duration::from_millis(100);
 /// How long a request may wait for a connection, and the drift of the clock that measures it.
 const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 
-/// A lapsed session never returns, and a session with timely heartbeats is alive. A process begins each session once,
-/// sends no request before the store has acknowledged it, and none after it has learned of the lapse. Without faults
-/// no session lapses.
+/// A lapsed session never returns while the store remembers it, and a session with timely heartbeats is alive. A process begins each session once, and
+/// again only if the store has forgotten it. It sends no request before the store has acknowledged it, and none after it
+/// has learned of the lapse. Without faults no session lapses.
 #[derive(Debug, Default)]
 pub struct SessionLiveness {
     /// The records that the store must have.
     records: BTreeMap<SessionId, Record>,
     /// Sessions that the store may know after a data loss or a failover.
     unknown: BTreeSet<SessionId>,
-    /// Heartbeats without a reply: the session and the requested lifetime.
-    requested: BTreeMap<u64, (SessionId, Duration)>,
+    /// Heartbeats without a reply: the session, the requested lifetime, and whether it begins the session.
+    requested: BTreeMap<u64, (SessionId, Duration, bool)>,
     begun: BTreeSet<SessionId>,
+    /// Sessions that the store did not know when they sent a heartbeat: they may begin again.
+    forgotten: BTreeSet<SessionId>,
     acknowledged: BTreeSet<SessionId>,
     /// Sessions whose lapse their process has learned of, and when.
     lapsed: BTreeMap<SessionId, Instant>,
@@ -71,12 +73,12 @@ impl SessionLiveness {
         let was_unknown = self.unknown.remove(&session);
         let old = self.records.get(&session).copied();
         let begins = heartbeat.begin.is_some();
-        // A late first heartbeat may reach a store that has forgotten the session. No process uses it any more.
-        let is_late_begin = begins && done.is_stale;
+        // A heartbeat that begins a session may reach a store that has forgotten its lapse: a late one, which no process
+        // relies on any more, or one after a jump of the clock. Each hold is judged by itself then.
         match (old, heartbeat_executed) {
             _ if was_unknown => {}
             (Some(old), HeartbeatReply::Alive)
-                if old.until_ms < now_ms && !(is_late_begin && old.expires_ms < now_ms) =>
+                if old.until_ms < now_ms && !(begins && old.expires_ms < now_ms) =>
             {
                 let ago_ms = now_ms - old.until_ms;
                 return Err(format!("{session} is alive again, {ago_ms} ms after it lapsed"));
@@ -133,11 +135,12 @@ impl SessionLiveness {
         context: &CheckContext,
     ) -> CheckResult {
         let session = heartbeat.session;
-        self.requested.insert(message, (session, Duration::from_millis(heartbeat.alive_ms)));
+        let begins = heartbeat.begin.is_some();
+        self.requested.insert(message, (session, Duration::from_millis(heartbeat.alive_ms), begins));
         if self.lapsed.contains_key(&session) {
             return Err(format!("{host} sends a heartbeat for {session}, and knows that it has lapsed"));
         }
-        if heartbeat.begin.is_none() {
+        if !begins || self.forgotten.contains(&session) {
             return Ok(());
         }
         if !self.begun.insert(session) {
@@ -154,13 +157,17 @@ impl SessionLiveness {
     }
 
     fn session_answered(&mut self, at: Instant, host: HostId, message: u64, reply: Option<&SessionReply>) {
-        let Some((session, alive)) = self.requested.remove(&message) else { return };
+        let Some((session, alive, begins)) = self.requested.remove(&message) else { return };
         match reply {
             Some(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
                 self.acknowledged.insert(session);
+                self.forgotten.remove(&session);
                 self.current.insert(host, (session, alive));
             }
-            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => drop(self.lapsed.insert(session, at)),
+            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) if begins => {
+                self.lapsed.insert(session, at);
+            }
+            Some(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => drop(self.forgotten.insert(session)),
             _ => {}
         }
     }

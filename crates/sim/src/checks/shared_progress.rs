@@ -43,7 +43,7 @@ pub struct SharedProgress {
     /// Holds requested by late or duplicate messages. No client relies on them.
     stale_holds: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
-    /// Every hold that the store has had at some time.
+    /// Every hold that the store had at some time.
     ever_held: BTreeSet<HoldId>,
     session_ends: SessionEnds,
 }

@@ -45,6 +45,8 @@ struct CallHistory {
     last_of_multi: BTreeSet<HoldId>,
     /// How long the client's session lives without a heartbeat.
     alive_ms: Option<u64>,
+    /// Sessions that have begun.
+    begun: BTreeSet<SessionId>,
     /// Results of inspections: the leader before, the last one, and whether the next inspection returns the one
     /// before.
     inspections: BTreeMap<Lock, (Inspection, Inspection, bool)>,
@@ -240,8 +242,15 @@ impl MutantStore {
             Mutant::LapsedSessionReturns => drop(sent.begin.get_or_insert_default()),
             _ => {}
         }
+        let (session, begins) = (sent.session, sent.begin.is_some());
+        if mutant == Mutant::ForgottenSessionLapses && begins && self.history().begun.contains(&session) {
+            return Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed));
+        }
         let sent_at = self.inner.world.now();
         let outcome = self.inner.execute_session(Partition::ONLY, &SessionOp::Heartbeat(sent), within).await;
+        if begins && matches!(outcome, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))) {
+            self.history().begun.insert(session);
+        }
         match (mutant, &outcome) {
             (Mutant::SessionFromReply, Outcome::Done(_)) => {
                 self.history().heartbeat_took = self.inner.world.now().since(sent_at);

@@ -173,6 +173,8 @@ pub enum Mutant {
     HoldsOutliveSession,
     /// A lapsed session begins again with its old id.
     LapsedSessionReturns,
+    /// A session that the store has forgotten counts as lapsed, with all its holds.
+    ForgottenSessionLapses,
     /// A waiter never checks whether its predecessor is alive.
     PredecessorIsNotChecked,
     /// A heartbeat without a reply counts as a success.
@@ -201,7 +203,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 85] = [
+    pub const ALL: [Self; 86] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -275,6 +277,7 @@ impl Mutant {
         Self::SessionFromReply,
         Self::HoldsOutliveSession,
         Self::LapsedSessionReturns,
+        Self::ForgottenSessionLapses,
         Self::PredecessorIsNotChecked,
         Self::UnknownHeartbeatIsYes,
         Self::NoUndoOfMulti,

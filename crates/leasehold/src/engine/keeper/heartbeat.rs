@@ -7,12 +7,15 @@
 //! 2. What an unanswered heartbeat reported goes with the next one, unless it has changed by then.
 //! 3. A client with holds in many partitions has a session in each. When one of them is due, those that are nearly due go
 //!    along, so that many sessions cost few wake-ups and few writes. None is sent later for that.
-//! 4. The listing of sessions, by which people and monitors find the dead, takes half of a heartbeat's time at the store. A
+//! 4. A store that has lost its data does not know the session any more, although it is alive by this clock. The next
+//!    heartbeat begins it again, with the same id and all locks that it reports. A store that remembers that the session
+//!    has lapsed refuses that, and then the session is over.
+//! 5. The listing of sessions, by which people and monitors find the dead, takes half of a heartbeat's time at the store. A
 //!    heartbeat that renews it is enough once in the life of a session.
 
 use crate::engine::Session;
 use crate::engine::keeper::renewal_batcher::BATCH;
-use crate::store::Outcome;
+use crate::store::{Executed, Outcome};
 use leasehold_core::machine::heartbeat::{HeartbeatAction, HeartbeatSchedule};
 use leasehold_core::{
     Heartbeat, HeartbeatReply, Lock, Moment, Partition, SessionOp, SessionReply, whole_millis,
@@ -21,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The shortest interval between heartbeats that are sent in order to report locks.
+/// The shortest interval between heartbeats that are sent in order to report locks, or to check the session.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// The largest number of locks in one heartbeat.
 pub(super) const MAX_REPORTS: usize = 1000;
@@ -85,6 +88,14 @@ impl SessionHeartbeats {
         go.map(|(_, (_, partition))| DueSession { partition: *partition, ahead }).collect()
     }
 
+    /// Sends a heartbeat soon for each session, to learn whether the store knows it.
+    pub(in crate::engine) fn check_soon(&mut self, now: Moment) {
+        let partitions: Vec<_> = self.by_partition.keys().copied().collect();
+        for partition in partitions {
+            self.with(partition, |heartbeat| heartbeat.check_soon(now));
+        }
+    }
+
     /// When the next session is due.
     pub(in crate::engine) fn next(&self) -> Option<Moment> {
         self.due.first().map(|(at, _)| *at)
@@ -110,6 +121,10 @@ pub(in crate::engine) struct SessionHeartbeat {
     /// Since when it has been seen unused.
     idle_since: Option<Moment>,
     schedule: HeartbeatSchedule,
+    /// What the session begins with.
+    metadata: Arc<str>,
+    /// Set while the store does not know the session (4).
+    is_forgotten: bool,
     /// When the last heartbeat was sent.
     last_sent_at: Moment,
     /// When the last heartbeat that renewed its listing and was answered was sent.
@@ -167,11 +182,18 @@ impl HeartbeatBatch {
 }
 
 impl SessionHeartbeat {
-    pub(in crate::engine) fn new(session: Arc<Session>, schedule: HeartbeatSchedule, now: Moment) -> Self {
+    pub(in crate::engine) fn new(
+        session: Arc<Session>,
+        schedule: HeartbeatSchedule,
+        metadata: Arc<str>,
+        now: Moment,
+    ) -> Self {
         Self {
             session,
             idle_since: None,
             schedule,
+            metadata,
+            is_forgotten: false,
             last_sent_at: now,
             listed_at: now,
             reports: BTreeMap::new(),
@@ -232,6 +254,11 @@ impl SessionHeartbeat {
         }
     }
 
+    /// Sends a heartbeat soon, to learn whether the store knows the session.
+    fn check_soon(&mut self, now: Moment) {
+        self.schedule.send_soon(now.max(self.last_sent_at + REPORT_INTERVAL));
+    }
+
     /// Whether the session has been unused for so long that it can end.
     fn is_idle(&mut self, now: Moment) -> bool {
         // The client's table and this one hold a clone each; a heartbeat in flight would hold another.
@@ -258,9 +285,11 @@ impl SessionHeartbeat {
             if is_held { acquired.push(lock) } else { released.push(lock) }
         }
         let (session, alive) = (self.session.id, self.schedule.alive());
-        // Once in its life, which is every fourth heartbeat (4).
-        let renew_listing = self.last_sent_at.since(self.listed_at) + alive / 8 >= alive;
-        let (alive_ms, begin) = (whole_millis(alive), None);
+        // Once in its life, which is every fourth heartbeat (5).
+        let is_old = self.last_sent_at.since(self.listed_at) + alive / 8 >= alive;
+        let renew_listing = is_old || self.is_forgotten;
+        let begin = self.is_forgotten.then(|| self.metadata.to_string());
+        let alive_ms = whole_millis(alive);
         HeartbeatInFlight {
             session: self.session.clone(),
             op: SessionOp::Heartbeat(Heartbeat {
@@ -280,7 +309,8 @@ impl SessionHeartbeat {
         matches!(op, SessionOp::Heartbeat(heartbeat) if heartbeat.session == self.session.id)
     }
 
-    /// Records the result of a heartbeat that was sent at `sent_at`.
+    /// Records the result of a heartbeat that was sent at `sent_at`. Returns whether it has begun a session again that the
+    /// store had forgotten (4).
     pub(in crate::engine) fn handle_outcome(
         &mut self,
         op: &SessionOp,
@@ -288,23 +318,40 @@ impl SessionHeartbeat {
         sent_at: Moment,
         now: Moment,
         random: &mut dyn FnMut() -> u64,
-    ) {
+    ) -> bool {
         match outcome {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => {
-                self.handle_alive(op, sent_at, now);
+                return self.handle_alive(op, sent_at, now);
             }
-            // The store says that the session is over.
-            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => self.schedule.handle_lapsed(),
+            Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Lapsed)) => {
+                if begins(op) || now >= self.schedule.valid_until() {
+                    // The store says that the session is over.
+                    self.schedule.handle_lapsed();
+                } else {
+                    self.handle_forgotten(now);
+                }
+            }
             other => {
-                if let Outcome::Failed(_, fault) = other {
+                if let Outcome::Failed(executed, fault) = other {
                     tracing::debug!(%fault, "no reply to a heartbeat");
+                    if begins(op) && executed != Executed::No {
+                        self.session.begin_is_unanswered();
+                    }
                 }
                 self.handle_fault(op, now, random);
             }
         }
+        false
     }
 
-    fn handle_alive(&mut self, op: &SessionOp, sent_at: Moment, now: Moment) {
+    /// The store does not know the session: it begins again with all locks that it reports (4).
+    fn handle_forgotten(&mut self, now: Moment) {
+        self.is_forgotten = true;
+        self.reports = self.holds.keys().map(|lock| (lock.clone(), true)).collect();
+        self.schedule.handle_forgotten(now);
+    }
+
+    fn handle_alive(&mut self, op: &SessionOp, sent_at: Moment, now: Moment) -> bool {
         self.schedule.handle_alive(sent_at, now);
         if matches!(op, SessionOp::Heartbeat(Heartbeat { renew_listing: true, .. })) {
             self.listed_at = sent_at;
@@ -312,6 +359,7 @@ impl SessionHeartbeat {
         if now < self.schedule.valid_until() {
             self.session.extend(self.schedule.valid_until());
         }
+        begins(op) && std::mem::take(&mut self.is_forgotten)
     }
 
     /// A heartbeat was not answered: its reports are sent again (2).
@@ -324,6 +372,11 @@ impl SessionHeartbeat {
             }
         }
     }
+}
+
+/// Whether a heartbeat begins its session.
+fn begins(op: &SessionOp) -> bool {
+    matches!(op, SessionOp::Heartbeat(Heartbeat { begin: Some(_), .. }))
 }
 
 #[cfg(test)]
@@ -344,7 +397,7 @@ mod tests {
             let liveness = Liveness::Session { alive_ms: 10_000 };
             let session = Arc::new(Session::new(partition, id, liveness, ms(begun) + alive));
             let schedule = HeartbeatSchedule::new(alive, ms(begun));
-            heartbeats.insert(SessionHeartbeat::new(session, schedule, ms(begun)));
+            heartbeats.insert(SessionHeartbeat::new(session, schedule, "{}".into(), ms(begun)));
         }
         heartbeats
     }

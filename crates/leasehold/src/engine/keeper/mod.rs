@@ -16,6 +16,8 @@
 //! 7. Heartbeats go first. A session that lapses takes all its holds with it in one step, and another one begins.
 //!    Partitions do not wait for each other, except for those whose heartbeats went along, until the deadline of a call. Each
 //!    begins or ends at most one session at a time.
+//!    A store that has lost its data forgets the session without a lapse. It begins again under its id, and the store is
+//!    asked about each of its holds: what it still has is kept, and so is what was granted since.
 //! 8. Messages are not trusted: they can be forged in any number. A message about a hold causes an early extend, a few times
 //!    a second at most; only the store's reply counts.
 //! 9. A hold that is handed off inside the process keeps its entry here: requests in flight about it go on, and their
@@ -195,7 +197,8 @@ impl Keeper {
         let now = environment.now();
         let mut heartbeats = SessionHeartbeats::default();
         if let Some(schedule) = schedule {
-            heartbeats.insert(SessionHeartbeat::new(sessions.current(Partition::ONLY), schedule, now));
+            let (session, metadata) = (sessions.current(Partition::ONLY), session_factory.metadata.clone());
+            heartbeats.insert(SessionHeartbeat::new(session, schedule, metadata, now));
         }
         let state = State {
             heartbeats,
@@ -380,6 +383,13 @@ impl KeeperHandle {
         if shared.state().extend_soon(fence, shared.environment.now()) {
             shared.wake.notify_one();
         }
+    }
+
+    /// The connection was made again, perhaps to a store that has lost its data: asks whether it knows the sessions.
+    pub(super) fn reconnected(&self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        shared.state().heartbeats.check_soon(shared.environment.now());
+        shared.wake.notify_one();
     }
 }
 

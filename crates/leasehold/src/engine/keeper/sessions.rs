@@ -137,6 +137,21 @@ impl State {
         is_awaited
     }
 
+    /// Asks the store soon about each hold of a partition.
+    fn verify_holds_of(&mut self, partition: Partition, now: Moment) {
+        let of_it = |tracked: &TrackedHold| !tracked.lost && tracked.hold.session.partition == partition;
+        let its = self.tracked.iter_mut().filter(|(_, tracked)| of_it(tracked));
+        let ids: Vec<_> = its
+            .map(|(id, tracked)| {
+                tracked.schedule.verify_soon(now);
+                *id
+            })
+            .collect();
+        for id in ids {
+            self.reschedule(id);
+        }
+    }
+
     /// Ends an unused session, in a store with several partitions.
     fn end_if_unused(&mut self, partition: Partition, sessions: &Sessions, work: &mut Work) -> bool {
         let Some(session) =
@@ -198,12 +213,22 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) 
     drop(sessions);
     let now = shared.environment.now();
     let mut state = shared.state();
+    let mut begun_again = false;
     for ((partition, op), outcome) in ops.iter().zip(outcomes) {
-        state.heartbeats.with(*partition, |heartbeat| {
-            if heartbeat.is_of(op) {
-                heartbeat.handle_outcome(op, outcome, sent_at, now, &mut || shared.environment.random());
-            }
+        let begun = state.heartbeats.with(*partition, |heartbeat| {
+            let random = &mut || shared.environment.random();
+            heartbeat.is_of(op) && heartbeat.handle_outcome(op, outcome, sent_at, now, random)
         });
+        if begun == Some(true) {
+            tracing::warn!(%partition, "the store had forgotten the session, and perhaps its locks");
+            state.verify_holds_of(*partition, now);
+            begun_again = true;
+        }
+    }
+    drop(state);
+    if begun_again {
+        // The store has lost the queues as well.
+        shared.session_factory.sink.resubscribed();
     }
 }
 
@@ -341,7 +366,9 @@ impl Shared {
         let mut state = self.state();
         let awaiting = state.awaiting_session.remove(&partition).unwrap_or_default();
         if let Some(schedule) = schedule {
-            let heartbeat = state.adopt(&awaiting, reported, SessionHeartbeat::new(session, schedule, now));
+            let metadata = self.session_factory.metadata.clone();
+            let heartbeat = SessionHeartbeat::new(session, schedule, metadata, now);
+            let heartbeat = state.adopt(&awaiting, reported, heartbeat);
             state.heartbeats.insert(heartbeat);
         }
         for hold in awaiting {

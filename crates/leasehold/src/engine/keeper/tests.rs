@@ -48,7 +48,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     let end = environment.now() + 60 * SECOND;
     for plan in [RenewalPlan::Until { end }, RenewalPlan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
-        let (sink, metadata) = (Arc::new(Deaf), String::new());
+        let (sink, metadata) = (Arc::new(Deaf), "".into());
         let session_factory =
             SessionFactory { store: store.fork(), environment: environment.clone(), sink, metadata, timings };
         let session = Arc::new(session_factory.not_begun(Partition::ONLY, fresh_id(&*environment)));
@@ -85,7 +85,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
         store: store.fork(),
         environment: environment.clone(),
         sink: Arc::new(Deaf),
-        metadata: String::new(),
+        metadata: "".into(),
         timings,
     };
     let session = || Arc::new(session_factory().not_begun(Partition::ONLY, fresh_id(&*environment)));

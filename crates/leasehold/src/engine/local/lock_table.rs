@@ -190,5 +190,8 @@ impl NotificationSink for LockTable {
         for entry in entries {
             entry.handle_missed_messages(self.environment.now());
         }
+        if let Some(keeper) = self.keeper.get() {
+            keeper.reconnected();
+        }
     }
 }

@@ -178,6 +178,8 @@ impl Environment for Machine {
 pub(super) struct Fixture {
     pub(super) store: MemoryStore,
     pub(super) started: Instant,
+    /// By how much the store's clock was set forward.
+    pub(super) skipped_ms: Arc<AtomicU64>,
     pub(super) seed: AtomicU64,
 }
 
@@ -191,11 +193,14 @@ pub(super) struct Process {
 impl Fixture {
     pub(super) fn new() -> Self {
         let started = Instant::now();
+        let skipped_ms = Arc::new(AtomicU64::new(0));
+        let skipped = skipped_ms.clone();
         let store = MemoryStore::with_clock(move || {
             1_762_000_000_000_000
+                + skipped.load(SeqCst) * 1000
                 + u64::try_from(started.elapsed().as_micros()).expect("a test is shorter than that")
         });
-        Self { store, started, seed: AtomicU64::new(1) }
+        Self { store, started, skipped_ms, seed: AtomicU64::new(1) }
     }
 
     pub(super) async fn process(&self, session: Option<Duration>) -> Process {
@@ -233,6 +238,12 @@ impl Fixture {
             None => builder.without_session(),
         };
         Process { client: builder.connect().await.expect("it connects"), connection, suspended_ms }
+    }
+
+    /// The store has no record of a session any more, like a promoted replica that lacks it.
+    pub(super) async fn forget(&self, session: SessionId) {
+        let ended = self.store.execute_session(Partition::ONLY, &SessionOp::End(session), S).await;
+        assert!(matches!(ended, Outcome::Done(_)), "{ended:?}");
     }
 
     pub(super) async fn sessions(&self) -> Vec<SessionEntry> {

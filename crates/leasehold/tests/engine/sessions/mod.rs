@@ -10,7 +10,7 @@ use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason};
 use leasehold_core::{SessionEntry, SessionMetadata};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 #[tokio::test(start_paused = true)]
 async fn a_session_without_heartbeats_loses_all_its_holds() {
@@ -78,6 +78,45 @@ async fn another_session_begins_once_the_store_is_back() {
     drop(guard);
     sleep(5 * S).await;
     again.check().expect("the holds of the old session are not those of the new one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_session_begins_again_and_keeps_what_the_store_has() {
+    let fixture = Fixture::new();
+    let process = fixture.process(Some(10 * S)).await;
+    let session = process.client.session_id();
+    let guard = process.client.mutex("a").unwrap().acquire().await.unwrap();
+    sleep(4 * S).await;
+    fixture.forget(session).await;
+    assert!(fixture.sessions().await.is_empty());
+    let before = process.connection.extends.load(SeqCst);
+    sleep(3 * S).await;
+    guard.check().expect("the store has it");
+    assert_eq!(process.connection.begins.load(SeqCst), 2);
+    assert!(process.connection.extends.load(SeqCst) > before, "it asked whether the store has it");
+    assert_eq!(process.client.session_id(), session);
+    let [listed] = &fixture.sessions().await[..] else { panic!("one session") };
+    assert_eq!((listed.session, listed.held.len()), (session, 1), "with the locks that it holds");
+    let about = SessionMetadata::from_json(&listed.metadata).expect("ours");
+    assert_eq!(about.labels["zone"].as_str(), "eu-1");
+    sleep(60 * S).await;
+    guard.check().expect("it is renewed as before");
+    assert_eq!(process.connection.begins.load(SeqCst), 2, "a heartbeat begins it only once");
+}
+
+/// The store's clock is set forward, so that it remembers a session that has lapsed.
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_session_does_not_begin_again() {
+    let fixture = Fixture::new();
+    let process = fixture.process(Some(10 * S)).await;
+    let session = process.client.session_id();
+    let guard = process.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(4 * S).await;
+    fixture.skipped_ms.fetch_add(11_000, SeqCst);
+    let lost = timeout(3 * S, guard.lost()).await.expect("with its next heartbeat");
+    assert_eq!(lost.reason, LostReason::StoreLostData);
+    sleep(S).await;
+    assert_ne!(process.client.session_id(), session);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
-//! Server behaviour: rows 31 to 34, 37 and 40.
+//! Server behaviour: rows 31 to 34, 37, 40 and 47.
 
-use super::fixture::{MS, client, mutex, quick, server, until_free};
+use super::fixture::{MS, S, client, mutex, quick, server, until_free, until_waiting, within};
 use leasehold::store::FaultKind;
 use leasehold::{AcquireError, Attempt, Client, ConnectError, ExtendError, LostReason, ReleaseError};
 use leasehold_testkit::{RedisServer, ShiftedClock, Stopwatch};
@@ -55,6 +55,44 @@ async fn row_32_a_holder_learns_that_the_store_lost_its_data() {
     let lost = tokio::time::timeout(5300 * MS, guard.lost()).await.expect("the loss is reported in time");
     assert_eq!(lost.reason, LostReason::StoreLostData);
     assert!(guard.check().is_err());
+}
+
+/// Row 47: the store loses its data while one client holds the lock and others wait. Only what was held before is lost:
+/// each waiter that is granted keeps the lock for as long as its work takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_47_waiters_of_a_store_that_lost_its_data_keep_what_they_are_granted() {
+    const WAITERS: u64 = 8;
+    for restarts in [true, false] {
+        let mut server = server();
+        let holder = client(&server.url()).await;
+        let held = mutex(&holder).acquire().await.expect("acquired");
+        let mut waiting = Vec::new();
+        for _ in 0..WAITERS {
+            let mutex = mutex(&client(&server.url()).await);
+            waiting.push(tokio::spawn(async move {
+                let guard = mutex.acquire_timeout(60 * S).await.expect("granted");
+                let worked = tokio::select! {
+                    lost = guard.lost() => Err(lost),
+                    () = tokio::time::sleep(500 * MS) => guard.check(),
+                };
+                worked.expect("nothing was lost after the grant");
+                guard.release().await.expect("released");
+            }));
+        }
+        until_waiting(&mutex(&holder), WAITERS).await;
+        if restarts {
+            server.restart().expect("restarted");
+        } else {
+            server.cli(&["FLUSHALL"]).expect("flushed");
+        }
+        let lost = within(20 * S, held.lost()).await.reason;
+        // A waiter may have been granted by then.
+        let by_waiter = matches!(lost, LostReason::TakenOver { .. });
+        assert!(by_waiter || lost == LostReason::StoreLostData, "{lost}");
+        for waiter in waiting {
+            within(60 * S, waiter).await.expect("no panic");
+        }
+    }
 }
 
 /// Row 32: with an append-only file nothing is lost.

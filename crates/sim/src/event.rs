@@ -486,8 +486,10 @@ impl Execution<'_> {
     /// lock.
     pub fn is_dead(&self, session: SessionId, at: Instant) -> bool {
         let now_ms = self.clock.reading_us(at) / 1000;
-        if !self.has_no_live_record(session, at) || self.sessions.records.contains_key(&session) {
-            return self.has_no_live_record(session, at);
+        // The store has no record that has expired.
+        if let Some(record) = self.sessions.records.get(&session).filter(|record| now_ms <= record.expires_ms)
+        {
+            return record.alive_until_ms < now_ms;
         }
         self.session_spared_until_ms(session, at).is_none_or(|until_ms| until_ms < now_ms)
     }

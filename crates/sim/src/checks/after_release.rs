@@ -24,6 +24,8 @@ pub struct AfterRelease {
     ended_sessions: BTreeSet<SessionId>,
     /// Processes that have ended, and whether a heartbeat of theirs may have been waiting for a connection.
     ended_hosts: BTreeMap<HostId, bool>,
+    /// When the connection of each keeper came up last: what has waited for it is sent then.
+    connected_at: BTreeMap<HostId, Instant>,
 }
 
 impl Check for AfterRelease {
@@ -43,7 +45,12 @@ impl Check for AfterRelease {
                 self.extend_may_wait.extend(hold.filter(|_| extend_may_wait));
             }
             Event::Host(host, HostEvent::Ended) => {
-                self.ended_hosts.insert(host, !context.keeper_is_connected(host));
+                let may_wait =
+                    !context.keeper_is_connected(host) || self.connected_at.get(&host) == Some(&at);
+                self.ended_hosts.insert(host, may_wait);
+            }
+            Event::Host(host, HostEvent::LinkUp { keeper: true }) => {
+                self.connected_at.insert(host, at);
             }
             Event::SessionSent { op: SessionOp::End(session), .. } => {
                 self.ended_sessions.insert(*session);

@@ -19,8 +19,7 @@ use leasehold_core::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How much two validities may differ that are the same, in addition to a hundredth of what is left: the clock of a process
-/// drifts.
+/// How much two validities may differ that are the same: the clock of a process drifts.
 const CLOSE: Duration = Duration::from_millis(10);
 
 /// The guards of tasks.
@@ -366,12 +365,13 @@ impl Guards {
         // As a rule a task has its guard at the moment when its process receives the reply. Otherwise the same validity
         // shows which hold it is, unless something limits it: the session, a deadline. These shorten the validity, so a
         // hold that ends before it is the last choice. After several polls the counts may differ; then it is the newest.
-        let close = CLOSE + validity.until.since(at) / 100;
+        // Clocks may drift.
+        let slack = CLOSE + validity.until.since(at) / 15;
         let distance = |received: &ReceivedHold| {
             let ends_before = validity.until.since(received.until);
             let apart = received.until.since(validity.until) + ends_before;
             let (other_count, is_old) = (received.count != count, received.at != at);
-            (ends_before > close, other_count || is_old, apart > close, other_count, is_old, apart)
+            (ends_before > slack, other_count || is_old, apart > CLOSE, other_count, is_old, apart)
         };
         let candidates = received.iter().rev().filter(|received| received.is_of(lock, fence));
         let received_hold =

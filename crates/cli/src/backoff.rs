@@ -29,6 +29,11 @@ impl Backoff {
     }
 }
 
+/// Half of the pause, and a random part of the other half.
+pub(crate) fn half_jittered(now: Moment, pause: Duration) -> Duration {
+    pause / 2 + jitter(now, pause / 2)
+}
+
 /// A part of `max` that differs from process to process, taken from the last digits of a clock.
 pub(crate) fn jitter(now: Moment, max: Duration) -> Duration {
     let micros = u32::try_from(now.as_micros() % 1000).unwrap_or_default();

@@ -175,9 +175,11 @@ pub enum AcquireError {
     /// released in the background, and ends with the lease at the latest.
     #[error("the lock was granted, but could not be held for its lease: {0}")]
     NotExtended(#[source] Box<ExtendError>),
-    /// Of a set of locks, one was lost again and again while the others were waited for; none is held. Or,
-    /// for an [`RwLock`](crate::RwLock), the hold was lost while it was being upgraded or downgraded.
-    #[error("while waiting for another lock, {0}: use a longer lease")]
+    /// The lock was granted, and lost before the acquire had ended; nothing is held. Of a set of locks, one was
+    /// lost again and again while the others were waited for: a longer lease helps. Or replicas were to confirm
+    /// the hold, and a primary that lacks it was promoted: try again. Or, for an
+    /// [`RwLock`](crate::RwLock), the hold was lost while it was being upgraded or downgraded.
+    #[error("before the acquire had ended, {0}")]
     Lost(#[source] LostHold),
     /// The lease ended before the grant arrived.
     #[error("a lease of {lease:?} is shorter than a round trip to the store: use a longer one")]

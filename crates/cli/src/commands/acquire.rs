@@ -8,8 +8,7 @@ use crate::job::signals::Signals;
 use crate::lock::acquire_options::AcquireOptions;
 use crate::lock::lease;
 use crate::lock::token_file::TokenFile;
-use crate::lock::wait_limit::WaitLimit;
-use crate::lock::wait_limit::WaitLimitArgs;
+use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
@@ -67,12 +66,9 @@ pub(crate) struct AcquireArgs {
 }
 
 impl AcquireArgs {
-    fn options(&self) -> AcquireOptions {
-        AcquireOptions {
-            wait: self.wait.limit(),
-            max_hold: None,
-            conflict: Exit::new(self.conflict_exit_code),
-        }
+    /// How to acquire the lock, with what is left of the time to wait.
+    fn options(&self, wait: WaitLimit) -> AcquireOptions {
+        AcquireOptions { wait, max_hold: None, conflict: Exit::new(self.conflict_exit_code) }
     }
 }
 
@@ -115,10 +111,11 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     let config = ClientConfig::from_args(&args.store)?.label(args.label.as_deref()).without_session();
     let mut signals = Signals::catch()?;
     let mut token_file = TokenFile::prepare(&args.token_file)?;
-    let client = signals.interruptible(config.connect()).await.map_err(interrupted)??;
+    let connecting = config.connect_within(args.wait.limit());
+    let (client, wait) = signals.interruptible(connecting).await.map_err(interrupted)??;
     let mutex = client.mutex(name.clone()).map_err(|error| Failure::usage(error).failed_to("use", &name))?;
     let mutex = mutex.lease(args.lease);
-    let acquired = match signals.interruptible(acquire_detached(mutex, &args.options())).await {
+    let acquired = match signals.interruptible(acquire_detached(mutex, &args.options(wait))).await {
         Ok(Ok(hold)) => write_token(hold, &mut token_file, &client).await,
         Ok(Err(failure)) => Err(failure),
         Err(signal) => Err(interrupted(signal)),

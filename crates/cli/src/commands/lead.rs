@@ -3,9 +3,9 @@
 //! 1. The command starts only under a leadership, and is gone before that can have ended, as under any lock.
 //! 2. A request to end is never mistaken for a loss: a signal that arrives while the command is being ended also ends
 //!    this process.
-//! 3. Once this process has connected to the store, an outage does not end it: it retries after growing pauses.
+//! 3. An outage of the store does not end this process, not even at the start: it retries after growing pauses.
 
-use crate::backoff::{Backoff, jitter};
+use crate::backoff::{Backoff, half_jittered};
 use crate::duration;
 use crate::job::signals::Signals;
 use crate::job::times::{DEFAULT_LEASE, JobTimes};
@@ -138,7 +138,7 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
         config.session(times.session.or(args.session))
     };
     let mut signals = Signals::catch()?;
-    let client = match signals.interruptible(config.connect()).await {
+    let client = match signals.interruptible(config.connect_eventually()).await {
         Ok(client) => client?,
         Err(signal) => return Ok(Exit::from_signal(signal)),
     };
@@ -183,7 +183,7 @@ async fn lead_until_end(
                     continue;
                 }
                 // A process that cannot start its command would otherwise be elected again and again.
-                let pause = sleep(half_jittered(client, backoff.next_pause()));
+                let pause = sleep(half_jittered(client.now(), backoff.next_pause()));
                 if let Err(signal) = signals.interruptible(pause).await {
                     return Ok(Exit::from_signal(signal));
                 }
@@ -232,7 +232,7 @@ async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Fa
             return Err(acquire_failure(error, Exit::UNAVAILABLE));
         }
         log::warning(&format!("failed to lead `{}`: {error}; campaigning again", election.name()));
-        sleep(half_jittered(client, backoff.next_pause())).await;
+        sleep(half_jittered(client.now(), backoff.next_pause())).await;
     }
 }
 
@@ -244,16 +244,11 @@ fn can_retry(error: &AcquireError) -> bool {
     }
 }
 
-/// Half of the pause, and a random part of the other half.
-fn half_jittered(client: &Client, pause: Duration) -> Duration {
-    pause / 2 + jitter(client.now(), pause / 2)
-}
-
 const AFTER_HELP: &str = "\
 The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
 leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
 session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
-Once this program has connected, a store that does not answer does not end it: it retries less and
+A store that does not answer does not end this program, not even at the start: it retries less and
 less often, every 5s at least.
 
 An election is a lock of its own kind: `show` prints the leader, and `free` ends its leadership.
@@ -261,7 +256,7 @@ An election is a lock of its own kind: `show` prints the leader, and `free` ends
 Exit status:
   that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
     2  the arguments, the name, the URL or another setting cannot be used
-   69  the store could not be reached at the start, or refuses the request
+   69  the store refuses the request
    70  the leadership was lost while the command ran, and that was detected only after it had ended
   126  the command cannot be executed
   127  there is no such command

@@ -14,7 +14,7 @@ use crate::lock::owner::OwnerArgs;
 use crate::lock::request::LockRequest;
 use crate::lock::shared::SharedArgs;
 use crate::lock::shared_guard::SharedGuard;
-use crate::lock::wait_limit::WaitLimitArgs;
+use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
@@ -121,8 +121,9 @@ impl RunArgs {
         self.once_per.once_per.is_some() && self.conflict_exit_code.is_none()
     }
 
-    fn acquire_options(&self) -> AcquireOptions {
-        AcquireOptions { wait: self.wait.limit(), max_hold: self.max_hold, conflict: self.conflict() }
+    /// How to acquire the lock, with what is left of the time to wait.
+    fn acquire_options(&self, wait: WaitLimit) -> AcquireOptions {
+        AcquireOptions { wait, max_hold: self.max_hold, conflict: self.conflict() }
     }
 
     fn lease(&self) -> Duration {
@@ -224,11 +225,11 @@ async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Fai
         config.session(times.session.or(args.session))
     };
     let mut signals = Signals::catch()?;
-    let client = match signals.interruptible(config.connect()).await {
-        Ok(client) => client?,
+    let (client, wait) = match signals.interruptible(config.connect_within(args.wait.limit())).await {
+        Ok(connected) => connected?,
         Err(signal) => return Ok(Exit::from_signal(signal)),
     };
-    let outcome = run_under_lock(&client, &request, &times, args, &mut signals, progress).await;
+    let outcome = run_under_lock(&client, &request, &times, (args, wait), &mut signals, progress).await;
     shut_down(&client).await;
     outcome
 }
@@ -237,11 +238,12 @@ async fn run_under_lock(
     client: &Client,
     request: &LockRequest,
     times: &JobTimes,
-    args: &RunArgs,
+    (args, wait): (&RunArgs, WaitLimit),
     signals: &mut Signals,
     progress: &mut Progress,
 ) -> Result<Exit, Failure> {
-    let guard = match signals.interruptible(request.acquire(client, &args.acquire_options())).await {
+    let options = args.acquire_options(wait);
+    let guard = match signals.interruptible(request.acquire(client, &options)).await {
         Ok(Ok(guard)) => guard,
         // One of all instances runs the command, so the others have done their part.
         Ok(Err(failure)) if failure.is_taken() && args.ignores_conflict() => {

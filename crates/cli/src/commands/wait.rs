@@ -6,6 +6,7 @@
 use crate::backoff::{Backoff, jitter};
 use crate::duration;
 use crate::lock::any_lock;
+use crate::lock::wait_limit::WaitLimit;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::LogArgs;
@@ -31,6 +32,8 @@ pub(crate) struct WaitArgs {
     name: String,
 
     /// Maximum time to wait; without it, wait for ever
+    ///
+    /// With it, a store that cannot be reached is tried again within that time.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 
@@ -96,9 +99,14 @@ struct Report<'a> {
 
 async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let name = super::lock_name(&args.name)?;
-    let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
+    let config = ClientConfig::from_args(&args.store)?.without_session();
+    let (client, wait) = config.connect_within(WaitLimit::new(args.wait)).await?;
     let start = client.now();
-    let limit = args.wait.map(|limit| start + limit);
+    let limit = match wait {
+        WaitLimit::Try => Some(start),
+        WaitLimit::AtMost(left) => Some(start + left),
+        WaitLimit::Forever => None,
+    };
     let mut backoff = BACKOFF;
     loop {
         let status = any_lock::find(&client, &name).await?.details.status;

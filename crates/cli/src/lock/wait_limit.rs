@@ -7,6 +7,9 @@ use std::time::Duration;
 #[derive(Args)]
 pub(crate) struct WaitLimitArgs {
     /// Maximum time to wait for the lock; without it, wait for ever
+    ///
+    /// With it, a store that cannot be reached is tried again within that time. Without it, the program ends at once if
+    /// it cannot reach the store at the start.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 
@@ -26,10 +29,17 @@ pub(crate) enum WaitLimit {
 
 impl WaitLimitArgs {
     pub(crate) fn limit(&self) -> WaitLimit {
-        match (self.try_once, self.wait) {
-            (true, _) | (false, Some(Duration::ZERO)) => WaitLimit::Try,
-            (false, Some(limit)) => WaitLimit::AtMost(limit),
-            (false, None) => WaitLimit::Forever,
+        if self.try_once { WaitLimit::Try } else { WaitLimit::new(self.wait) }
+    }
+}
+
+impl WaitLimit {
+    /// The limit, if there is one.
+    pub(crate) const fn new(limit: Option<Duration>) -> Self {
+        match limit {
+            Some(Duration::ZERO) => Self::Try,
+            Some(limit) => Self::AtMost(limit),
+            None => Self::Forever,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A client of the store: its configuration from the options, and its end.
 
+use crate::backoff::{Backoff, half_jittered};
 use crate::environment::{USERNAME, variable};
+use crate::lock::wait_limit::WaitLimit;
 use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::output::log;
@@ -8,9 +10,12 @@ use crate::store::args::StoreArgs;
 use crate::store::{CALL_TIMEOUT, default_file, password, url};
 use anyhow::anyhow;
 use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
-use leasehold::{Client, ClientBuilder, LockName};
-use std::time::Duration;
-use tokio::time::timeout;
+use leasehold::{Client, ClientBuilder, ConnectError, LockName, Moment};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::time::{sleep, timeout};
+
+/// The pauses between attempts to connect.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
 /// The configuration of a client.
 ///
@@ -77,15 +82,69 @@ impl ClientConfig {
         matches!(self.kind, StoreKind::Redis | StoreKind::Shards)
     }
 
-    /// Connects to the store.
+    /// Connects to the store, or fails at once.
     pub(crate) async fn connect(self) -> Result<Client, Failure> {
         self.builder.connect().await.map_err(|error| connect_failure(error, self.is_default))
+    }
+
+    /// Connects to the store. With a limit, a store that cannot be reached is tried again within it. Returns also how long
+    /// the client may still wait.
+    pub(crate) async fn connect_within(self, wait: WaitLimit) -> Result<(Client, WaitLimit), Failure> {
+        match wait {
+            WaitLimit::AtMost(limit) => {
+                let (client, left) = self.connect_until(Some(limit)).await?;
+                Ok((client, left.map_or(wait, WaitLimit::AtMost)))
+            }
+            WaitLimit::Try | WaitLimit::Forever => Ok((self.connect().await?, wait)),
+        }
+    }
+
+    /// Connects to the store, however long it cannot be reached.
+    pub(crate) async fn connect_eventually(self) -> Result<Client, Failure> {
+        Ok(self.connect_until(None).await?.0)
+    }
+
+    /// Connects within a limit, and returns what was left of it when the successful attempt began. The first attempt may
+    /// take longer than the limit, which is for waiting.
+    async fn connect_until(self, limit: Option<Duration>) -> Result<(Client, Option<Duration>), Failure> {
+        let start = Instant::now();
+        let left = || limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        let (mut backoff, mut last) = (BACKOFF, None::<ConnectError>);
+        loop {
+            let (before, connecting) = (left(), self.builder.clone().connect());
+            let connected = match (&last, before) {
+                (Some(last), Some(left)) => {
+                    timeout(left, connecting).await.unwrap_or_else(|_| Err(last.clone()))
+                }
+                _ => connecting.await,
+            };
+            let error = match connected {
+                Ok(client) => return Ok((client, before)),
+                Err(error) => error,
+            };
+            let is_transient = matches!(&error, ConnectError::Store(fault) if fault.is_transient());
+            let failure = connect_failure(error.clone(), self.is_default);
+            let left = left();
+            if !is_transient || left == Some(Duration::ZERO) {
+                return Err(failure);
+            }
+            log::warning(&format!("{}; trying again", failure.message()));
+            let pause = half_jittered(now(), backoff.next_pause());
+            sleep(left.map_or(pause, |left| left.min(pause))).await;
+            last = Some(error);
+        }
     }
 
     /// Checks the server or servers of the store.
     pub(crate) async fn diagnose(self) -> Result<Vec<Diagnosis>, Failure> {
         self.builder.diagnose().await.map_err(|error| connect_failure(error, self.is_default))
     }
+}
+
+/// The time of the wall clock, as a source of jitter.
+fn now() -> Moment {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment::from_micros(since.subsec_micros().into())
 }
 
 /// The URL of the store if the user has named none.

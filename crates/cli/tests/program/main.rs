@@ -19,3 +19,4 @@ mod sharing;
 mod show;
 mod signals;
 mod terminal;
+mod unreachable;

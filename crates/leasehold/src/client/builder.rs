@@ -17,7 +17,8 @@ use std::time::Duration;
 /// The shortest lifetime of a session without a heartbeat.
 const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
 
-/// Configures and connects a [`Client`]: see [`Client::builder`].
+/// Configures and connects a [`Client`]: see [`Client::builder`]. A clone can try again after a store could not be
+/// reached.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,6 +31,7 @@ const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
 ///     .await?;
 /// # let _ = client; Ok(()) }
 /// ```
+#[derive(Clone)]
 #[must_use = "a builder does nothing until `connect`, or `connect_blocking`"]
 pub struct ClientBuilder {
     target: Target,
@@ -43,6 +45,7 @@ pub struct ClientBuilder {
 }
 
 /// What the client connects to.
+#[derive(Clone)]
 pub(super) enum Target {
     Url(String),
     Store(Arc<dyn Store>),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Credentials, certificates and key prefix that override those of the URL.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct UrlOverrides {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,

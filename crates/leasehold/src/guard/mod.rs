@@ -90,10 +90,10 @@ impl Guard {
     }
 
     /// Waits until replicas have acknowledged the hold, if the store was configured to require that. Fails if
-    /// the hold ended meanwhile: the wait took longer than its lease.
+    /// the hold was lost meanwhile: a primary that lacks it was promoted, or the wait took longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), AcquireFailure> {
         engine::confirm(&self.engine, &self.hold, limit).await?;
-        self.hold.check(&*self.engine.environment).map_err(|_| AcquireFailure::LeaseTooShort)
+        self.check().map_err(|lost| AcquireFailure::Lost(lost.fence, Box::new(lost.reason)))
     }
 
     /// Returns the lock's name.

@@ -11,7 +11,7 @@ use crate::engine::{
     self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, LockEntry, NotDetached, ReleasePolicy,
     Session, TrackingId,
 };
-use crate::error::{AcquireError, ExtendError};
+use crate::error::{AcquireError, ExtendError, LostHold};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::existing_leases::ExistingLeases;
@@ -578,6 +578,9 @@ impl LockHandle {
             AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
             AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
             AcquireFailure::Closed => AcquireError::Closed,
+            AcquireFailure::Lost(fence, reason) => {
+                AcquireError::Lost(LostHold { lock, fence, reason: *reason })
+            }
             AcquireFailure::LeaseTooShort => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
         }
     }

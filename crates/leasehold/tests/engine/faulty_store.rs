@@ -7,7 +7,7 @@ use leasehold::store::{
     SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, SessionId};
-use leasehold_core::{Extended, KeyError, Partition};
+use leasehold_core::{Claim, Extended, KeyError, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -47,6 +47,8 @@ pub(crate) struct FaultyStore {
     pub(crate) rule: Rule,
     /// Set if it keeps sessions. Otherwise holds end by their leases alone.
     pub(crate) keeps_sessions: bool,
+    /// How long replicas take to confirm a hold, if they must.
+    pub(crate) confirms_after: Option<Duration>,
     /// Set while heartbeats get no reply.
     pub(crate) heartbeats_fail: Arc<AtomicBool>,
     /// Set if no mailbox is ever opened.
@@ -68,6 +70,7 @@ impl FaultyStore {
             inner: inner.clone(),
             rule: Arc::new(rule),
             keeps_sessions: false,
+            confirms_after: None,
             heartbeats_fail: Arc::default(),
             mailboxes_hang: false,
             mailboxes_fail: Arc::default(),
@@ -138,7 +141,21 @@ impl Store for FaultyStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        if self.keeps_sessions { self.inner.capabilities() } else { Capabilities::default() }
+        let capabilities =
+            if self.keeps_sessions { self.inner.capabilities() } else { Capabilities::default() };
+        capabilities.confirmation(self.confirms_after.is_some())
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        _lock: &'a Lock,
+        _claim: &'a Claim,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async {
+            sleep(self.confirms_after.unwrap_or_default()).await;
+            Ok(())
+        })
     }
 
     fn execute_session<'a>(

@@ -121,6 +121,19 @@ async fn the_reply_to_an_extend_revives_no_hold_whose_deadline_has_passed() {
     }
 }
 
+/// A promoted replica may lack the hold that it is asked to confirm.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_lost_while_replicas_confirm_it_is_not_acquired() {
+    let mut store = FaultyStore::new(&memory(), |_, op| match op {
+        Op::Extend(_) => Behavior::NotHeld,
+        _ => Behavior::Execute,
+    });
+    store.confirms_after = Some(1_800 * MS);
+    let lock = store.client(30_000 * MS).await.mutex("m").expect("a good name");
+    let error = lock.acquire().await.expect_err("the first renewal has found it gone");
+    assert!(matches!(error, AcquireError::Lost(_)), "{error:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_upgrade_ends_when_its_read_is_lost() {
     let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);

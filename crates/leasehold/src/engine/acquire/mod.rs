@@ -8,7 +8,7 @@ pub(super) mod confirm;
 pub(super) mod deadline;
 pub(super) mod several;
 
-use super::hold::{Hold, ReserveRequest, TrackingId};
+use super::hold::{Hold, LostReason, ReserveRequest, TrackingId};
 use super::local::lock_entry::{LeftBehind, LockEntry, PendingRequest, RequestPath, WaiterAction};
 use super::release::release_idle;
 use super::shutdown_gate::GatePermit;
@@ -16,7 +16,9 @@ use super::{Engine, Session, unexpected_reply};
 use crate::store::{Fault, Outcome, Subscription};
 use deadline::AcquireDeadline;
 use leasehold_core::machine::contender::{AcquireTerms, Grant, WaitStatus};
-use leasehold_core::{Acquire, Acquired, Claim, Executed, Liveness, Moment, Op, Reply, RetryPolicy};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Executed, FencingToken, Liveness, Moment, Op, Reply, RetryPolicy,
+};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +49,8 @@ pub(crate) enum AcquireFailure {
     Fault { fault: Fault, executed: Executed },
     /// The lease is shorter than the round trip to the store.
     LeaseTooShort,
+    /// It was granted, and lost before replicas had confirmed it.
+    Lost(FencingToken, Box<LostReason>),
     /// The client was shut down.
     Closed,
 }

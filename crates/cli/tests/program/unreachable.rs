@@ -1,0 +1,87 @@
+//! A store that cannot be reached at the start.
+
+use super::fixture::{Fixture, expect, start, status};
+use leasehold_testkit::{RedisServer, Worker};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Starts the program with its standard error on standard output, where the test reads it.
+fn start_with_errors(fixture: &Fixture, arguments: &[&str]) -> Worker {
+    let program = fixture.command(arguments);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    start(shell)
+}
+
+/// Waits until the program has failed to connect, and tries again.
+fn expect_retry(program: &mut Worker) {
+    let warning = expect(program, "leasehold: ");
+    assert!(warning.contains("failed to open the store") && warning.contains("trying again"), "{warning}");
+}
+
+#[test]
+fn a_store_that_is_down_is_tried_again_within_the_wait() {
+    let mut server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let token = fixture.path("token");
+    let token = token.to_str().expect("a plain path");
+    let commands: [&[&str]; 4] = [
+        &["run", "job", "--wait", "20s", "--", "true"],
+        &["acquire", "other", "--wait", "20s", "--lease", "1m", "--token-file", token],
+        &["wait", "job", "--wait", "20s"],
+        &["lead", "leader", "--", "true"],
+    ];
+    server.kill().expect("killed");
+    let mut programs = commands.map(|arguments| start_with_errors(&fixture, arguments));
+    programs.iter_mut().for_each(expect_retry);
+    server.restart().expect("restarted");
+    for (mut program, arguments) in programs.into_iter().zip(commands) {
+        assert_eq!(status(&mut program), Some(0), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_store_that_is_silent_is_tried_again_within_the_wait() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    server.stop().expect("stopped");
+    let mut run = start_with_errors(&fixture, &["run", "job", "--wait", "20s", "--", "echo", "running"]);
+    expect_retry(&mut run);
+    server.resume().expect("it goes on");
+    expect(&mut run, "running");
+    assert_eq!(status(&mut run), Some(0));
+}
+
+#[test]
+fn a_store_that_stays_down_ends_the_program_with_the_wait() {
+    let mut server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    server.kill().expect("killed");
+    let began = Instant::now();
+    fixture.script(&["--wait", "700ms"], "echo never").check(69, "failed to open the store");
+    assert!(began.elapsed() >= Duration::from_millis(700), "{:?}", began.elapsed());
+    for options in [&["--try"][..], &["--wait", "0s"], &[]] {
+        let failed = fixture.script(options, "echo never");
+        failed.check(69, "failed to open the store");
+        assert!(!failed.stderr.contains("trying again"), "{failed:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_program_that_tries_to_connect() {
+    let mut server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    server.kill().expect("killed");
+    for arguments in [&["run", "job", "--wait", "20s", "--", "true"][..], &["lead", "job", "--", "true"]] {
+        let mut program = start_with_errors(&fixture, arguments);
+        expect_retry(&mut program);
+        program.terminate().expect("it runs");
+        assert_eq!(status(&mut program), Some(143), "{arguments:?}");
+    }
+}

@@ -139,7 +139,7 @@ pub(crate) fn info_text(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
 /// The findings in an INFO text, the most serious first. A missing field is no finding.
 pub(crate) fn findings_in(info: &str) -> Vec<Finding> {
     let mut findings: Vec<_> =
-        [eviction(info), full_memory(info), persistence(info), replica(info), lua(info)]
+        [eviction(info), full_memory(info), persistence(info), replica(info), replicated(info), lua(info)]
             .into_iter()
             .flatten()
             .collect();
@@ -184,6 +184,14 @@ fn replica(info: &str) -> Option<Finding> {
     let writes = number(info, "slave_read_only") == Some(0);
     let is_replica = role(info)? == Role::Replica;
     is_replica.then(|| Finding::new(FindingKind::Replica { writes }, Severity::Warning))
+}
+
+/// INFO shows how many replicas are good enough for a write only if the server demands any.
+fn replicated(info: &str) -> Option<Finding> {
+    let demands = number(info, "min_slaves_good_slaves").is_some();
+    let replicas = number(info, "connected_slaves").filter(|replicas| *replicas > 0 && !demands)?;
+    let is_primary = role(info)? == Role::Primary;
+    is_primary.then(|| Finding::new(FindingKind::WritesWithoutReplicas { replicas }, Severity::Notice))
 }
 
 fn lua(info: &str) -> Option<Finding> {
@@ -297,7 +305,10 @@ mod tests {
             ("used_memory:100\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lfu\r\n", "Warning eviction"),
             ("aof_enabled:1\r\n", ""),
             ("aof_enabled:0\r\n", "Notice not_persistent"),
-            ("role:master\r\nconnected_slaves:1\r\n", ""),
+            ("role:master\r\nconnected_slaves:0\r\n", ""),
+            ("role:master\r\nconnected_slaves:1\r\n", "Notice writes_without_replicas"),
+            ("role:master\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:1\r\n", ""),
+            ("role:slave\r\nslave_read_only:1\r\nconnected_slaves:1\r\n", "Warning replica"),
             ("role:slave\r\nslave_read_only:1\r\n", "Warning replica"),
             ("role:slave\r\n", "Warning replica"),
             ("redis_version:8.8.2\r\n", ""),

@@ -85,6 +85,11 @@ pub enum FindingKind {
         /// Whether it accepts writes.
         writes: bool,
     },
+    /// The server has replicas, and takes writes while it is cut off from all of them (`min-replicas-to-write 0`).
+    WritesWithoutReplicas {
+        /// How many replicas are connected.
+        replicas: u64,
+    },
     /// The Lua interpreter of the server's version has known vulnerabilities.
     LuaVulnerabilities {
         /// Its product and version.
@@ -145,6 +150,11 @@ impl FindingKind {
             Self::Replica { .. } => {
                 "connect to its primary, or through its Sentinels with `redis+sentinel://`".to_owned()
             }
+            Self::WritesWithoutReplicas { .. } => {
+                "set `min-replicas-to-write 1`, and `min-replicas-max-lag` below the time that a promotion takes, unless \
+                 it must go on without replicas"
+                    .to_owned()
+            }
             Self::LuaVulnerabilities { fixed_in, .. } => format!(
                 "upgrade to {fixed_in} or later, or ask your distribution; until then allow no other user to run scripts there"
             ),
@@ -161,6 +171,7 @@ impl FindingKind {
             Self::MemoryFull { .. } => "memory_full",
             Self::NotPersistent => "not_persistent",
             Self::Replica { .. } => "replica",
+            Self::WritesWithoutReplicas { .. } => "writes_without_replicas",
             Self::LuaVulnerabilities { .. } => "lua_vulnerabilities",
             Self::ClockDiffers(_) => "clock_differs",
             Self::Unreachable(_) => "unreachable",
@@ -195,6 +206,11 @@ impl fmt::Display for FindingKind {
             Self::Replica { writes: true } => f.write_str(
                 "it is a replica that accepts writes: its locks are known nowhere else, and its primary's data replace \
                  them at any time",
+            ),
+            Self::WritesWithoutReplicas { replicas } => write!(
+                f,
+                "it has {replicas} replicas, and takes writes without any: cut off from them it grants and renews locks that \
+                 the promoted replica grants to others, for as long as the partition lasts"
             ),
             Self::LuaVulnerabilities { server, vulnerabilities, .. } => write!(
                 f,

@@ -197,6 +197,8 @@ Findings:
     unreachable     one of several servers does not answer, or refuses the login
     memory_full     no client can acquire a lock (notice)
     not_persistent  a restart loses locks (notice)
+    writes_without_replicas
+                    cut off from its replicas it goes on granting and renewing (notice)
     clock_differs   its clock is certainly off by more than a second (notice)
     info_denied     the user may not run INFO (notice)
 

@@ -28,7 +28,8 @@ const ONCE_LONG: &str = "\
 Run the command at most once in this period, over all machines; otherwise end with 0 at once
 
 The period counts from the start of a command. Whatever happens to the command or to this machine, no other command \
-starts before the period is over. Needs no session, and takes one NAME.";
+starts before the period is over. One exception: a fail-over to a replica that has not copied the start yet, or a restart \
+that loses it, allows another one; `?replicas=1` in the URL waits for a replica first. Needs no session, and takes one NAME.";
 
 impl OncePerArgs {
     /// The lease of the hold, which covers the whole period from the start; `None` without --once-per.

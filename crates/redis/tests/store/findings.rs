@@ -114,6 +114,23 @@ async fn a_server_without_persistence_gets_a_notice() {
 }
 
 #[tokio::test]
+async fn a_primary_that_takes_writes_without_its_replicas_gets_a_notice() {
+    let primary = RedisServer::start().unwrap();
+    let store = connect(&primary).await;
+    let word = "writes_without_replicas";
+    assert_eq!(found(&diagnosed(&store).await.findings, word), None, "it has no replica");
+    let at = format!("127.0.0.1 {}", primary.port());
+    let _replica = RedisServer::builder().config("replicaof", &at).start().unwrap();
+    while diagnosed(&store).await.replicas != Some(1) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let findings = diagnosed(&store).await.findings;
+    assert_eq!(found(&findings, word).map(|finding| finding.severity), Some(Severity::Notice));
+    primary.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap().ok().unwrap();
+    assert_eq!(found(&diagnosed(&store).await.findings, word), None);
+}
+
+#[tokio::test]
 async fn a_replica_is_reported_and_refused_in_strict_mode() {
     let primary = RedisServer::start().unwrap();
     let at = format!("127.0.0.1 {}", primary.port());

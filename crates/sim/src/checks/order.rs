@@ -55,9 +55,12 @@ impl Order {
         }
         if let Some(dead) = done.evicts().filter(|dead| done.is_dead(*dead, at)) {
             let entries = done.state.record.as_ref().map(|record| &record.entries);
-            // A process with a lapsed session may evict itself. It loses its entry, and gets another.
-            let is_requester = done.acquires().is_some_and(|(request, _)| {
-                request.liveness.ends_with_session() && request.claim.hold.session() == dead
+            // A process with a lapsed session may evict itself. It loses its entry, and gets another. A late acquire whose
+            // hold has ended evicts nothing.
+            let is_requester = done.acquires().is_some_and(|(request, reply)| {
+                request.liveness.ends_with_session()
+                    && request.claim.hold.session() == dead
+                    && !matches!(reply, Acquired::AlreadyEnded(_))
             });
             let is_gone = entries.is_none_or(|entries| !entries.keys().any(|id| id.session() == dead));
             // What does not end with the session was granted in this step, if it is gone.

@@ -289,7 +289,7 @@ impl MultiMutex {
         }
     }
 
-    /// Releases locks without all the others; in the background after the time limit.
+    /// Releases those locks that were acquired; in the background after the time limit.
     async fn release_until(&self, limit: Option<Moment>, all: MultiGuard) {
         self.run_until(limit, join_all(all.guards.into_iter().map(Guard::release_or_defer))).await;
     }

@@ -135,8 +135,11 @@ pub struct RenewalSchedule {
     /// When to extend; `None` once a fixed lease has been reached.
     extend_at: Option<Moment>,
     in_flight: bool,
-    /// Set while an extend that verifies the hold is pending.
+    /// Set while an extend that verifies the hold is pending. It is sent also if it lengthens nothing, and again until it
+    /// has a reply.
     verify_pending: bool,
+    /// Set while such an extend is in flight.
+    verify_in_flight: bool,
     /// When the last such extend was sent.
     verified_at: Moment,
     /// Set while another request about the hold waits to be sent.
@@ -165,6 +168,7 @@ impl RenewalSchedule {
             extend_at: None,
             in_flight: false,
             verify_pending: false,
+            verify_in_flight: false,
             verified_at: Moment::ZERO,
             request_queued: false,
             faults: 0,
@@ -232,8 +236,9 @@ impl RenewalSchedule {
         if self.verify_pending {
             next.extend_at = self.extend_at;
         }
-        (next.verify_pending, next.request_queued, next.verified_at) =
-            (self.verify_pending, self.request_queued, self.verified_at);
+        (next.verify_pending, next.verify_in_flight, next.verified_at) =
+            (self.verify_pending, self.verify_in_flight, self.verified_at);
+        next.request_queued = self.request_queued;
         (next.in_flight, next.faults, next.record_kept_at) =
             (self.in_flight, self.faults, self.record_kept_at);
         *self = next;
@@ -284,7 +289,8 @@ impl RenewalSchedule {
         }
         if self.is_extend_due(now, batch_window) {
             self.in_flight = true;
-            if std::mem::take(&mut self.verify_pending) {
+            self.verify_in_flight = std::mem::take(&mut self.verify_pending);
+            if self.verify_in_flight {
                 self.verified_at = now;
             }
             return self.extend(now);
@@ -303,7 +309,7 @@ impl RenewalSchedule {
 
     /// The hold was extended, by a request that was sent at `sent_at`.
     pub fn handle_extended(&mut self, sent_at: Moment, lease: Duration, kept_record: bool) {
-        self.in_flight = false;
+        (self.in_flight, self.verify_in_flight) = (false, false);
         self.faults = 0;
         if kept_record {
             self.record_kept_at = sent_at;
@@ -411,9 +417,9 @@ impl RenewalSchedule {
         }
     }
 
-    /// Stops extends that would have no effect (3).
+    /// Stops extends that would have no effect (3), except one that verifies the hold.
     fn stop_at_limit(&mut self) {
-        if self.is_at_limit() {
+        if self.is_at_limit() && !self.verify_pending {
             self.extend_at = None;
         }
     }
@@ -453,6 +459,7 @@ impl RenewalSchedule {
     /// An extend had no reply, or none with the status of the hold. It is sent again until the deadline; nothing is undone.
     pub fn handle_fault(&mut self, now: Moment, random: Random<'_>) {
         self.in_flight = false;
+        self.verify_pending |= std::mem::take(&mut self.verify_in_flight);
         self.faults += 1;
         let pause = FAULT_BACKOFF.pause(self.faults);
         self.extend_at = Some(now + Jitter::upper_half(pause).pick(random()));
@@ -617,6 +624,40 @@ mod tests {
             }
             assert!(sent <= most && sent >= 30, "{sent} of {lease:?}");
         }
+    }
+
+    /// At its limit nothing lengthens the hold, but whether it still exists must become known.
+    #[test]
+    fn a_hold_at_its_limit_is_verified_until_there_is_a_reply() {
+        let limits = HoldLimits { end: Some(s(20)), max_renewals: None };
+        let at_limit = |schedule: &RenewalSchedule| schedule.is_at_limit() && schedule.due() == s(20);
+        let is_extend = |action| matches!(action, RenewalAction::Extend { .. });
+        let capped = || {
+            let plan = RenewalPlan::Renew { lease: LEASE };
+            let mut schedule = RenewalSchedule::with_limits(plan, limits, s(3), s(0));
+            assert!(is_extend(schedule.poll(s(1), NONE)));
+            schedule
+        };
+        // The first verification fails.
+        let mut schedule = capped();
+        schedule.handle_extended(s(1), LEASE, false);
+        assert!(at_limit(&schedule));
+        schedule.verify_soon(s(5));
+        assert!(is_extend(schedule.poll(s(5), NONE)));
+        schedule.handle_fault(s(7), &mut || u64::MAX);
+        assert!(schedule.is_verification_pending() && schedule.due() < s(8), "{:?}", schedule.due());
+        // Another task that gets the hold depends on the reply, too.
+        schedule.hand_off(RenewalPlan::Until { end: s(19) }, HoldLimits::default(), s(7));
+        assert!(is_extend(schedule.poll(s(8), NONE)));
+        schedule.handle_extended(s(8), LEASE, false);
+        assert_eq!((schedule.is_verification_pending(), schedule.due()), (false, s(19)));
+        // The extend that takes it to its limit is in flight.
+        let mut schedule = capped();
+        schedule.verify_soon(s(1));
+        schedule.handle_extended(s(1), LEASE, false);
+        assert!(is_extend(schedule.poll(s(2), NONE)));
+        schedule.handle_extended(s(2), LEASE, false);
+        assert!(at_limit(&schedule) && !schedule.is_verification_pending());
     }
 
     #[test]

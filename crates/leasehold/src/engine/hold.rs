@@ -41,7 +41,7 @@ pub enum LostReason {
     /// The key was removed before the lease ended: manually, or by the server's eviction policy.
     Removed,
     /// The store has lost its data, by a restart without persistence or a flush. Also reported if the store considers
-    /// a session dead that sent its heartbeats in time: its record was removed, or the store's clock was set forward.
+    /// a session dead that sent its heartbeats in time: it came back with an old snapshot, or its clock was set forward.
     StoreLostData,
     /// The process was considered dead, and the lock was taken from it.
     Evicted,

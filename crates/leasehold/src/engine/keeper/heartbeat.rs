@@ -309,8 +309,8 @@ impl SessionHeartbeat {
         matches!(op, SessionOp::Heartbeat(heartbeat) if heartbeat.session == self.session.id)
     }
 
-    /// Records the result of a heartbeat that was sent at `sent_at`. Returns whether it has begun a session again that the
-    /// store had forgotten (4).
+    /// Records the result of a heartbeat that was sent at `sent_at`. Returns whether the store must be asked about each hold of
+    /// the session: it has forgotten the session, or has begun it again (4).
     pub(in crate::engine) fn handle_outcome(
         &mut self,
         op: &SessionOp,
@@ -329,6 +329,7 @@ impl SessionHeartbeat {
                     self.schedule.handle_lapsed();
                 } else {
                     self.handle_forgotten(now);
+                    return true;
                 }
             }
             other => {
@@ -347,7 +348,8 @@ impl SessionHeartbeat {
     /// The store does not know the session: it begins again with all locks that it reports (4).
     fn handle_forgotten(&mut self, now: Moment) {
         self.is_forgotten = true;
-        self.reports = self.holds.keys().map(|lock| (lock.clone(), true)).collect();
+        self.reports.retain(|_, is_held| !*is_held);
+        self.reports.extend(self.holds.keys().map(|lock| (lock.clone(), true)));
         self.schedule.handle_forgotten(now);
     }
 
@@ -359,7 +361,7 @@ impl SessionHeartbeat {
         if now < self.schedule.valid_until() {
             self.session.extend(self.schedule.valid_until());
         }
-        begins(op) && std::mem::take(&mut self.is_forgotten)
+        begins(op) && std::mem::take(&mut self.is_forgotten) && now < self.schedule.valid_until()
     }
 
     /// A heartbeat was not answered: its reports are sent again (2).
@@ -375,7 +377,7 @@ impl SessionHeartbeat {
 }
 
 /// Whether a heartbeat begins its session.
-fn begins(op: &SessionOp) -> bool {
+pub(super) fn begins(op: &SessionOp) -> bool {
     matches!(op, SessionOp::Heartbeat(Heartbeat { begin: Some(_), .. }))
 }
 

@@ -5,7 +5,7 @@
 use super::{Shared, State, TrackedHold, TrackingId, Work};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::heartbeat::{
-    DueSession, HeartbeatBatch, MAX_REPORTS, SessionAction, SessionHeartbeat,
+    DueSession, HeartbeatBatch, MAX_REPORTS, SessionAction, SessionHeartbeat, begins,
 };
 use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
@@ -215,14 +215,18 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) 
     let mut state = shared.state();
     let mut begun_again = false;
     for ((partition, op), outcome) in ops.iter().zip(outcomes) {
-        let begun = state.heartbeats.with(*partition, |heartbeat| {
+        let must_verify = state.heartbeats.with(*partition, |heartbeat| {
             let random = &mut || shared.environment.random();
             heartbeat.is_of(op) && heartbeat.handle_outcome(op, outcome, sent_at, now, random)
         });
-        if begun == Some(true) {
-            tracing::warn!(%partition, "the store had forgotten the session, and perhaps its locks");
+        if must_verify == Some(true) {
+            // First when the store turns out to have forgotten the session, since it may never begin again; then once it has
+            // begun, for what was granted in between.
             state.verify_holds_of(*partition, now);
-            begun_again = true;
+            if begins(op) {
+                tracing::warn!(%partition, "the store had forgotten the session, and perhaps its locks");
+                begun_again = true;
+            }
         }
     }
     drop(state);

@@ -186,8 +186,12 @@ fn replica(info: &str) -> Option<Finding> {
     is_replica.then(|| Finding::new(FindingKind::Replica { writes }, Severity::Warning))
 }
 
-/// INFO shows how many replicas are good enough for a write only if the server demands any.
+/// INFO shows how many replicas are good enough for a write only if the server demands any. A primary of a cluster that is
+/// cut off from the majority stops by itself.
 fn replicated(info: &str) -> Option<Finding> {
+    if number(info, "cluster_enabled") == Some(1) {
+        return None;
+    }
     let demands = number(info, "min_slaves_good_slaves").is_some();
     let replicas = number(info, "connected_slaves").filter(|replicas| *replicas > 0 && !demands)?;
     let is_primary = role(info)? == Role::Primary;
@@ -308,6 +312,7 @@ mod tests {
             ("role:master\r\nconnected_slaves:0\r\n", ""),
             ("role:master\r\nconnected_slaves:1\r\n", "Notice writes_without_replicas"),
             ("role:master\r\nconnected_slaves:1\r\nmin_slaves_good_slaves:1\r\n", ""),
+            ("role:master\r\nconnected_slaves:1\r\ncluster_enabled:1\r\n", ""),
             ("role:slave\r\nslave_read_only:1\r\nconnected_slaves:1\r\n", "Warning replica"),
             ("role:slave\r\nslave_read_only:1\r\n", "Warning replica"),
             ("role:slave\r\n", "Warning replica"),

@@ -286,7 +286,7 @@ impl fmt::Display for Fault {
                 "permission denied: see docs/reference/redis-layout.md for what is needed at least",
             ),
             FaultKind::OutOfMemory => f.write_str("its memory is full: raise maxmemory, or free some"),
-            FaultKind::ReadOnly => f.write_str("it does not take writes: is it a replica?"),
+            FaultKind::ReadOnly => f.write_str("it does not take writes: is it a replica, without the replicas that its `min-replicas-to-write` demands, or unable to save its data?"),
             FaultKind::Unconfirmed { required, confirmed } => write!(
                 f,
                 "{confirmed} of {required} replicas have confirmed in time: are they running, and in sync with it?"

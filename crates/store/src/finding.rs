@@ -151,8 +151,8 @@ impl FindingKind {
                 "connect to its primary, or through its Sentinels with `redis+sentinel://`".to_owned()
             }
             Self::WritesWithoutReplicas { .. } => {
-                "set `min-replicas-to-write 1`, and `min-replicas-max-lag` below the time that a promotion takes, unless \
-                 it must go on without replicas"
+                "with two replicas or more, set `min-replicas-to-write 1` on all servers, and `min-replicas-max-lag` below \
+                 the time that a promotion takes; with one, a promoted server would refuse all writes"
                     .to_owned()
             }
             Self::LuaVulnerabilities { fixed_in, .. } => format!(
@@ -209,7 +209,7 @@ impl fmt::Display for FindingKind {
             ),
             Self::WritesWithoutReplicas { replicas } => write!(
                 f,
-                "it has {replicas} replicas, and takes writes without any: cut off from them it grants and renews locks that \
+                "it has replicas ({replicas}), and takes writes without any: cut off from them it grants and renews locks that \
                  the promoted replica grants to others, for as long as the partition lasts"
             ),
             Self::LuaVulnerabilities { server, vulnerabilities, .. } => write!(

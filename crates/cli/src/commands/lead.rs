@@ -248,8 +248,8 @@ const AFTER_HELP: &str = "\
 The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
 leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
 session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
-A store that does not answer does not end this program, not even at the start: it retries less and
-less often, every 5s at least.
+A store that cannot be reached, also by a wrong address, does not end this program: it warns, and
+retries less and less often, every 5s at least.
 
 An election is a lock of its own kind: `show` prints the leader, and `free` ends its leadership.
 

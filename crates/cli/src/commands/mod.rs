@@ -59,7 +59,10 @@ pub(crate) fn execute() -> Result<Exit, Failure> {
         .build()
         .context("failed to start the runtime")
         .map_err(Failure::unavailable)?;
-    runtime.block_on(command.execute())
+    let result = runtime.block_on(command.execute());
+    // A lookup of a host name cannot be cancelled, and would delay the end.
+    runtime.shutdown_background();
+    result
 }
 
 impl Command {

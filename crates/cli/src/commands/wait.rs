@@ -33,7 +33,8 @@ pub(crate) struct WaitArgs {
 
     /// Maximum time to wait; without it, wait for ever
     ///
-    /// With it, a store that cannot be reached is tried again within that time.
+    /// With it, a store that cannot be reached at the start is tried again within that time. Later, one that does not
+    /// answer for 2s ends this command.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     wait: Option<Duration>,
 

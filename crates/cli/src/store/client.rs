@@ -17,6 +17,9 @@ use tokio::time::{sleep, timeout};
 /// The pauses between attempts to connect.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 
+/// The part of a limit that is kept for the last attempt.
+const LAST_ATTEMPT: Duration = Duration::from_millis(500);
+
 /// The configuration of a client.
 ///
 /// All inputs have been read; only the connection is missing.
@@ -104,8 +107,8 @@ impl ClientConfig {
         Ok(self.connect_until(None).await?.0)
     }
 
-    /// Connects within a limit, and returns what was left of it when the successful attempt began. The first attempt may
-    /// take longer than the limit, which is for waiting.
+    /// Connects within a limit, and returns what is left of it. The first attempt may take longer than the limit, and does
+    /// not count: the limit is for waiting.
     async fn connect_until(self, limit: Option<Duration>) -> Result<(Client, Option<Duration>), Failure> {
         let start = Instant::now();
         let left = || limit.map(|limit| limit.saturating_sub(start.elapsed()));
@@ -119,18 +122,24 @@ impl ClientConfig {
                 _ => connecting.await,
             };
             let error = match connected {
-                Ok(client) => return Ok((client, before)),
+                Ok(client) => return Ok((client, if last.is_some() { left() } else { before })),
                 Err(error) => error,
             };
             let is_transient = matches!(&error, ConnectError::Store(fault) if fault.is_transient());
             let failure = connect_failure(error.clone(), self.is_default);
-            let left = left();
-            if !is_transient || left == Some(Duration::ZERO) {
+            if !is_transient {
                 return Err(failure);
             }
+            let mut pause = half_jittered(now(), backoff.next_pause());
+            if let Some(left) = left() {
+                if left <= LAST_ATTEMPT {
+                    sleep(left).await;
+                    return Err(failure);
+                }
+                pause = pause.min(left.saturating_sub(LAST_ATTEMPT));
+            }
             log::warning(&format!("{}; trying again", failure.message()));
-            let pause = half_jittered(now(), backoff.next_pause());
-            sleep(left.map_or(pause, |left| left.min(pause))).await;
+            sleep(pause).await;
             last = Some(error);
         }
     }

@@ -92,8 +92,9 @@ impl Guard {
     /// Waits until replicas have acknowledged the hold, if the store was configured to require that. Fails if
     /// the hold was lost meanwhile: a primary that lacks it was promoted, or the wait took longer than its lease.
     pub(crate) async fn confirmed(&self, limit: Option<Moment>) -> Result<(), AcquireFailure> {
-        engine::confirm(&self.engine, &self.hold, limit).await?;
-        self.check().map_err(|lost| AcquireFailure::Lost(lost.fence, Box::new(lost.reason)))
+        let as_failure = |lost: LostHold| AcquireFailure::Lost(lost.fence, Box::new(lost.reason));
+        self.unless_lost(engine::confirm(&self.engine, &self.hold, limit)).await.map_err(as_failure)??;
+        self.check().map_err(as_failure)
     }
 
     /// Returns the lock's name.

@@ -47,7 +47,7 @@ pub(crate) struct FaultyStore {
     pub(crate) rule: Rule,
     /// Set if it keeps sessions. Otherwise holds end by their leases alone.
     pub(crate) keeps_sessions: bool,
-    /// How long replicas take to confirm a hold, if they must.
+    /// How long it waits for replicas to confirm a hold, if they must; none does.
     pub(crate) confirms_after: Option<Duration>,
     /// Set while heartbeats get no reply.
     pub(crate) heartbeats_fail: Arc<AtomicBool>,
@@ -154,7 +154,8 @@ impl Store for FaultyStore {
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async {
             sleep(self.confirms_after.unwrap_or_default()).await;
-            Ok(())
+            let kind = FaultKind::Unconfirmed { required: 1, confirmed: 0 };
+            Err(Fault::new(kind, Phase::Reply, "a faulty store"))
         })
     }
 

@@ -131,7 +131,7 @@ async fn a_hold_that_is_lost_while_replicas_confirm_it_is_not_acquired() {
     store.confirms_after = Some(1_800 * MS);
     let lock = store.client(30_000 * MS).await.mutex("m").expect("a good name");
     let error = lock.acquire().await.expect_err("the first renewal has found it gone");
-    assert!(matches!(error, AcquireError::Lost(_)), "{error:?}");
+    assert!(matches!(error, AcquireError::Lost(_)), "it waits no longer for the replicas: {error:?}");
 }
 
 #[tokio::test(start_paused = true)]

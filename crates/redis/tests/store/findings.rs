@@ -121,9 +121,12 @@ async fn a_primary_that_takes_writes_without_its_replicas_gets_a_notice() {
     assert_eq!(found(&diagnosed(&store).await.findings, word), None, "it has no replica");
     let at = format!("127.0.0.1 {}", primary.port());
     let _replica = RedisServer::builder().config("replicaof", &at).start().unwrap();
-    while diagnosed(&store).await.replicas != Some(1) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let connected = async {
+        while diagnosed(&store).await.replicas != Some(1) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), connected).await.expect("it connects");
     let findings = diagnosed(&store).await.findings;
     assert_eq!(found(&findings, word).map(|finding| finding.severity), Some(Severity::Notice));
     primary.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap().ok().unwrap();

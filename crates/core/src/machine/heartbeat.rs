@@ -131,8 +131,7 @@ impl HeartbeatSchedule {
         self.valid_until = Moment::ZERO;
     }
 
-    /// The store does not know the session, which is alive by this clock. A heartbeat that begins it again is sent at the
-    /// next poll.
+    /// The store does not know the session. If that is alive by this clock, the next heartbeat is due at once.
     pub fn handle_forgotten(&mut self, now: Moment) {
         self.in_flight = false;
         self.faults = 0;

@@ -101,7 +101,7 @@ pub struct Heartbeat {
     /// How long it is alive from now, in milliseconds.
     pub alive_ms: u64,
     /// Set to a description for people ([`SessionMetadata::to_json`]) to begin the session. Without it, a session that
-    /// has lapsed stays lapsed.
+    /// the store does not know counts as lapsed. A session that is remembered as lapsed stays lapsed in either case.
     pub begin: Option<String>,
     /// Locks acquired since the last heartbeat, for people to find.
     pub acquired: Vec<Lock>,
@@ -134,7 +134,8 @@ pub enum SessionReply {
 pub enum HeartbeatReply {
     /// The session is alive for at least as long as requested.
     Alive,
-    /// The session has lapsed, or the store has lost its data: other clients may have what lived with it.
+    /// The session has lapsed: other clients may have what lived with it. Or, unless the heartbeat begins the session, the
+    /// store does not know it, perhaps because it has lost its data.
     Lapsed,
 }
 

@@ -12,8 +12,8 @@
 //!    while, under the session-table mutex, so no task can pick it up concurrently. Nothing is requested while it ends.
 //! 5. A request to begin a session may have been executed even if it got no reply. Once one was sent, nothing is requested
 //!    for longer than that session would live; after that, the session has another id. A session without holds has another
-//!    id for each such request. A session that the store has forgotten begins again under its own id, by a heartbeat that
-//!    counts as such a request.
+//!    id for each such request. A session that is alive by this clock, and that the store has forgotten, begins again under
+//!    its own id: requests go on meanwhile, and once it is over, the next one has another id if that begin had no reply.
 
 use super::{NEVER, Timings};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};

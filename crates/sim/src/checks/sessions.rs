@@ -15,9 +15,9 @@ const BEGINS_WITHIN: Duration = Duration::from_millis(100);
 /// How long a request may wait for a connection, and the drift of the clock that measures it.
 const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 
-/// A lapsed session never returns while the store remembers it, and a session with timely heartbeats is alive. A process begins each session once, and
-/// again only if the store has forgotten it. It sends no request before the store has acknowledged it, and none after it
-/// has learned of the lapse. Without faults no session lapses.
+/// A lapsed session never returns while the store remembers it, and a session with timely heartbeats is alive. A process
+/// begins each session once, and again only if the store has forgotten it. It sends no request before the store has
+/// acknowledged it, and none after it has learned of the lapse. Without faults no session lapses.
 #[derive(Debug, Default)]
 pub struct SessionLiveness {
     /// The records that the store must have.

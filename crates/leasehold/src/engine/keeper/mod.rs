@@ -385,7 +385,8 @@ impl KeeperHandle {
         }
     }
 
-    /// The connection was made again, perhaps to a store that has lost its data: asks whether it knows the sessions.
+    /// Messages may have been missed, as a rule because a connection was made again, perhaps to a store that has lost its data:
+    /// asks whether it knows the sessions.
     pub(super) fn reconnected(&self) {
         let Some(shared) = self.0.upgrade() else { return };
         shared.state().heartbeats.check_soon(shared.environment.now());

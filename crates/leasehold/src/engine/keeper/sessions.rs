@@ -137,7 +137,8 @@ impl State {
         is_awaited
     }
 
-    /// Asks the store soon about each hold of a partition.
+    /// Asks the store about each hold of a partition: it has forgotten their session, and perhaps granted their locks to
+    /// others. Nothing else ends those that it has lost before their deadlines.
     fn verify_holds_of(&mut self, partition: Partition, now: Moment) {
         let of_it = |tracked: &TrackedHold| !tracked.lost && tracked.hold.session.partition == partition;
         let its = self.tracked.iter_mut().filter(|(_, tracked)| of_it(tracked));

@@ -104,6 +104,21 @@ async fn a_forgotten_session_begins_again_and_keeps_what_the_store_has() {
     assert_eq!(process.connection.begins.load(SeqCst), 2, "a heartbeat begins it only once");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_forgotten_session_begins_though_the_first_reply_is_lost() {
+    let fixture = Fixture::new();
+    let process = fixture.process(Some(10 * S)).await;
+    let session = process.client.session_id();
+    let guard = process.client.mutex("a").unwrap().acquire().await.unwrap();
+    process.connection.lost_begins.store(1, SeqCst);
+    fixture.forget(session).await;
+    sleep(60 * S).await;
+    guard.check().expect("the store has it");
+    assert_eq!(process.connection.begins.load(SeqCst), 3);
+    let [listed] = &fixture.sessions().await[..] else { panic!("one session") };
+    assert_eq!((listed.session, process.client.session_id(), listed.held.len()), (session, session, 1));
+}
+
 /// The store's clock is set forward, so that it remembers a session that has lapsed.
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_session_does_not_begin_again() {

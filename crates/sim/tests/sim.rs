@@ -147,6 +147,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::ExtendIsNotSent => (10, "renewal"),
         Mutant::LostReleaseIsSuccess => (200, "renewal"),
         Mutant::ForgottenSessionLapses => (400, "renewal"),
+        Mutant::RestoredHoldIsKept => (3000, "cleanup"),
         Mutant::ContentionIsAnError | Mutant::PollsWithoutPause => (30, "deadlines"),
         Mutant::TimersAreLate => (200, "deadlines"),
         Mutant::WantedIsIgnored => (10, "handoff"),

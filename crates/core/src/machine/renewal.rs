@@ -142,6 +142,9 @@ pub struct RenewalSchedule {
     verify_in_flight: bool,
     /// When the last such extend was sent.
     verified_at: Moment,
+    /// When the renewal is due that a verification goes before, if the number of renewals is limited: until then a
+    /// verification is none.
+    renew_at: Option<Moment>,
     /// Set while another request about the hold waits to be sent.
     request_queued: bool,
     faults: u32,
@@ -170,6 +173,7 @@ impl RenewalSchedule {
             verify_pending: false,
             verify_in_flight: false,
             verified_at: Moment::ZERO,
+            renew_at: None,
             request_queued: false,
             faults: 0,
             record_kept_at: now,
@@ -234,6 +238,7 @@ impl RenewalSchedule {
             next.full_lease_granted |= due > now;
         }
         if self.verify_pending {
+            next.renew_at = next.extend_at.filter(|_| next.counts_renewals());
             next.extend_at = self.extend_at;
         }
         (next.verify_pending, next.verify_in_flight, next.verified_at) =
@@ -309,13 +314,22 @@ impl RenewalSchedule {
 
     /// The hold was extended, by a request that was sent at `sent_at`.
     pub fn handle_extended(&mut self, sent_at: Moment, lease: Duration, kept_record: bool) {
-        (self.in_flight, self.verify_in_flight) = (false, false);
+        let has_verified = std::mem::take(&mut self.verify_in_flight);
+        self.in_flight = false;
         self.faults = 0;
         if kept_record {
             self.record_kept_at = sent_at;
         }
-        if let (RenewalPlan::Renew { lease }, false) = (self.plan, self.verify_pending) {
-            self.extend_at = Some(sent_at + lease / 3);
+        if let Some(renew_at) = self.renew_at.filter(|renew_at| has_verified && sent_at < *renew_at) {
+            self.kept_until = self.kept_until.max(sent_at + lease - drift(lease));
+            if !self.verify_pending {
+                (self.extend_at, self.renew_at) = (Some(renew_at), None);
+            }
+            return;
+        }
+        self.renew_at = None;
+        if let RenewalPlan::Renew { lease } = self.plan {
+            self.set_due(Some(sent_at + lease / 3));
         }
         // An extend that reaches a fixed lease is no renewal.
         if matches!(self.plan, RenewalPlan::Until { .. }) || self.count_renewal(lease) {
@@ -325,7 +339,8 @@ impl RenewalSchedule {
     }
 
     /// Verifies with the store that the hold still exists: extends it at once, and once more if an extend is
-    /// in flight, because that one may have been executed before. This does not lengthen a fixed lease.
+    /// in flight, because that one may have been executed before. This does not lengthen a fixed lease, and is no renewal
+    /// where the number of renewals is limited, unless one is due.
     ///
     /// Repeated calls cause at most a few extends per second, or as many as the renewals need anyway.
     pub fn verify_soon(&mut self, now: Moment) {
@@ -339,6 +354,9 @@ impl RenewalSchedule {
         let at = if self.verified_at == Moment::ZERO { now } else { now.max(self.verified_at + pause) };
         // A renewal that is due earlier is not delayed. An extend in flight is no longer due.
         let due = self.extend_at.filter(|_| !self.in_flight);
+        if self.renew_at.is_none() {
+            self.renew_at = due.filter(|_| self.counts_renewals());
+        }
         self.extend_at = Some(due.map_or(at, |due| due.min(at)));
     }
 
@@ -436,17 +454,30 @@ impl RenewalSchedule {
         let valid_until = sent_at + lease - drift(lease);
         self.kept_until = self.kept_until.max(valid_until);
         let valid_until = self.limits.end.map_or(valid_until, |limit| limit.min(valid_until));
-        self.extend_at = match self.plan {
-            // The extends sent so far may have been executed before the verification was requested.
-            _ if self.verify_pending => self.extend_at,
+        match self.plan {
             // A lease that lengthens nothing does not delay the renewal.
-            RenewalPlan::Renew { .. } if valid_until <= self.valid_until => self.extend_at,
-            RenewalPlan::Renew { lease: full } => Some(sent_at + full.min(lease) / 3),
-            RenewalPlan::Until { end } if self.falls_short(valid_until, end, sent_at) => self.extend_at,
-            RenewalPlan::Until { .. } => None,
-        };
+            RenewalPlan::Renew { .. } if valid_until <= self.valid_until => {}
+            RenewalPlan::Renew { lease: full } => self.set_due(Some(sent_at + full.min(lease) / 3)),
+            RenewalPlan::Until { end } if self.falls_short(valid_until, end, sent_at) => {}
+            RenewalPlan::Until { .. } => self.set_due(None),
+        }
         let end = if let RenewalPlan::Until { end } = self.plan { end } else { valid_until };
         self.valid_until = self.valid_until.max(valid_until.min(end));
+    }
+
+    /// Sets when the next extend is due. A verification that is pending is not delayed: the extends sent so far may have
+    /// been executed before it was requested.
+    fn set_due(&mut self, due: Option<Moment>) {
+        if !self.verify_pending {
+            self.extend_at = due;
+        } else if self.counts_renewals() {
+            self.renew_at = due;
+        }
+    }
+
+    /// Whether the number of renewals is limited.
+    const fn counts_renewals(&self) -> bool {
+        matches!(self.plan, RenewalPlan::Renew { .. }) && self.limits.max_renewals.is_some()
     }
 
     /// Whether a hold that is valid until `valid_until` does not reach its end. Another extend could not add
@@ -658,6 +689,32 @@ mod tests {
         assert!(is_extend(schedule.poll(s(2), NONE)));
         schedule.handle_extended(s(2), LEASE, false);
         assert!(at_limit(&schedule) && !schedule.is_verification_pending());
+    }
+
+    /// A message causes a verification, and so does a reconnect.
+    #[test]
+    fn a_verification_is_no_renewal_where_renewals_are_limited() {
+        let ends = |verify: bool| {
+            let mut schedule = limited(LEASE, None, Some(2));
+            let mut sent = 0;
+            for now in (0..120_000).step_by(100).map(ms) {
+                if verify && now >= s(2) {
+                    schedule.verify_soon(now);
+                }
+                match schedule.poll(now, NONE) {
+                    RenewalAction::Extend { lease, .. } => {
+                        sent += 1;
+                        schedule.handle_extended(now, lease, false);
+                    }
+                    RenewalAction::Release => return (now, sent),
+                    _ => {}
+                }
+            }
+            panic!("it is limited");
+        };
+        let ((end, sent), (verified_end, verified_sent)) = (ends(false), ends(true));
+        assert_eq!(end, verified_end);
+        assert!(sent == 3 && verified_sent > 100, "{sent}, {verified_sent}");
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!    hold would release each other's. It remembers a hold for this as long as a store may keep it.
 
 use super::loss::query_loss_reason;
-use super::session::{Mailbox, Session, fresh_id};
+use super::session::{Mailbox, PartitionSink, Session, fresh_id};
 use super::{
     AcquireFailure, AcquireParams, AcquiredHold, Answer, CallFailure, Engine, Hold, LockEntry, LockTable,
     LostReason, NEVER, NotReleased, acquire, confirm, read_release,
@@ -107,8 +107,9 @@ async fn open(
     let now = engine.environment.now();
     let call = engine.timings.call;
     let within = params.limit.map_or(call, |limit| limit.since(now).min(call));
-    let Err(fault) = engine.store.open_mailbox(mailbox.partition, mailbox.session, locks, within).await
-    else {
+    let Mailbox { partition, session, .. } = *mailbox;
+    let sink = Arc::new(PartitionSink { events: locks, partition });
+    let Err(fault) = engine.store.open_mailbox(partition, session, sink, within).await else {
         return Ok(());
     };
     let over = params.limit.is_some_and(|limit| limit <= engine.environment.now());

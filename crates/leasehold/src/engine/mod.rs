@@ -110,7 +110,7 @@ impl Engine {
         let session_factory = SessionFactory {
             store: store.clone(),
             environment: environment.clone(),
-            sink: locks.clone(),
+            events: locks.clone(),
             metadata: metadata.to_json().into(),
             timings,
         };

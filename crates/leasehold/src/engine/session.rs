@@ -19,8 +19,8 @@ use super::{NEVER, Timings};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::{
-    FIRST_LEASE, Heartbeat, HeartbeatReply, Liveness, Lock, Moment, Partition, SessionId, SessionOp,
-    SessionReply, drift, whole_millis,
+    FIRST_LEASE, Heartbeat, HeartbeatReply, Liveness, Lock, Moment, Notification, Partition, SessionId,
+    SessionOp, SessionReply, drift, whole_millis,
 };
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicU64, Mutex, MutexGuard, Notify};
@@ -297,12 +297,42 @@ impl Sessions {
     }
 }
 
+/// Receives what arrives for the sessions of a client.
+pub(super) trait SessionEvents: Send + Sync + 'static {
+    /// A notification has arrived. Does not block.
+    fn deliver(&self, notification: Notification);
+
+    /// Notifications for a partition may have been missed, or places in its queues are lost: its waiters ask again. Does
+    /// not block.
+    fn missed_messages(&self, partition: Partition);
+
+    /// A connection to a partition was made again: its store may have lost data. Does not block.
+    fn reconnected(&self, partition: Partition);
+}
+
+/// Receives what arrives for the session of one partition.
+pub(super) struct PartitionSink {
+    pub(super) events: Arc<dyn SessionEvents>,
+    pub(super) partition: Partition,
+}
+
+impl NotificationSink for PartitionSink {
+    fn deliver(&self, notification: Notification) {
+        self.events.deliver(notification);
+    }
+
+    fn resubscribed(&self) {
+        self.events.missed_messages(self.partition);
+        self.events.reconnected(self.partition);
+    }
+}
+
 /// What each session of a client begins with.
 pub(super) struct SessionFactory {
     /// The connection for requests and messages.
     pub(super) store: Arc<dyn Store>,
     pub(super) environment: Arc<dyn Environment>,
-    pub(super) sink: Arc<dyn NotificationSink>,
+    pub(super) events: Arc<dyn SessionEvents>,
     /// The session metadata that stores keep for operators.
     pub(super) metadata: Arc<str>,
     pub(super) timings: Timings,
@@ -333,7 +363,8 @@ impl SessionFactory {
     ) -> Result<Option<HeartbeatSchedule>, BeginFailure> {
         let Session { partition, id, .. } = *session;
         let mailbox = Mailbox { store: &*self.store, partition, session: id };
-        self.store.open_mailbox(partition, id, self.sink.clone(), self.timings.call).await?;
+        let sink = Arc::new(PartitionSink { events: self.events.clone(), partition });
+        self.store.open_mailbox(partition, id, sink, self.timings.call).await?;
         let (schedule, alive_until) = match (self.store.capabilities().sessions, self.timings.session) {
             (SessionTracking::ByHeartbeat, Some(alive)) => {
                 let sent_at = self.environment.now();

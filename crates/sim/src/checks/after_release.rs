@@ -1,4 +1,4 @@
-//! After a release has returned, the client sends nothing about its hold.
+//! After a release has returned, the client sends nothing about its hold, unless it connects again.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, HostEvent, TaskEvent, claim_of};
@@ -11,8 +11,12 @@ use std::time::Duration;
 /// How long a request may wait for a connection, and the drift of the clock that measures it.
 const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 
-/// After a release has returned, the client sends nothing about its hold. A cached hold may be extended until its
-/// process begins to release it. After a process has ended, or has ended its session, it sends no heartbeat.
+/// How often a release may be sent again after a connection was made again.
+const REPEATED_PER_RECONNECT: u32 = 3;
+
+/// After a release has returned, the client sends nothing about its hold. Only when it has connected again
+/// may it repeat the release: the store may have the hold again. A cached hold may be extended until its process begins to
+/// release it. After a process has ended, or has ended its session, it sends no heartbeat.
 #[derive(Debug, Default)]
 pub struct AfterRelease {
     /// Holds whose release has returned.
@@ -26,6 +30,26 @@ pub struct AfterRelease {
     ended_hosts: BTreeMap<HostId, bool>,
     /// When the connection of each keeper came up last: what has waited for it is sent then.
     connected_at: BTreeMap<HostId, Instant>,
+    /// How often each process has connected again, perhaps to a store that has lost data.
+    reconnects: BTreeMap<HostId, u32>,
+    /// The same when a hold was first released, and how often its release has been sent since that returned.
+    repeated: BTreeMap<HoldId, (u32, u32)>,
+}
+
+impl AfterRelease {
+    /// A process releases a hold, or a release of the hold has returned.
+    fn is_releasing(&mut self, host: HostId, hold: HoldId) {
+        let reconnects = self.reconnects.get(&host).copied().unwrap_or_default();
+        self.repeated.entry(hold).or_insert((reconnects, 0));
+    }
+
+    /// Whether this is one of the releases that may be repeated.
+    fn may_repeat(&mut self, host: HostId, hold: HoldId) -> bool {
+        let reconnects = self.reconnects.get(&host).copied().unwrap_or_default();
+        let Some((before, repeated)) = self.repeated.get_mut(&hold) else { return false };
+        *repeated += 1;
+        *repeated <= (reconnects - *before) * REPEATED_PER_RECONNECT
+    }
 }
 
 impl Check for AfterRelease {
@@ -40,6 +64,7 @@ impl Check for AfterRelease {
                 let is_over = left.is_none() || context.guards.is_released(guard_id);
                 let hold = context.guards.hold(guard_id).filter(|_| is_over);
                 self.released.extend(hold);
+                hold.into_iter().for_each(|hold| self.is_releasing(task.host, hold));
                 let is_multi = context.guards.get(guard_id).is_some_and(|known| known.is_multi);
                 let extend_may_wait = is_multi && !context.keeper_is_connected(task.host);
                 self.extend_may_wait.extend(hold.filter(|_| extend_may_wait));
@@ -51,6 +76,9 @@ impl Check for AfterRelease {
             }
             Event::Host(host, HostEvent::LinkUp { keeper: true }) => {
                 self.connected_at.insert(host, at);
+            }
+            Event::Host(host, HostEvent::LinkUp { keeper: false }) => {
+                *self.reconnects.entry(host).or_default() += 1;
             }
             Event::SessionSent { op: SessionOp::End(session), .. } => {
                 self.ended_sessions.insert(*session);
@@ -69,10 +97,15 @@ impl Check for AfterRelease {
                 let given_up = context.guards.given_up(&hold);
                 // How long after the first release of the hold it may have waited is bounded below.
                 let waited = is_extend && given_up.is_some() && self.extend_may_wait.contains(&hold);
-                if self.released.contains(&hold) && !waited {
+                let is_release = matches!(op, Op::Release(_));
+                let is_late = self.released.contains(&hold) && !waited;
+                if is_late && !(is_release && self.may_repeat(host, hold)) {
                     return Err(format!(
                         "{host} sends {message} about {hold:?} of {lock}, whose release has returned"
                     ));
+                }
+                if is_release {
+                    self.is_releasing(host, hold);
                 }
                 if is_extend && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
                     return Err(format!(

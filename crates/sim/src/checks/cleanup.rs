@@ -1,15 +1,20 @@
 //! Holds and queue entries that no task needs end soon, and every key expires.
 
 use super::{Check, CheckContext, CheckResult, Health};
-use crate::event::{Event, Execution, GuardId, HostEvent, LockId, ReleaseMethod, TaskEvent, TaskId};
+use crate::event::{
+    Event, Execution, GuardId, HostEvent, LockId, ReleaseMethod, ServerEvent, TaskEvent, TaskId,
+};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{HoldId, LockMode, Op};
+use leasehold_core::{FIRST_LEASE, HoldId, LockMode, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a healthy process may take to end holds and entries that it does not need.
 const ENDED_WITHIN: Duration = Duration::from_millis(700);
+
+/// How long a process may take to learn that a hold of its own was released, with the drift of clocks.
+const RELEASED_WITHIN: Duration = Duration::from_secs(3);
 
 /// After this time a process that was not healthy throughout may leave the rest to expiry.
 const CLEANUP_ABANDONED_AFTER: Duration = Duration::from_secs(3);
@@ -32,8 +37,12 @@ pub struct Cleanup {
     excused: BTreeSet<HoldId>,
     /// When the release of an upgrade began. It ends with its source guard.
     releasing: BTreeMap<GuardId, Instant>,
-    /// Holds that were released, by their process or by force. A later request for one is stale.
-    given_up: BTreeSet<HoldId>,
+    /// Holds that were released by force. A later request for one is stale.
+    force_released: BTreeSet<HoldId>,
+    /// Holds that their processes released, and when the store first executed that.
+    released: BTreeMap<HoldId, Instant>,
+    /// Those of them that a fail-over may have restored.
+    restorable: BTreeSet<HoldId>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +91,7 @@ impl Cleanup {
             self.excused.extend(done.acquires().map(|(request, _)| request.claim.hold));
         }
         if let Op::Release(release) = done.op {
-            self.given_up.insert(release.claim.hold);
+            self.released.entry(release.claim.hold).or_insert(at);
         }
         let mut now = BTreeMap::new();
         let old = self.stored.entry(done.lock).or_default();
@@ -104,7 +113,7 @@ impl Cleanup {
         }
         if matches!(done.op, Op::ForceRelease(_)) {
             let holds = old.iter().filter(|(_, entry)| entry.is_hold).map(|(hold, _)| hold);
-            self.given_up.extend(holds.filter(|hold| !now.contains_key(hold)));
+            self.force_released.extend(holds.filter(|hold| !now.contains_key(hold)));
         }
         self.expired.insert(done.lock, expired);
         *old = now;
@@ -156,6 +165,12 @@ impl Cleanup {
         self.guards.insert(guard_id, Some(at));
     }
 
+    /// Whether a restored hold would end so soon after its release that its process does not remember it.
+    fn ends_soon(&self, hold: &HoldId, entry: &StoredEntry) -> bool {
+        let released = self.released.get(hold).filter(|_| self.restorable.contains(hold));
+        released.is_some_and(|released| entry.until <= *released + FIRST_LEASE + RELEASED_WITHIN)
+    }
+
     /// Since when no task needs an entry at the store.
     fn unneeded_since(
         &self,
@@ -199,9 +214,15 @@ impl Check for Cleanup {
             Event::Task(task, lock, what) => self.change(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => self.acquiring.retain(|(other, _), _| *other != host),
             Event::Server(what) if what.makes_state_unknown() => {
-                // A failover may restore holds that had ended. A clock that is set back extends those that last, and those
-                // that have expired last again: their process releases none that is over.
-                self.excused.extend(&self.given_up);
+                // A failover may restore holds that had ended: their process releases those again that it released. A clock
+                // that is set back extends those that last, and those that have expired last again: their process releases
+                // none that is over.
+                self.excused.extend(&self.force_released);
+                if what == ServerEvent::FailedOver {
+                    self.restorable.extend(self.released.keys());
+                } else {
+                    self.excused.extend(self.released.keys());
+                }
                 self.excused.extend(self.stored.values().flat_map(BTreeMap::keys));
                 self.excused.extend(self.expired.values().flatten());
                 self.stored.clear();
@@ -220,7 +241,8 @@ impl Check for Cleanup {
                     continue;
                 };
                 let since = unneeded.max(entry.since);
-                let is_left = entry.until > at && !self.excused.contains(hold);
+                let is_excused = self.excused.contains(hold) || self.ends_soon(hold, entry);
+                let is_left = entry.until > at && !is_excused;
                 if !is_left || healthy > since + CLEANUP_ABANDONED_AFTER {
                     continue;
                 }

@@ -28,7 +28,8 @@ pub struct Renewal {
     granted: BTreeMap<HoldId, Instant>,
     /// The request of a message.
     sent: BTreeMap<u64, SentRequest>,
-    /// The last reply to the release of a hold, and how many holds its owner has left.
+    /// The first reply to the release of a hold, and how many holds its owner has left. A process that connects again
+    /// may repeat the release.
     released: BTreeMap<HoldId, (HoldStatus, u64)>,
     /// Holds that the store has refused to extend, and that must become invalid.
     refused: Vec<(Instant, HoldId)>,
@@ -76,7 +77,7 @@ impl Renewal {
                 self.refused.push((at, hold));
             }
             (Some(SentRequest::Release(hold)), Some(Reply::Release(released))) => {
-                self.released.insert(hold, (released.status, released.remaining_holds));
+                self.released.entry(hold).or_insert((released.status, released.remaining_holds));
             }
             _ => {}
         }

@@ -56,6 +56,8 @@ struct CallHistory {
     blocks: BTreeMap<Lock, (HoldId, TokenBlock, Option<TokenBlock>)>,
     /// Holds that were cached.
     cached: BTreeSet<HoldId>,
+    /// Holds whose release had a reply.
+    released: BTreeSet<HoldId>,
 }
 
 impl MutantStore {
@@ -300,6 +302,9 @@ impl MutantStore {
                     history.blocks.insert(lock.clone(), (hold, *block, former));
                 }
             }
+            (Op::Release(release), Outcome::Done(_)) => {
+                history.released.insert(release.claim.hold);
+            }
             (Op::Release(release), Outcome::Failed(Executed::Unknown, _))
                 if history.acquired.contains(&release.claim.hold) =>
             {
@@ -324,6 +329,7 @@ impl MutantStore {
                 history.last_of_multi.contains(&claim.hold) && self.inner.link == self.inner.keeper_link
             }
             Mutant::DroppedGuardKeepsLock => acquired && self.inner.link == self.inner.keeper_link,
+            Mutant::RestoredHoldIsKept => history.released.contains(&claim.hold),
             Mutant::CachedHoldIsNotReleased => {
                 history.cached.contains(&claim.hold) && self.inner.link == self.inner.keeper_link
             }

@@ -175,6 +175,8 @@ pub enum Mutant {
     LapsedSessionReturns,
     /// A session that the store has forgotten counts as lapsed, with all its holds.
     ForgottenSessionLapses,
+    /// A released hold that a fail-over restores is not released again.
+    RestoredHoldIsKept,
     /// A waiter never checks whether its predecessor is alive.
     PredecessorIsNotChecked,
     /// A heartbeat without a reply counts as a success.
@@ -203,7 +205,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 86] = [
+    pub const ALL: [Self; 87] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -278,6 +280,7 @@ impl Mutant {
         Self::HoldsOutliveSession,
         Self::LapsedSessionReturns,
         Self::ForgottenSessionLapses,
+        Self::RestoredHoldIsKept,
         Self::PredecessorIsNotChecked,
         Self::UnknownHeartbeatIsYes,
         Self::NoUndoOfMulti,

@@ -133,7 +133,8 @@ impl Gone {
         report_loss(&*shared.store, &*shared.environment, shared.timings, &self.hold, self.in_time).await;
         if self.hold.is_idle() {
             // No guard will forget it.
-            shared.state().forget(self.id);
+            let now = shared.environment.now();
+            shared.state().forget(self.id, now);
         }
         drop(self.in_flight);
     }

@@ -113,9 +113,9 @@ impl State {
     }
 
     /// Removes an idle hold that no task takes (9). The caller must release it.
-    pub(super) fn remove_idle(&mut self, id: TrackingId) -> Option<Arc<Hold>> {
+    pub(super) fn remove_idle(&mut self, id: TrackingId, now: Moment) -> Option<Arc<Hold>> {
         let hold = self.stop_extending(id)?;
-        self.forget(id);
+        self.forget(id, now);
         Some(hold)
     }
 }
@@ -195,8 +195,9 @@ impl State {
 impl Shared {
     /// Releases an idle hold that no task takes.
     pub(super) fn release_idle(&self, id: TrackingId) {
-        let Some(hold) = self.state().remove_idle(id) else { return };
-        let until = hold.may_last_until().max(self.environment.now() + self.timings.call);
+        let now = self.environment.now();
+        let Some(hold) = self.state().remove_idle(id, now) else { return };
+        let until = hold.may_last_until().max(now + self.timings.call);
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
         // It has no guard that the reason would reach.
         hold.lose(LostReason::Released);

@@ -88,14 +88,6 @@ impl SessionHeartbeats {
         go.map(|(_, (_, partition))| DueSession { partition: *partition, ahead }).collect()
     }
 
-    /// Sends a heartbeat soon for each session, to learn whether the store knows it.
-    pub(in crate::engine) fn check_soon(&mut self, now: Moment) {
-        let partitions: Vec<_> = self.by_partition.keys().copied().collect();
-        for partition in partitions {
-            self.with(partition, |heartbeat| heartbeat.check_soon(now));
-        }
-    }
-
     /// When the next session is due.
     pub(in crate::engine) fn next(&self) -> Option<Moment> {
         self.due.first().map(|(at, _)| *at)
@@ -125,6 +117,8 @@ pub(in crate::engine) struct SessionHeartbeat {
     metadata: Arc<str>,
     /// Set while the store does not know the session (4).
     is_forgotten: bool,
+    /// Set until a heartbeat is sent that learns whether the store knows the session.
+    must_check: bool,
     /// When the last heartbeat was sent.
     last_sent_at: Moment,
     /// When the last heartbeat that renewed its listing and was answered was sent.
@@ -194,6 +188,7 @@ impl SessionHeartbeat {
             schedule,
             metadata,
             is_forgotten: false,
+            must_check: false,
             last_sent_at: now,
             listed_at: now,
             reports: BTreeMap::new(),
@@ -241,12 +236,13 @@ impl SessionHeartbeat {
 
     /// The next action, if the session does not end because it is unused.
     pub(in crate::engine) fn poll_in_use(&mut self, now: Moment, ahead: Duration) -> SessionAction {
-        if !self.reports.is_empty() && now.since(self.last_sent_at) >= REPORT_INTERVAL {
+        if self.has_reason() && now.since(self.last_sent_at) >= REPORT_INTERVAL {
             self.schedule.send_soon(now);
         }
         match self.schedule.poll(now, ahead) {
             HeartbeatAction::Heartbeat => {
                 self.last_sent_at = now;
+                self.must_check = false;
                 SessionAction::Heartbeat(self.next_request())
             }
             HeartbeatAction::Lapsed => SessionAction::Lapsed,
@@ -254,9 +250,15 @@ impl SessionHeartbeat {
         }
     }
 
-    /// Sends a heartbeat soon, to learn whether the store knows the session.
-    fn check_soon(&mut self, now: Moment) {
-        self.schedule.send_soon(now.max(self.last_sent_at + REPORT_INTERVAL));
+    /// Sends a heartbeat soon, to learn whether the store knows the session: another one if one is in flight, whose reply
+    /// may come from before.
+    pub(in crate::engine) const fn check_soon(&mut self) {
+        self.must_check = true;
+    }
+
+    /// Whether there is a reason for a heartbeat before it is due.
+    fn has_reason(&self) -> bool {
+        self.must_check || !self.reports.is_empty()
     }
 
     /// Whether the session has been unused for so long that it can end.
@@ -272,10 +274,10 @@ impl SessionHeartbeat {
     /// When to poll next.
     pub(in crate::engine) fn due(&self) -> Moment {
         let at = self.schedule.due();
-        // Nothing is reported while a heartbeat is in flight (1), and reports do not add requests to a store that
-        // does not answer.
-        let reports_soon = !self.reports.is_empty() && self.schedule.can_send_soon();
-        if reports_soon { at.min(self.last_sent_at + REPORT_INTERVAL) } else { at }
+        // Nothing is sent while a heartbeat is in flight (1), and reports do not add requests to a store that does not
+        // answer.
+        let is_hastened = self.has_reason() && self.schedule.can_send_soon();
+        if is_hastened { at.min(self.last_sent_at + REPORT_INTERVAL) } else { at }
     }
 
     fn next_request(&mut self) -> HeartbeatInFlight {

@@ -22,6 +22,9 @@
 //!    a second at most; only the store's reply counts.
 //! 9. A hold that is handed off inside the process keeps its entry here: requests in flight about it go on, and their
 //!    replies count for the holder at that time. An idle hold that no task takes is released when its time is over.
+//! 10. A connection that was made again may lead to a store that knows less, or has what had ended: a promoted replica, or
+//!     a server that was restarted. The session sends a heartbeat, each hold is extended, and what has ended within the
+//!     last minute is released again.
 
 pub(super) mod heartbeat;
 pub(super) mod renewal_batcher;
@@ -29,8 +32,10 @@ pub(super) mod sessions;
 pub(super) mod shutdown_report;
 
 mod cleanup;
+mod ended_holds;
 mod extend;
 mod handoff;
+mod reconnect;
 mod run;
 mod shutdown;
 mod state;
@@ -43,12 +48,13 @@ use super::session::{Session, SessionFactory, Sessions};
 use super::{LostReason, NEVER, Timings};
 use crate::store::Store;
 use cleanup::Cleanup;
+use ended_holds::EndedHolds;
 use extend::Batch;
 use handoff::ReserveInFlight;
 use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
-use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Partition, Released};
+use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use renewal_batcher::{BatchSlot, RenewalBatcher};
@@ -88,6 +94,12 @@ struct State {
     /// Partitions where a session must begin, and those where one is beginning or ending.
     sessions_wanted: BTreeSet<Partition>,
     sessions_changing: BTreeSet<Partition>,
+    /// Partitions to which a connection was made again (10).
+    reconnected: BTreeSet<Partition>,
+    /// Those, and partitions that have forgotten the session: the store may have lost holds.
+    unverified: BTreeSet<Partition>,
+    /// Holds that have ended, and that a store may have again.
+    ended_holds: EndedHolds,
     /// Holds to be extended when the session of their partition has begun.
     awaiting_session: BTreeMap<Partition, BTreeSet<TrackingId>>,
     /// Holds of sessions that can never begin, until their loss is reported.
@@ -180,6 +192,8 @@ struct Work {
     /// Sessions that are not used any more.
     unused_sessions: Vec<Arc<Session>>,
     cleanups: Vec<Cleanup>,
+    /// Releases that are sent once more, in batches.
+    repeated_releases: Vec<Vec<(Lock, Op)>>,
     shutdown_report: Option<ShutdownReport>,
     next: Option<Moment>,
     closing: Option<Moment>,
@@ -204,6 +218,9 @@ impl Keeper {
             heartbeats,
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
+            reconnected: BTreeSet::new(),
+            unverified: BTreeSet::new(),
+            ended_holds: EndedHolds::default(),
             awaiting_session: BTreeMap::new(),
             lost_with_session: Vec::new(),
             tracked: HashMap::new(),
@@ -293,7 +310,8 @@ impl Keeper {
 
     /// A retired hold has been released, or its release is a cleanup.
     pub(super) fn forget(&self, id: TrackingId) {
-        self.shared.state().forget(id);
+        let now = self.shared.environment.now();
+        self.shared.state().forget(id, now);
     }
 
     /// A hold was found to be lost: it is not extended any more.
@@ -353,7 +371,9 @@ impl Keeper {
 
     /// Releases a hold whose guard was dropped.
     pub(crate) fn release(&self, hold: &Hold) {
-        let until = hold.may_last_until().max(self.shared.environment.now() + self.shared.timings.call);
+        let now = self.shared.environment.now();
+        let until = hold.may_last_until().max(now + self.shared.timings.call);
+        self.shared.state().ended_holds.add(hold, now);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
     }
 
@@ -385,12 +405,13 @@ impl KeeperHandle {
         }
     }
 
-    /// Messages may have been missed, as a rule because a connection was made again, perhaps to a store that has lost its data:
-    /// asks whether it knows the sessions.
-    pub(super) fn reconnected(&self) {
+    /// Messages for a partition may have been missed, as a rule because a connection was made again, perhaps to a store
+    /// that has lost data: compares it with what this client knows (10). Does not wait.
+    pub(super) fn reconnected(&self, partition: Partition) {
         let Some(shared) = self.0.upgrade() else { return };
-        shared.state().heartbeats.check_soon(shared.environment.now());
-        shared.wake.notify_one();
+        if shared.state().reconnected.insert(partition) {
+            shared.wake.notify_one();
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 use super::cleanup::run_cleanup;
 use super::extend::extend;
 use super::handoff::send_reserve;
+use super::reconnect::repeat_releases;
 use super::sessions::{begin, end_sessions, end_unused, send_heartbeats};
 use super::{Shared, shutdown_report};
 use crate::engine::{LostReason, flush_store};
@@ -64,6 +65,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         flushed &= work.cleanups.is_empty() && work.shutdown_report.is_none();
         for cleanup in work.cleanups {
             running.push(Box::pin(run_cleanup(shared.clone(), cleanup)));
+        }
+        for releases in work.repeated_releases {
+            running.push(Box::pin(repeat_releases(shared.clone(), releases)));
         }
         if let Some(shutdown_report) = work.shutdown_report {
             running.push(Box::pin(shutdown_report::send(shared.clone(), shutdown_report)));

@@ -137,22 +137,6 @@ impl State {
         is_awaited
     }
 
-    /// Asks the store about each hold of a partition: it has forgotten their session, and perhaps granted their locks to
-    /// others. Nothing else ends those that it has lost before their deadlines.
-    fn verify_holds_of(&mut self, partition: Partition, now: Moment) {
-        let of_it = |tracked: &TrackedHold| !tracked.lost && tracked.hold.session.partition == partition;
-        let its = self.tracked.iter_mut().filter(|(_, tracked)| of_it(tracked));
-        let ids: Vec<_> = its
-            .map(|(id, tracked)| {
-                tracked.schedule.verify_soon(now);
-                *id
-            })
-            .collect();
-        for id in ids {
-            self.reschedule(id);
-        }
-    }
-
     /// Ends an unused session, in a store with several partitions.
     fn end_if_unused(&mut self, partition: Partition, sessions: &Sessions, work: &mut Work) -> bool {
         let Some(session) =
@@ -214,7 +198,7 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) 
     drop(sessions);
     let now = shared.environment.now();
     let mut state = shared.state();
-    let mut begun_again = false;
+    let mut begun_again = Vec::new();
     for ((partition, op), outcome) in ops.iter().zip(outcomes) {
         let must_verify = state.heartbeats.with(*partition, |heartbeat| {
             let random = &mut || shared.environment.random();
@@ -223,17 +207,17 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) 
         if must_verify == Some(true) {
             // First when the store turns out to have forgotten the session, since it may never begin again; then once it has
             // begun, for what was granted in between.
-            state.verify_holds_of(*partition, now);
+            state.unverified.insert(*partition);
             if begins(op) {
                 tracing::warn!(%partition, "the store had forgotten the session, and perhaps its locks");
-                begun_again = true;
+                begun_again.push(*partition);
             }
         }
     }
     drop(state);
-    if begun_again {
+    for partition in begun_again {
         // The store has lost the queues as well.
-        shared.session_factory.sink.resubscribed();
+        shared.session_factory.events.missed_messages(partition);
     }
 }
 
@@ -349,7 +333,7 @@ impl Shared {
         self.state().lose_holds_of(old, &LostReason::SessionLapsed);
         let next = self.sessions.renew(old.partition, fresh_id(&*self.environment));
         tracing::debug!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
-        self.session_factory.sink.resubscribed();
+        self.session_factory.events.missed_messages(old.partition);
         self.wake.notify_one();
         next
     }

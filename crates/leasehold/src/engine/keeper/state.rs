@@ -29,8 +29,10 @@ impl State {
         self.last_id
     }
 
-    pub(super) fn forget(&mut self, id: TrackingId) {
+    /// A hold has ended, and nothing about it is to be sent but its release.
+    pub(super) fn forget(&mut self, id: TrackingId, now: Moment) {
         if let Some(tracked) = self.tracked.remove(&id) {
+            self.ended_holds.add(&tracked.hold, now);
             self.by_fence.remove(&(tracked.hold.store_fence, id));
             if let Some(slot) = tracked.slot {
                 self.batcher.remove(id, slot);
@@ -88,6 +90,7 @@ impl State {
         let closing = self.closing.map(|by| by.min(self.end_by));
         let mut work = Work { closing, shutdown_report: self.shutdown_report.take(), ..Work::default() };
         work.cleanups.append(&mut self.cleanups);
+        self.collect_unverified(now, &mut work);
         self.collect_heartbeats(now, call, sessions, &mut work);
         work.lost.append(&mut self.lost_with_session);
         for DueHold { id, ahead } in self.batcher.take(now) {

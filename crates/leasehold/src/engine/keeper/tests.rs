@@ -1,9 +1,9 @@
 //! The keeper alone, over a memory store.
 
 use super::*;
-use crate::engine::session::fresh_id;
+use crate::engine::session::{SessionEvents, fresh_id};
 use crate::engine::{LockEntry, Session};
-use crate::store::{MemoryStore, NotificationSink, Outcome};
+use crate::store::{MemoryStore, Outcome};
 use leasehold_core::machine::renewal::RenewalPlan;
 use leasehold_core::{
     Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Release, ReleaseAction,
@@ -13,12 +13,13 @@ use std::sync::Weak;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A notification sink that ignores everything.
+/// Ignores everything.
 struct Deaf;
 
-impl NotificationSink for Deaf {
+impl SessionEvents for Deaf {
     fn deliver(&self, _: Notification) {}
-    fn resubscribed(&self) {}
+    fn missed_messages(&self, _: Partition) {}
+    fn reconnected(&self, _: Partition) {}
 }
 
 /// A hold at the store with a lease of one minute; here it is valid until `until`.
@@ -48,9 +49,9 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     let end = environment.now() + 60 * SECOND;
     for plan in [RenewalPlan::Until { end }, RenewalPlan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
-        let (sink, metadata) = (Arc::new(Deaf), "".into());
+        let (events, metadata) = (Arc::new(Deaf), "".into());
         let session_factory =
-            SessionFactory { store: store.fork(), environment: environment.clone(), sink, metadata, timings };
+            SessionFactory { store: store.fork(), environment: environment.clone(), events, metadata, timings };
         let session = Arc::new(session_factory.not_begun(Partition::ONLY, fresh_id(&*environment)));
         let schedule = session_factory.begin(&session, &[]).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::single(session.clone()));
@@ -84,7 +85,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
     let session_factory = || SessionFactory {
         store: store.fork(),
         environment: environment.clone(),
-        sink: Arc::new(Deaf),
+        events: Arc::new(Deaf),
         metadata: "".into(),
         timings,
     };

@@ -6,7 +6,7 @@
 use super::lock_entry::{ClosedEntry, LockEntry};
 use crate::engine::hold::TrackingId;
 use crate::engine::keeper::KeeperHandle;
-use crate::store::NotificationSink;
+use crate::engine::session::SessionEvents;
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::{Lock, Notification, Partition, SessionId};
 use leasehold_store::Environment;
@@ -15,8 +15,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError, Weak};
 
-/// All lock entries of a client. As its notification sink, passes grants to the entries, and notices about holds to
-/// the keeper.
+/// All lock entries of a client. Passes the grants that arrive to the entries, and notices about holds to the keeper.
 pub(in crate::engine) struct LockTable {
     environment: Arc<dyn Environment>,
     table: Mutex<Table>,
@@ -27,7 +26,8 @@ pub(in crate::engine) struct LockTable {
 #[derive(Default)]
 struct Table {
     by_lock: HashMap<Lock, u32>,
-    slots: Vec<Weak<LockEntry>>,
+    /// Each with the partition of its lock, so that those of one partition are found without a look at each entry.
+    slots: Vec<(Partition, Weak<LockEntry>)>,
     free: Vec<u32>,
     /// Entries of other sessions that are closed together with the client's own.
     detached: Vec<Weak<LockEntry>>,
@@ -57,7 +57,7 @@ impl LockTable {
     ) -> Arc<LockEntry> {
         let mut table = self.table();
         if let Some(slot) = table.by_lock.get(lock)
-            && let Some(entry) = table.slots.get(*slot as usize).and_then(Weak::upgrade)
+            && let Some(entry) = table.slots.get(*slot as usize).and_then(|(_, entry)| entry.upgrade())
         {
             return entry;
         }
@@ -83,7 +83,7 @@ impl LockTable {
         session: SessionId,
     ) -> (u32, Arc<LockEntry>) {
         let slot = table.free.pop().unwrap_or_else(|| {
-            table.slots.push(Weak::new());
+            table.slots.push((partition, Weak::new()));
             u32::try_from(table.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let (all, left) = (Arc::downgrade(self), lock.clone());
@@ -99,8 +99,8 @@ impl LockTable {
             // A new entry is empty, so nothing needs to be released.
             entry.close();
         }
-        if let Some(weak) = table.slots.get_mut(slot as usize) {
-            *weak = Arc::downgrade(&entry);
+        if let Some(known) = table.slots.get_mut(slot as usize) {
+            *known = (partition, Arc::downgrade(&entry));
         }
         (slot, entry)
     }
@@ -140,7 +140,8 @@ impl LockTable {
     pub(in crate::engine) fn close(&self) -> Vec<(Arc<LockEntry>, ClosedEntry)> {
         let mut table = self.table();
         table.closed = true;
-        let entries: Vec<_> = table.slots.iter().chain(&table.detached).filter_map(Weak::upgrade).collect();
+        let own = table.slots.iter().map(|(_, entry)| entry);
+        let entries: Vec<_> = own.chain(&table.detached).filter_map(Weak::upgrade).collect();
         // An entry that is dropped removes itself from the table, which takes this mutex.
         drop(table);
         entries
@@ -154,16 +155,16 @@ impl LockTable {
 
     /// Takes all holds that are kept in the process for later acquisitions.
     pub(in crate::engine) fn remove_idle(&self) -> Vec<TrackingId> {
-        let entries: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
+        let entries: Vec<_> = self.table().slots.iter().filter_map(|(_, entry)| entry.upgrade()).collect();
         entries.iter().filter_map(|entry| entry.remove_idle()).collect()
     }
 
     fn by_slot(&self, slot: u32) -> Option<Arc<LockEntry>> {
-        self.table().slots.get(slot as usize).and_then(Weak::upgrade)
+        self.table().slots.get(slot as usize).and_then(|(_, entry)| entry.upgrade())
     }
 }
 
-impl NotificationSink for LockTable {
+impl SessionEvents for LockTable {
     fn deliver(&self, notification: Notification) {
         match notification {
             Notification::Grant { nonce, fence, .. } => {
@@ -185,13 +186,20 @@ impl NotificationSink for LockTable {
         }
     }
 
-    fn resubscribed(&self) {
-        let entries: Vec<_> = self.table().slots.iter().filter_map(Weak::upgrade).collect();
+    fn missed_messages(&self, partition: Partition) {
+        let entries: Vec<_> = {
+            let table = self.table();
+            let of_it = table.slots.iter().filter(|(of, _)| *of == partition);
+            of_it.filter_map(|(_, entry)| entry.upgrade()).collect()
+        };
         for entry in entries {
             entry.handle_missed_messages(self.environment.now());
         }
+    }
+
+    fn reconnected(&self, partition: Partition) {
         if let Some(keeper) = self.keeper.get() {
-            keeper.reconnected();
+            keeper.reconnected(partition);
         }
     }
 }

@@ -13,6 +13,7 @@ mod fixture;
 mod lost_replies;
 mod multi;
 mod multi_load;
+mod older_data;
 mod page;
 mod quorum;
 mod reconnect;

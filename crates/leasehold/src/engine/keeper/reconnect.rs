@@ -1,0 +1,74 @@
+//! What the keeper does when a connection was made again (10): it compares the store with what this client knows.
+
+use super::heartbeat::SessionHeartbeat;
+use super::renewal_batcher::BATCH;
+use super::{Shared, State, TrackedHold, Work};
+use crate::store::Outcome;
+use leasehold_core::{Lock, Moment, Op};
+use leasehold_store::jitter;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a release is repeated that has no reply. If the connection is lost, its next one begins anew.
+const ATTEMPTS: usize = 3;
+/// The pause before another attempt.
+const PAUSE: Duration = Duration::from_millis(500);
+
+impl State {
+    /// Collects what there is to ask of stores that may have lost data.
+    pub(super) fn collect_unverified(&mut self, now: Moment, work: &mut Work) {
+        let reconnected = std::mem::take(&mut self.reconnected);
+        let mut unverified = std::mem::take(&mut self.unverified);
+        if self.shut_down || self.closing.is_some() || (reconnected.is_empty() && unverified.is_empty()) {
+            return;
+        }
+        for partition in &reconnected {
+            self.heartbeats.with(*partition, SessionHeartbeat::check_soon);
+        }
+        let releases = self.ended_holds.releases(&reconnected, now);
+        work.repeated_releases = releases.chunks(BATCH).map(<[_]>::to_vec).collect();
+        unverified.extend(reconnected);
+        // Otherwise a hold that the store has lost would be taken for held until its next renewal.
+        let is_affected =
+            |tracked: &TrackedHold| !tracked.lost && unverified.contains(&tracked.hold.session.partition);
+        let affected = self.tracked.iter_mut().filter(|(_, tracked)| is_affected(tracked));
+        let ids: Vec<_> = affected
+            .map(|(id, tracked)| {
+                tracked.schedule.verify_soon(now);
+                *id
+            })
+            .collect();
+        for id in ids {
+            self.reschedule(id);
+        }
+    }
+}
+
+/// Releases holds again that have ended, unless the keeper is closed. What has no reply in the end is left to the leases.
+pub(super) async fn repeat_releases(shared: Arc<Shared>, releases: Vec<(Lock, Op)>) {
+    tokio::select! {
+        biased;
+        () = shared.closed.cancelled() => {}
+        () = try_to_release(&shared, releases) => {}
+    }
+}
+
+async fn try_to_release(shared: &Shared, mut releases: Vec<(Lock, Op)>) {
+    for attempt in 1.. {
+        let outcomes = shared.store.execute_all(&releases, shared.timings.call).await;
+        let failed = releases.into_iter().zip(outcomes).filter_map(|(release, outcome)| match outcome {
+            Outcome::Failed(_, fault) if fault.is_transient() => Some(release),
+            Outcome::Failed(_, fault) => {
+                tracing::debug!(lock = %release.0, %fault, "cannot repeat the release");
+                None
+            }
+            Outcome::Done(_) => None,
+        });
+        releases = failed.collect();
+        if releases.is_empty() || attempt >= ATTEMPTS {
+            return;
+        }
+        let again_at = shared.environment.now() + PAUSE + jitter(&*shared.environment, PAUSE);
+        shared.environment.sleep_until(again_at).await;
+    }
+}

@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{FIRST_LEASE, HoldId, LockMode, Op};
+use leasehold_core::{FIRST_LEASE, HoldId, HoldStatus, LockMode, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -37,8 +37,9 @@ pub struct Cleanup {
     excused: BTreeSet<HoldId>,
     /// When the release of an upgrade began. It ends with its source guard.
     releasing: BTreeMap<GuardId, Instant>,
-    /// Holds that were released by force. A later request for one is stale.
-    force_released: BTreeSet<HoldId>,
+    /// Holds that were released by force, or that were not held when their processes released them. A later request for
+    /// one is stale, and a process does not remember a place in a queue that it has left.
+    not_remembered: BTreeSet<HoldId>,
     /// Holds that their processes released, and when the store first executed that.
     released: BTreeMap<HoldId, Instant>,
     /// Those of them that a fail-over may have restored.
@@ -90,8 +91,12 @@ impl Cleanup {
             self.excused.extend(done.claim().map(|claim| claim.hold));
             self.excused.extend(done.acquires().map(|(request, _)| request.claim.hold));
         }
-        if let Op::Release(release) = done.op {
-            self.released.entry(release.claim.hold).or_insert(at);
+        if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply) {
+            if released.status == HoldStatus::Held {
+                self.released.entry(release.claim.hold).or_insert(at);
+            } else if !self.released.contains_key(&release.claim.hold) {
+                self.not_remembered.insert(release.claim.hold);
+            }
         }
         let mut now = BTreeMap::new();
         let old = self.stored.entry(done.lock).or_default();
@@ -113,7 +118,7 @@ impl Cleanup {
         }
         if matches!(done.op, Op::ForceRelease(_)) {
             let holds = old.iter().filter(|(_, entry)| entry.is_hold).map(|(hold, _)| hold);
-            self.force_released.extend(holds.filter(|hold| !now.contains_key(hold)));
+            self.not_remembered.extend(holds.filter(|hold| !now.contains_key(hold)));
         }
         self.expired.insert(done.lock, expired);
         *old = now;
@@ -217,7 +222,7 @@ impl Check for Cleanup {
                 // A failover may restore holds that had ended: their process releases those again that it released. A clock
                 // that is set back extends those that last, and those that have expired last again: their process releases
                 // none that is over.
-                self.excused.extend(&self.force_released);
+                self.excused.extend(&self.not_remembered);
                 if what == ServerEvent::FailedOver {
                     self.restorable.extend(self.released.keys());
                 } else {

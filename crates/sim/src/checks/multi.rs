@@ -25,6 +25,9 @@ pub struct MultiAcquire {
     /// Holds that were requested.
     requested: BTreeSet<HoldId>,
     given_up: BTreeSet<HoldId>,
+    /// Holds that were requested with a release that has no reply yet, by its message. A task that stops waiting undoes
+    /// them only then: earlier, the undo could overtake the request.
+    requested_with_release: BTreeMap<u64, HoldId>,
 }
 
 /// A task that acquires several locks.
@@ -85,7 +88,9 @@ impl MultiAcquire {
         let is_held = |other: &LockId| {
             let mut holds = self.held.get(other).into_iter().flatten();
             holds.any(|held| {
-                held.lasts(at) && is_own(&held.hold) && context.guards.has_received(host, &held.hold)
+                let is_in_flight = self.requested_with_release.values().any(|hold| *hold == held.hold);
+                let has_received = !is_in_flight && context.guards.has_received(host, &held.hold);
+                held.lasts(at) && is_own(&held.hold) && has_received
             })
         };
         let Some(other) = others.iter().find(|other| is_held(other)) else { return Ok(()) };
@@ -173,12 +178,14 @@ impl Check for MultiAcquire {
             Event::Sent { host, lock, op: Op::Acquire(request), .. } => {
                 self.acquire_sent(host, lock, request.claim.hold);
             }
-            Event::Sent { host, lock, op: Op::Release(release), .. } => {
+            Event::Sent { host, lock, op: Op::Release(release), message } => {
                 self.given_up.insert(release.claim.hold);
                 if let Some(next) = &release.next {
+                    self.requested_with_release.insert(message, next.claim.hold);
                     self.acquire_sent(host, lock, next.claim.hold);
                 }
             }
+            Event::Answered { message, .. } => drop(self.requested_with_release.remove(&message)),
             Event::Task(task, lock, what) => self.task(at, task, lock, what, context),
             Event::Host(host, HostEvent::Crashed) => {
                 self.acquiring.retain(|(other, _), _| *other != host);

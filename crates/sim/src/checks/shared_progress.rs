@@ -373,6 +373,10 @@ impl Check for SharedProgress {
                 self.locks.clear();
                 self.polled.clear();
                 self.session_ends.clear();
+                // With the clock set back, holds that had expired last again. Their processes have lost them.
+                if matches!(what, ServerEvent::Jumped(by) if by < 0) {
+                    self.stale_holds.extend(&self.ever_held);
+                }
             }
             _ => {}
         }

@@ -21,8 +21,27 @@ pub(crate) enum AnyGuard {
 }
 
 /// The remaining holds after a release that ends the hold, or the name of the lock if it failed.
-fn single(name: String, released: Result<(), ReleaseError>) -> Result<u64, Vec<String>> {
-    released.map(|()| 0).map_err(|_| vec![name])
+async fn single(
+    name: String,
+    releases: impl Future<Output = Result<(), ReleaseError>>,
+) -> Result<u64, Vec<String>> {
+    match releases.await {
+        Ok(()) => Ok(0),
+        Err(error) => settle(error).await.map_err(|_| vec![name]),
+    }
+}
+
+/// Tries a release without an answer once more, or drops it: the process goes on in the background then.
+async fn settle(error: ReleaseError) -> Result<u64, ReleaseError> {
+    match error {
+        ReleaseError::Store { unreleased: Some(unreleased), .. }
+        | ReleaseError::Unknown { unreleased: Some(unreleased), .. }
+            if unreleased.fencing_token().as_u64() % 2 == 0 =>
+        {
+            unreleased.release().await.map(|()| 0)
+        }
+        error => Err(error),
+    }
 }
 
 impl AnyGuard {
@@ -145,12 +164,12 @@ impl AnyGuard {
     /// released.
     pub(crate) async fn release(self) -> Result<u64, Vec<String>> {
         match self {
-            Self::Mutex(guard, _) => single(guard.name().to_string(), guard.release().await),
-            Self::Leader(leadership) => single(leadership.name().to_string(), leadership.resign().await),
-            Self::Permit(permit) => single(permit.name().to_string(), permit.release().await),
-            Self::Read(guard) => single(guard.name().to_string(), guard.release().await),
-            Self::Upgradable(guard) => single(guard.name().to_string(), guard.release().await),
-            Self::Write(guard) => single(guard.name().to_string(), guard.release().await),
+            Self::Mutex(guard, _) => single(guard.name().to_string(), guard.release()).await,
+            Self::Leader(leadership) => single(leadership.name().to_string(), leadership.resign()).await,
+            Self::Permit(permit) => single(permit.name().to_string(), permit.release()).await,
+            Self::Read(guard) => single(guard.name().to_string(), guard.release()).await,
+            Self::Upgradable(guard) => single(guard.name().to_string(), guard.release()).await,
+            Self::Write(guard) => single(guard.name().to_string(), guard.release()).await,
             Self::Reentrant(guard) => {
                 let name = guard.name().to_string();
                 match guard.release().await {

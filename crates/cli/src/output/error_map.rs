@@ -58,7 +58,7 @@ pub(crate) fn extend_failure(error: ExtendError) -> Failure {
 pub(crate) fn release_failure(error: ReleaseError) -> Failure {
     match &error {
         ReleaseError::Lost(reason) => loss_failure(reason.clone(), error),
-        ReleaseError::Store(fault) => Failure::new(fault_exit(fault), error),
+        ReleaseError::Store { fault, .. } => Failure::new(fault_exit(fault), error),
         _ => Failure::unavailable(error),
     }
 }

@@ -74,6 +74,7 @@ use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseEr
 use crate::store::Store;
 use crate::{
     DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
+    Unreleased,
 };
 use facade::IntoBlocking;
 use leasehold_core::Lease;
@@ -375,6 +376,25 @@ impl Client {
     /// ```
     pub fn release_detached(&self, hold: &DetachedHold) -> Result<(), Error<ReleaseError>> {
         call(&self.thread, hold.release(&self.inner))
+    }
+
+    /// Tries again to release a lock whose release had no answer: see [`Unreleased::release`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::blocking::{Client, Error};
+    ///
+    /// let client = Client::connect("memory:")?;
+    /// let guard = client.mutex("orders/42")?.acquire()?;
+    /// if let Err(Error::Failed(error)) = guard.release()
+    ///     && let Some(unreleased) = error.into_unreleased()
+    /// {
+    ///     client.release_again(unreleased)?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn release_again(&self, unreleased: Unreleased) -> Result<(), Error<ReleaseError>> {
+        call(&self.thread, unreleased.release())
     }
 
     /// Turns a detached hold into an ordinary guard of this client: see [`DetachedHold::attach`].

@@ -34,7 +34,7 @@ pub(crate) use local::lock_entry::handoff::ReleasePolicy;
 pub(crate) use loss::report_loss;
 pub(crate) use observe::LeaderWatch;
 use release::read_release;
-pub(crate) use release::{NotReleased, abandon, continue_release, release};
+pub(crate) use release::{NotReleased, abandon, continue_release, release, release_again};
 pub(crate) use session::Session;
 pub use shutdown::{ShutdownError, UnreleasedLock};
 

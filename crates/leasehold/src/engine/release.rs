@@ -9,6 +9,8 @@
 //! 5. If an earlier attempt was not answered and may have been executed, it may have released the hold that this one
 //!    does not find. Then the result is *unknown*, not *lost*, unless the store knows how the hold ended.
 //! 6. A hold that the next local waiter can take over without the store is [handed off][handoff] instead.
+//! 7. A release without an answer returns an error with the hold, which can be released again. If the caller drops that,
+//!    the keeper goes on, as for a dropped guard. Until then nothing is sent.
 //!
 //! [handoff]: super::local::lock_entry::handoff
 
@@ -29,8 +31,10 @@ use tokio_util::sync::CancellationToken;
 pub(crate) enum NotReleased {
     /// It was not held any more.
     Lost(LostReason),
-    /// The store did not answer, or refused: the hold ends with its lease.
+    /// No attempt was answered, or the store refused. It is to be released again (7).
     Fault { fault: Fault, executed: Executed },
+    /// The store does not find it, and an earlier attempt without a reply, which had this fault, may have released it (5).
+    NotFound(Fault),
 }
 
 /// What receives the result of a release.
@@ -38,7 +42,7 @@ pub(crate) enum NotReleased {
 enum ReleaseObserver {
     /// The caller.
     Caller,
-    /// Nothing: if the store does not answer, the keeper retries.
+    /// Nothing: if the store does not answer, the keeper goes on.
     None,
 }
 
@@ -119,9 +123,8 @@ async fn release_at_store(
         requested: None,
     };
     let result = pending.run(free_every).await;
-    if let (Some(Err(NotReleased::Fault { .. })), ReleaseObserver::None) = (&result, observer) {
-        continue_release(engine, hold);
-    }
+    let is_unanswered = matches!(&result, Some(Err(NotReleased::Fault { .. })));
+    let unanswered = is_unanswered.then(|| UnansweredRelease { engine, hold });
     drop(pending);
     let result = match result {
         Some(result) => result,
@@ -146,7 +149,54 @@ async fn release_at_store(
         // A shutdown that has begun meanwhile may release it once more.
         engine.keeper.ended().await;
     }
+    if observer == ReleaseObserver::Caller {
+        // From here on it is up to the caller.
+        std::mem::forget(unanswered);
+    }
     result
+}
+
+/// A release without an answer. If it is dropped, the keeper goes on.
+struct UnansweredRelease<'a> {
+    engine: &'a Engine,
+    hold: &'a Hold,
+}
+
+impl Drop for UnansweredRelease<'_> {
+    fn drop(&mut self) {
+        continue_release(self.engine, self.hold);
+    }
+}
+
+/// Releases a hold whose release before had no answer. `unanswered` is the fault of an attempt that may have been executed,
+/// and `in_time` whether the first one began before the lease had ended by the holder's own clock.
+pub(crate) async fn release_again(
+    engine: &Engine,
+    hold: &Hold,
+    in_time: bool,
+    unanswered: Option<Fault>,
+) -> Result<u64, NotReleased> {
+    if engine.gate.is_closed() {
+        engine.keeper.ended().await;
+        return Err(NotReleased::Lost(hold.reason(engine.environment.now())));
+    }
+    let (claim, action) = (hold.claim.clone(), ReleaseAction::Grant);
+    let op = Op::Release(Release { claim, action, next: None });
+    let reply = pin!(engine.request(&hold.lock, &op, engine.timings.call));
+    match engine.gate.run(reply).await {
+        Some(Ok(Answer { reply: Reply::Release(released), unanswered: again })) => {
+            read_release(released, in_time, unanswered.or(again))
+        }
+        Some(Ok(Answer { reply, .. })) => {
+            let (fault, executed) = unexpected_reply(reply);
+            Err(NotReleased::Fault { fault, executed })
+        }
+        Some(Err(CallFailure { fault, executed })) => Err(NotReleased::Fault { fault, executed }),
+        None => {
+            engine.keeper.ended().await;
+            Err(NotReleased::NotFound(ended_early()))
+        }
+    }
 }
 
 /// Waits until the keeper has released a hold that reached its cap, for at most one call's time (3).
@@ -191,7 +241,7 @@ pub(crate) fn abandon(
     }
 }
 
-/// A release failed and its caller was dropped: the keeper continues it.
+/// A release had no answer, and no caller tries again: the keeper continues it (7).
 pub(crate) fn continue_release(engine: &Engine, hold: &Hold) {
     let _permit = engine.gate.permit();
     // Otherwise a shutdown has cut it off, and takes care of it (4).
@@ -306,7 +356,7 @@ pub(super) fn read_release(
     match (status, unanswered.filter(|_| in_time)) {
         (HoldStatus::Held | HoldStatus::Ended(Ended::Released), _) => Ok(remaining_holds),
         (HoldStatus::Vanished | HoldStatus::Superseded | HoldStatus::Forgotten, Some(fault)) => {
-            Err(NotReleased::Fault { fault, executed: Executed::Unknown })
+            Err(NotReleased::NotFound(fault))
         }
         (other, _) => Err(NotReleased::Lost(reason(other, holder, in_time))),
     }

@@ -131,8 +131,13 @@ impl DetachedHold {
             engine::release_detached(engine, &self.lock, &self.claim, action, in_time, max_remaining);
         released.await.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
-            NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
-            NotReleased::Fault { fault, executed: Executed::Unknown } => ReleaseError::Unknown(fault),
+            // The caller has the hold, to try again.
+            NotReleased::Fault { fault, executed: Executed::No } => {
+                ReleaseError::Store { fault, unreleased: None }
+            }
+            NotReleased::Fault { fault, executed: Executed::Unknown } | NotReleased::NotFound(fault) => {
+                ReleaseError::Unknown { fault, unreleased: None }
+            }
         })
     }
 

@@ -5,15 +5,15 @@ pub(crate) mod detached;
 pub(crate) mod existing_leases;
 pub(crate) mod owner;
 pub(crate) mod status;
+pub(crate) mod unreleased;
 
-use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, NotReleased, ReleasePolicy, TrackingId};
+use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, ReleasePolicy, TrackingId};
 use crate::error::{ExtendError, LostHold, ReleaseError};
 use crate::guard::existing_leases::ExistingLeases;
+use crate::guard::unreleased::Unreleased;
 use crate::store::Fault;
 use leasehold_core::machine::renewal::ExtendRequest;
-use leasehold_core::{
-    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis,
-};
+use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -181,8 +181,9 @@ impl Guard {
     /// Releases the lock and hands it to the next waiter.
     ///
     /// Fails if the lock was lost before, with the reason, and if the store does not reply within the call
-    /// timeout: then the hold ends with its lease at the latest. Once this has returned, nothing more is sent
-    /// about the hold.
+    /// timeout. In the second case the error has the hold, to [try again](Unreleased::release); if the error is
+    /// dropped, the client goes on in the background, as for a dropped guard. Otherwise nothing more is sent about
+    /// the hold once this has returned, unless the connection breaks: then the release may be repeated.
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn release(self) -> Result<(), ReleaseError> {
@@ -193,23 +194,10 @@ impl Guard {
     pub(crate) async fn release_hold(mut self) -> Result<u64, ReleaseError> {
         // From here on the engine releases the hold, even if this future is dropped.
         self.released = true;
+        let in_time = self.check().is_ok();
         let released =
             engine::release(&self.engine, &self.entry, &self.hold, self.tracking, self.release_policy).await;
-        released.map_err(|error| match error {
-            NotReleased::Lost(reason) => ReleaseError::Lost(reason),
-            NotReleased::Fault { fault, executed: Executed::No } => ReleaseError::Store(fault),
-            NotReleased::Fault { fault, executed: Executed::Unknown } => ReleaseError::Unknown(fault),
-        })
-    }
-
-    /// Releases the lock; if the store does not reply, in the background, with no result for the user.
-    pub(crate) async fn release_or_defer(self) -> Result<(), ReleaseError> {
-        let (engine, hold) = (self.engine.clone(), self.hold.clone());
-        let released = self.release().await;
-        if let Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) = &released {
-            engine::continue_release(&engine, &hold);
-        }
-        released
+        released.map_err(|error| Unreleased::new(&self.engine, &self.hold, in_time).into_error(error))
     }
 
     /// Runs a future, and drops it if the lock is lost.

@@ -259,8 +259,8 @@ impl Leadership {
     /// Resigns: the next candidate in the queue leads.
     ///
     /// Fails if the leadership had already ended, with the reason, and if the store does not reply within the
-    /// call timeout: then it ends with its lease at the latest. Once this has returned, nothing more is sent
-    /// about it.
+    /// call timeout: then the error has the hold, to try again, as for
+    /// [`Guard::release`](crate::Guard::release).
     ///
     /// Cancel safety: if the future is dropped, the leadership is resigned in the background.
     pub async fn resign(self) -> Result<(), ReleaseError> {

@@ -216,7 +216,7 @@ impl MultiMutex {
                     if let Some((_, guard)) = held {
                         // Release the lock before waiting for anything. A failure here is no reason to give
                         // up.
-                        self.run_until(limit, guard.release_or_defer()).await;
+                        self.run_until(limit, guard.release()).await;
                     }
                     if limit.is_some_and(|limit| limit <= self.engine.environment.now()) {
                         return Err(error(index, AcquireFailure::TimedOut(status)));
@@ -291,7 +291,7 @@ impl MultiMutex {
 
     /// Releases those locks that were acquired; in the background after the time limit.
     async fn release_until(&self, limit: Option<Moment>, all: MultiGuard) {
-        self.run_until(limit, join_all(all.guards.into_iter().map(Guard::release_or_defer))).await;
+        self.run_until(limit, join_all(all.guards.into_iter().map(Guard::release))).await;
     }
 
     /// Runs `work` until the time limit. Work dropped at the limit either continues in the background or is

@@ -400,8 +400,8 @@ impl ReentrantGuard {
     /// Releases this hold. If it was the owner's last, the lock is handed to the next waiter.
     ///
     /// Fails with [`ReleaseError::Lost`] if the hold was lost before, with the reason, and if the store does
-    /// not reply within the call timeout: then the hold ends with its lease at the latest. Once this has
-    /// returned, nothing more is sent about it.
+    /// not reply within the call timeout: then the error has the hold, to try again, as for
+    /// [`Guard::release`](crate::Guard::release).
     ///
     /// Cancel safety: if the future is dropped, the hold is released in the background.
     pub async fn release(self) -> Result<Released, ReleaseError> {

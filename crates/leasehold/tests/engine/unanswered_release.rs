@@ -5,7 +5,10 @@ use crate::fixture::{force_release, mutex};
 use crate::until::until_waiting;
 use leasehold::store::Op;
 use leasehold::{Client, LostReason, ReleaseError, Released};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 const SOON: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(2);
@@ -41,7 +44,7 @@ async fn a_release_that_may_have_worked_is_not_reported_as_a_loss() {
     let visit = waited_for(&other).await;
     let released = guard.release().await;
     visit.await.expect("no panic");
-    assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
+    assert!(matches!(released, Err(ReleaseError::Unknown { .. })), "{released:?}");
     assert!(!lost.is_cancelled(), "no loss is known");
 }
 
@@ -64,6 +67,103 @@ async fn two_repeated_releases_of_one_owner_report_no_loss() {
         (Released::NoLongerHeld, Released::NoLongerHeld)
     );
     assert_eq!(releases.next(), 4, "both were sent again");
+}
+
+/// A store that loses releases while `is_down`, and a guard whose release fails.
+async fn failed_release(
+    behavior: Behavior,
+    is_down: &Arc<AtomicBool>,
+) -> (Client, Client, Counter, ReleaseError) {
+    let (sent, down) = (Counter::default(), is_down.clone());
+    let count = sent.clone();
+    let store = FaultyStore::with_sessions(move |_, op| match op {
+        Op::Release(_) => {
+            count.next();
+            if down.load(Ordering::SeqCst) { behavior } else { Behavior::Execute }
+        }
+        _ => Behavior::Execute,
+    });
+    let (client, other) = (store.client_with_timeout(CALL).await, store.healthy_client().await);
+    let guard = mutex(&client, "a").acquire().await.expect("acquired");
+    guard.extend().await.expect("extended");
+    is_down.store(true, Ordering::SeqCst);
+    let error = guard.release().await.expect_err("the store does not answer");
+    (client, other, sent, error)
+}
+
+/// The caller has the hold, and nothing is sent until it decides. If it drops the error, the keeper goes on as for a
+/// dropped guard.
+#[tokio::test(start_paused = true)]
+async fn a_release_without_an_answer_goes_on_when_its_error_is_dropped() {
+    for behavior in [Behavior::LoseRequest, Behavior::Fail] {
+        let is_down = Arc::new(AtomicBool::new(false));
+        let (_client, other, sent, error) = failed_release(behavior, &is_down).await;
+        is_down.store(false, Ordering::SeqCst);
+        let before = sent.next();
+        sleep(5 * CALL).await;
+        assert_eq!(sent.next(), before + 1, "nothing was sent while the error is kept");
+        assert!(mutex(&other, "a").inspect().await.expect("an answer").held);
+        drop(error);
+        let guard = timeout(2 * CALL, mutex(&other, "a").acquire())
+            .await
+            .expect("freed long before the lease is over");
+        guard.expect("granted").release().await.expect("released");
+    }
+}
+
+/// The caller tries again, for as long as a call may take each time. It learns the result, and then nothing more is sent.
+#[tokio::test(start_paused = true)]
+async fn a_release_without_an_answer_can_be_tried_again() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let (_client, other, sent, error) = failed_release(Behavior::LoseRequest, &is_down).await;
+    let unreleased = error.into_unreleased().expect("it is not released");
+    assert_eq!(unreleased.name().as_str(), "a");
+    let again = unreleased.release().await.expect_err("the store is still silent");
+    assert!(matches!(again, ReleaseError::Unknown { unreleased: Some(_), .. }), "{again:?}");
+    is_down.store(false, Ordering::SeqCst);
+    again.into_unreleased().expect("it is not released").release().await.expect("released");
+    let before = sent.next();
+    assert!(!mutex(&other, "a").inspect().await.expect("an answer").held);
+    sleep(5 * CALL).await;
+    assert_eq!(sent.next(), before + 1, "nothing more is sent");
+}
+
+/// An attempt without a reply has released the lock, and another client has held it since: a later attempt finds nothing,
+/// and must not report a loss.
+#[tokio::test(start_paused = true)]
+async fn another_attempt_does_not_report_a_loss_for_what_an_earlier_one_may_have_released() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let (_client, other, _sent, error) = failed_release(Behavior::LoseReply, &is_down).await;
+    is_down.store(false, Ordering::SeqCst);
+    for _ in 0..leasehold::core::model::EndedHolds::MAX_LEN {
+        mutex(&other, "a").acquire().await.expect("acquired").release().await.expect("released");
+    }
+    let again = error.into_unreleased().expect("not known to be released").release().await;
+    let error = again.expect_err("not known");
+    assert!(matches!(error, ReleaseError::Unknown { unreleased: None, .. }), "{error:?}");
+}
+
+/// If the future of another attempt is dropped, or its client is shut down, nothing is left either.
+#[tokio::test(start_paused = true)]
+async fn another_attempt_that_is_dropped_goes_on_in_the_background() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let (_client, other, _sent, error) = failed_release(Behavior::LoseRequest, &is_down).await;
+    let unreleased = error.into_unreleased().expect("it is not released");
+    timeout(CALL / 2, unreleased.release()).await.expect_err("the store is silent");
+    is_down.store(false, Ordering::SeqCst);
+    let guard =
+        timeout(2 * CALL, mutex(&other, "a").acquire()).await.expect("freed long before the lease is over");
+    guard.expect("granted").release().await.expect("released");
+
+    let is_down = Arc::new(AtomicBool::new(false));
+    let (client, other, sent, error) = failed_release(Behavior::LoseRequest, &is_down).await;
+    is_down.store(false, Ordering::SeqCst);
+    client.shutdown(SOON).await.expect("nothing else is held");
+    let before = sent.next();
+    drop(error);
+    sleep(5 * CALL).await;
+    assert_eq!(sent.next(), before + 1, "a client that was shut down sends nothing");
+    drop(other);
 }
 
 /// A loss that the store reports for certain is reported, even if the release may have been executed before.
@@ -104,7 +204,7 @@ async fn a_release_taken_over_by_a_shutdown_reports_its_outcome() {
         client.shutdown(SOON).await.expect("the store answers");
         let released = release.await.expect("no panic");
         if visited {
-            assert!(matches!(released, Err(ReleaseError::Unknown(_))), "{released:?}");
+            assert!(matches!(released, Err(ReleaseError::Unknown { .. })), "{released:?}");
         } else {
             released.expect("it was executed");
         }

@@ -272,7 +272,7 @@ fn a_release_and_a_shutdown_at_once_release_the_lock() {
             Ok(()) => assert!(!lost.is_cancelled(), "released, and not lost"),
             Err(ReleaseError::Lost(LostReason::ShutDown)) => assert!(lost.is_cancelled(), "signaled"),
             // The other client acquired and released the lock before the end of this hold could be explained.
-            Err(ReleaseError::Unknown(_)) => {}
+            Err(ReleaseError::Unknown { .. }) => {}
             odd => panic!("{odd:?}"),
         }
         let left = leaves.await.expect("the task is not aborted");

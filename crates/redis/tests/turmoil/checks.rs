@@ -86,6 +86,8 @@ struct State {
     ended: BTreeSet<HoldId>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
+    /// Those whose release has failed: the client goes on.
+    unanswered: BTreeSet<HoldId>,
     /// The tokens by which the lock is not held any more.
     over: BTreeSet<(String, FencingToken)>,
     /// The server's time at the last loss of data.
@@ -258,6 +260,9 @@ impl Record {
                     continue;
                 }
                 state.given_back.insert(hold);
+                if released.is_none() {
+                    state.unanswered.insert(hold);
+                }
                 if locks.len() > 1 {
                     *state.seen.entry("given back of a set").or_insert(0) += 1;
                 }
@@ -276,7 +281,8 @@ impl Record {
             if kind == RequestKind::Release {
                 state.given_up.entry(hold).or_insert(at);
             }
-            state.given_back.contains(&hold)
+            let goes_on = kind == RequestKind::Release && state.unanswered.contains(&hold);
+            state.given_back.contains(&hold) && !goes_on
         };
         if too_late {
             self.violated(

@@ -1,4 +1,4 @@
-//! After a release has returned, the client sends nothing about its hold, unless it connects again.
+//! After a release has returned, the client sends nothing about its hold, unless it had no answer or connects again.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, HostEvent, TaskEvent, claim_of};
@@ -14,8 +14,8 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 /// How often a release may be sent again after a connection was made again.
 const REPEATED_PER_RECONNECT: u32 = 3;
 
-/// After a release has returned, the client sends nothing about its hold. Only when it has connected again
-/// may it repeat the release: the store may have the hold again. A cached hold may be extended until its process begins to
+/// After a release has returned, the client sends nothing about its hold. A release without an answer may go on.
+/// Only when it has connected again may it repeat the release: the store may have the hold again. A cached hold may be extended until its process begins to
 /// release it. After a process has ended, or has ended its session, it sends no heartbeat.
 #[derive(Debug, Default)]
 pub struct AfterRelease {
@@ -30,6 +30,14 @@ pub struct AfterRelease {
     ended_hosts: BTreeMap<HostId, bool>,
     /// When the connection of each keeper came up last: what has waited for it is sent then.
     connected_at: BTreeMap<HostId, Instant>,
+    /// The hold of each release that has no reply yet, by its message.
+    releases: BTreeMap<u64, HoldId>,
+    /// The last release of each hold that was sent, until it has a reply.
+    last_unanswered: BTreeMap<HoldId, u64>,
+    /// Holds of which a release had a reply.
+    answered: BTreeSet<HoldId>,
+    /// Holds whose release has failed.
+    failed: BTreeSet<HoldId>,
     /// How often each process has connected again, perhaps to a store that has lost data.
     reconnects: BTreeMap<HostId, u32>,
     /// The same when a hold was first released, and how often its release has been sent since that returned.
@@ -37,14 +45,18 @@ pub struct AfterRelease {
 }
 
 impl AfterRelease {
-    /// A process releases a hold, or a release of the hold has returned.
+    /// A process begins to release a hold.
     fn is_releasing(&mut self, host: HostId, hold: HoldId) {
         let reconnects = self.reconnects.get(&host).copied().unwrap_or_default();
         self.repeated.entry(hold).or_insert((reconnects, 0));
     }
 
-    /// Whether this is one of the releases that may be repeated.
+    /// Whether a release may be sent although one has returned.
     fn may_repeat(&mut self, host: HostId, hold: HoldId) -> bool {
+        let goes_on = self.failed.contains(&hold) && !self.answered.contains(&hold);
+        if goes_on || self.last_unanswered.contains_key(&hold) {
+            return true;
+        }
         let reconnects = self.reconnects.get(&host).copied().unwrap_or_default();
         let Some((before, repeated)) = self.repeated.get_mut(&hold) else { return false };
         *repeated += 1;
@@ -59,12 +71,17 @@ impl Check for AfterRelease {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
+            Event::Task(task, _, TaskEvent::Releasing(guard_id, _)) => {
+                if let Some(hold) = context.guards.hold(guard_id) {
+                    self.is_releasing(task.host, hold);
+                }
+            }
             Event::Task(task, _, TaskEvent::Released(guard_id, left)) => {
                 // A successful release that was not sent means that the hold is cached.
                 let is_over = left.is_none() || context.guards.is_released(guard_id);
                 let hold = context.guards.hold(guard_id).filter(|_| is_over);
                 self.released.extend(hold);
-                hold.into_iter().for_each(|hold| self.is_releasing(task.host, hold));
+                self.failed.extend(hold.filter(|_| left.is_none()));
                 let is_multi = context.guards.get(guard_id).is_some_and(|known| known.is_multi);
                 let extend_may_wait = is_multi && !context.keeper_is_connected(task.host);
                 self.extend_may_wait.extend(hold.filter(|_| extend_may_wait));
@@ -91,6 +108,14 @@ impl Check for AfterRelease {
                     return Err(format!("{host} sends {message}, a heartbeat of {session}, which has ended"));
                 }
             }
+            Event::Answered { message, reply, .. } => {
+                if let Some(hold) = self.releases.remove(&message).filter(|_| reply.is_some()) {
+                    self.answered.insert(hold);
+                    if self.last_unanswered.get(&hold) == Some(&message) {
+                        self.last_unanswered.remove(&hold);
+                    }
+                }
+            }
             Event::Sent { host, message, lock, op } => {
                 let Some(hold) = claim_of(op).map(|claim| claim.hold) else { return Ok(()) };
                 let is_extend = matches!(op, Op::Extend(_));
@@ -106,6 +131,8 @@ impl Check for AfterRelease {
                 }
                 if is_release {
                     self.is_releasing(host, hold);
+                    self.releases.insert(message, hold);
+                    self.last_unanswered.insert(hold, message);
                 }
                 if is_extend && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
                     return Err(format!(

@@ -6,7 +6,7 @@ use crate::event::{
 };
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
-use leasehold_core::{FIRST_LEASE, HoldId, HoldStatus, LockMode, Op, Reply};
+use leasehold_core::{FIRST_LEASE, HoldId, HoldStatus, Kind, LockMode, Op, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ pub struct Cleanup {
     /// Holds that were released by force, or that were not held when their processes released them. A later request for
     /// one is stale, and a process does not remember a place in a queue that it has left.
     not_remembered: BTreeSet<HoldId>,
-    /// Holds that their processes released, and when the store first executed that.
-    released: BTreeMap<HoldId, Instant>,
+    /// Holds that their processes released: when the store first executed that, and until when it would have kept them.
+    released: BTreeMap<HoldId, (Instant, Instant)>,
     /// Those of them that a fail-over may have restored.
     restorable: BTreeSet<HoldId>,
 }
@@ -92,8 +92,12 @@ impl Cleanup {
             self.excused.extend(done.acquires().map(|(request, _)| request.claim.hold));
         }
         if let (Op::Release(release), Reply::Release(released)) = (done.op, done.reply) {
-            if released.status == HoldStatus::Held {
-                self.released.entry(release.claim.hold).or_insert(at);
+            // A task that stops waiting for others does not remember its arrival: that excludes no client.
+            let excludes = !matches!(done.state.kind, Kind::Latch | Kind::Barrier);
+            if released.status == HoldStatus::Held && excludes {
+                let stored = self.stored.get(&done.lock).and_then(|stored| stored.get(&release.claim.hold));
+                let until = stored.map_or(at, |entry| entry.until);
+                self.released.entry(release.claim.hold).or_insert((at, until));
             } else if !self.released.contains_key(&release.claim.hold) {
                 self.not_remembered.insert(release.claim.hold);
             }
@@ -170,10 +174,10 @@ impl Cleanup {
         self.guards.insert(guard_id, Some(at));
     }
 
-    /// Whether a restored hold would end so soon after its release that its process does not remember it.
-    fn ends_soon(&self, hold: &HoldId, entry: &StoredEntry) -> bool {
+    /// Whether a hold that was restored would have ended so soon after its release that its process does not remember it.
+    fn is_not_remembered(&self, hold: &HoldId) -> bool {
         let released = self.released.get(hold).filter(|_| self.restorable.contains(hold));
-        released.is_some_and(|released| entry.until <= *released + FIRST_LEASE + RELEASED_WITHIN)
+        released.is_some_and(|(released, until)| *until <= *released + FIRST_LEASE + RELEASED_WITHIN)
     }
 
     /// Since when no task needs an entry at the store.
@@ -246,7 +250,7 @@ impl Check for Cleanup {
                     continue;
                 };
                 let since = unneeded.max(entry.since);
-                let is_excused = self.excused.contains(hold) || self.ends_soon(hold, entry);
+                let is_excused = self.excused.contains(hold) || self.is_not_remembered(hold);
                 let is_left = entry.until > at && !is_excused;
                 if !is_left || healthy > since + CLEANUP_ABANDONED_AFTER {
                     continue;
@@ -268,7 +272,7 @@ mod tests {
     use super::*;
     use crate::checks::fixture::{HOST, StoredLock, acquire, context, hold};
     use crate::event::ServerEvent;
-    use leasehold_core::{Acquire, Claim, ForceRelease, Inspect, Kind, Label, ObservedHolder};
+    use leasehold_core::{Acquire, Claim, ForceRelease, Inspect, Label, ObservedHolder};
 
     fn permit(n: u8, lease_ms: u64) -> Op {
         let claim = Claim { hold: hold(n), value: None };

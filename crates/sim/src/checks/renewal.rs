@@ -31,6 +31,8 @@ pub struct Renewal {
     /// The first reply to the release of a hold, and how many holds its owner has left. A process that connects again
     /// may repeat the release.
     released: BTreeMap<HoldId, (HoldStatus, u64)>,
+    /// Holds of which a release had no reply.
+    unanswered: BTreeSet<HoldId>,
     /// Holds that the store has refused to extend, and that must become invalid.
     refused: Vec<(Instant, HoldId)>,
     /// Holds that were released by force.
@@ -75,6 +77,9 @@ impl Renewal {
         match (self.sent.remove(&message), reply) {
             (Some(SentRequest::Extend(hold)), Some(Reply::Extend(Extended::NotHeld))) => {
                 self.refused.push((at, hold));
+            }
+            (Some(SentRequest::Release(hold)), None) => {
+                self.unanswered.insert(hold);
             }
             (Some(SentRequest::Release(hold)), Some(Reply::Release(released))) => {
                 self.released.entry(hold).or_insert((released.status, released.remaining_holds));
@@ -196,7 +201,12 @@ impl Renewal {
         let is_cached = reported == Some(0)
             && self.released_at.get(&guard_id).is_some_and(|(at, guard)| may_be_cached(*at, guard));
         let is_right = match replied {
-            Some((HoldStatus::Held | HoldStatus::Ended(Ended::Released), left)) => reported == Some(left),
+            Some((HoldStatus::Held | HoldStatus::Ended(Ended::Released), left)) => {
+                // The reply may be that to a repetition by the keeper.
+                let has_failed =
+                    reported.is_none() && hold.is_some_and(|hold| self.unanswered.contains(&hold));
+                reported == Some(left) || has_failed
+            }
             _ => reported.is_none(),
         };
         if is_right || is_cached {

@@ -25,7 +25,13 @@ pub(super) struct SessionEnd {
 impl SessionEnds {
     /// The store knows these sessions now.
     pub(super) fn update(&mut self, at: Instant, sessions: &Sessions, clock: &Clock) {
-        let now = session_ends(sessions, clock);
+        let now_ms = clock.reading_us(at) / 1000;
+        // The store has no record that has expired, and then spares the session because of its holds.
+        let has_expired = |session: &SessionId| {
+            sessions.records.get(session).is_none_or(|record| record.expires_ms < now_ms)
+        };
+        let mut now = session_ends(sessions, clock);
+        now.retain(|session, _| !has_expired(session));
         for (session, end) in self.known.iter().filter(|(session, _)| !now.contains_key(session)) {
             self.forgotten.insert(*session, SessionEnd { at: at.min(*end), is_explicit: at < *end });
         }

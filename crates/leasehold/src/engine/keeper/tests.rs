@@ -50,8 +50,13 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
     for plan in [RenewalPlan::Until { end }, RenewalPlan::Renew { lease: 180 * SECOND }] {
         let store = MemoryStore::new();
         let (events, metadata) = (Arc::new(Deaf), "".into());
-        let session_factory =
-            SessionFactory { store: store.fork(), environment: environment.clone(), events, metadata, timings };
+        let session_factory = SessionFactory {
+            store: store.fork(),
+            environment: environment.clone(),
+            events,
+            metadata,
+            timings,
+        };
         let session = Arc::new(session_factory.not_begun(Partition::ONLY, fresh_id(&*environment)));
         let schedule = session_factory.begin(&session, &[]).await.expect("a store without faults");
         let sessions = Arc::new(Sessions::single(session.clone()));

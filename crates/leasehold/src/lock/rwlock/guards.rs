@@ -182,7 +182,7 @@ impl WriteGuard {
             Ok(()) => {
                 let owner = self.owner.clone();
                 let name = self.guard.name().clone();
-                log_failed_release(&name, self.release_or_defer().await);
+                log_failed_release(&name, self.release().await);
                 Ok(ReadGuard { guard: acquired.guard, owner })
             }
             Err(lost) => Err(ConversionError { guard: self, error: AcquireError::Lost(lost) }),
@@ -191,25 +191,17 @@ impl WriteGuard {
 
     /// Releases the lock, with the upgradable read it may have been upgraded from, and admits the next
     /// waiters: like [`Guard::release`], including errors and cancel safety. Errors are those of the write;
-    /// if the store does not reply, the read is released in the background.
+    /// if the store does not reply, the read is released in the background at once.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let Self { guard, upgraded_from, .. } = self;
         let released = guard.release().await;
         release_upgraded_from(upgraded_from, &released).await;
         released
     }
-
-    /// Like `release`, but leaves a release without a reply to the keeper, since no caller awaits its result.
-    async fn release_or_defer(self) -> Result<(), ReleaseError> {
-        let Self { guard, upgraded_from, .. } = self;
-        let released = guard.release_or_defer().await;
-        release_upgraded_from(upgraded_from, &released).await;
-        released
-    }
 }
 
 /// Releases the read beneath a write after the write's release. No caller receives the result, so the keeper
-/// completes it; and if the store did not reply before, it is not awaited again.
+/// goes on if there is no reply; and if the store did not reply before, it is not awaited again.
 async fn release_upgraded_from(
     upgraded_from: Option<Box<UpgradableGuard>>,
     written: &Result<(), ReleaseError>,
@@ -218,9 +210,9 @@ async fn release_upgraded_from(
     match written {
         Ok(()) | Err(ReleaseError::Lost(_)) => {
             let name = upgraded_from.guard.name().clone();
-            log_failed_release(&name, upgraded_from.guard.release_or_defer().await);
+            log_failed_release(&name, upgraded_from.guard.release().await);
         }
-        Err(ReleaseError::Store(_) | ReleaseError::Unknown(_)) => drop(upgraded_from),
+        Err(ReleaseError::Store { .. } | ReleaseError::Unknown { .. }) => drop(upgraded_from),
     }
 }
 
@@ -248,7 +240,7 @@ macro_rules! impl_guard {
 
 impl_guard! { ReadGuard UpgradableGuard WriteGuard }
 
-/// Logs a release that failed, where no caller receives its result.
+/// Logs a release that failed, where no caller receives its result. The keeper goes on.
 pub(super) fn log_failed_release(name: &LockName, released: Result<(), ReleaseError>) {
     if let Err(error) = released {
         tracing::warn!(lock = %name, %error, "not released");

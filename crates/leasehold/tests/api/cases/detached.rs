@@ -339,7 +339,7 @@ async fn a_detached_attach_cancelled_at_every_await(store: &TestStore) {
                 // A hold that became a guard was released with it; otherwise it is still held, for any process with
                 // its text.
                 let released = hold.release(&a).await;
-                assert!(!matches!(released, Err(ReleaseError::Store(_) | ReleaseError::Unknown(_))));
+                assert!(!matches!(released, Err(ReleaseError::Store { .. } | ReleaseError::Unknown { .. })));
             }
             until_undone(&seen).await;
         },

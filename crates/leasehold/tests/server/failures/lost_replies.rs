@@ -1,6 +1,6 @@
 //! Lost replies, resends, cancellation: rows 1 to 6.
 
-use super::fixture::{MS, client, load_scripts, mutex, quick, server, sessionless, until_free};
+use super::fixture::{MS, S, client, load_scripts, mutex, quick, server, sessionless, until_free};
 use leasehold::{AcquireError, Attempt};
 use leasehold_testkit::{AfterDrop, Proxy, Stopwatch, any_command, command};
 use std::time::Duration;
@@ -111,6 +111,52 @@ async fn row_5_a_release_cut_short_is_carried_on() {
         proxy.delay_requests(Duration::ZERO);
         until_free(&other, 1000 * MS).await;
     }
+}
+
+/// Row 51: a release that fails because the server is silent for longer than a call, and whose error is dropped, frees the
+/// lock as soon as a dropped guard does.
+#[tokio::test]
+async fn row_51_a_release_without_an_answer_frees_the_lock_like_a_drop() {
+    for is_dropped in [false, true] {
+        let server = server();
+        let ours = mutex(&quick(&server.url(), 500 * MS, 60 * S).await);
+        let guard = ours.acquire().await.expect("acquired");
+        guard.extend().await.expect("extended");
+        server.stop().expect("stopped");
+        if is_dropped {
+            drop(guard);
+            tokio::time::sleep(700 * MS).await;
+        } else {
+            guard.release().await.expect_err("the server is silent");
+        }
+        server.resume().expect("it goes on");
+        // The lease of 60 s has just begun.
+        until_free(&mutex(&client(&server.url()).await), 5 * S).await;
+    }
+}
+
+/// Row 51: or it is released at once by another attempt.
+#[tokio::test]
+async fn row_51_a_release_without_an_answer_can_be_tried_again() {
+    let server = server();
+    let ours = mutex(&quick(&server.url(), 500 * MS, 60 * S).await);
+    let guard = ours.acquire().await.expect("acquired");
+    guard.extend().await.expect("extended");
+    server.stop().expect("stopped");
+    let mut error = guard.release().await.expect_err("the server is silent");
+    server.resume().expect("it goes on");
+    // A busy machine may need longer than a call.
+    for _ in 0..20 {
+        let unreleased = error.into_unreleased().expect("it is not released");
+        match unreleased.release().await {
+            Ok(()) => {
+                assert!(!ours.inspect().await.expect("a reply").held);
+                return;
+            }
+            Err(again) => error = again,
+        }
+    }
+    panic!("not released: {error}");
 }
 
 /// Row 6: the same if the caller is cancelled before or during its release.

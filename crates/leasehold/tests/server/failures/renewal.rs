@@ -123,7 +123,10 @@ async fn row_11_no_server_no_panic() {
     let lost = tokio::time::timeout(2000 * MS, guard.lost()).await.expect("the loss is reported in time");
     assert_eq!(lost.reason, LostReason::Expired);
     let released = guard.release().await;
-    assert!(matches!(released, Err(ReleaseError::Store(_) | ReleaseError::Unknown(_))), "{released:?}");
+    assert!(
+        matches!(released, Err(ReleaseError::Store { .. } | ReleaseError::Unknown { .. })),
+        "{released:?}"
+    );
     server.restart().expect("restarted");
     let guard = mutex(&ours).acquire().await.expect("the same client goes on");
     guard.release().await.expect("released");

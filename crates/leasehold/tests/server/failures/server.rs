@@ -234,7 +234,10 @@ async fn row_40_every_call_ends_by_its_own_deadline() {
     let released = held.release().await;
     // A release also awaits a renewal in flight, which has the same deadline.
     in_time("release", start, 2 * call);
-    assert!(matches!(released, Err(ReleaseError::Unknown(_) | ReleaseError::Store(_))), "{released:?}");
+    assert!(
+        matches!(released, Err(ReleaseError::Unknown { .. } | ReleaseError::Store { .. })),
+        "{released:?}"
+    );
     server.resume().expect("continued");
     let guard = free.acquire_timeout(Duration::from_secs(5)).await.expect("acquired");
     guard.release().await.expect("released");

@@ -1,0 +1,112 @@
+//! A hold whose release had no answer.
+
+use crate::engine::{self, Engine, Hold, NotReleased};
+use crate::error::ReleaseError;
+use crate::store::Fault;
+use leasehold_core::{Executed, FencingToken, LockName};
+use std::fmt;
+use std::sync::Arc;
+
+/// A hold whose release had no answer in its time: part of a [`ReleaseError`].
+///
+/// [`release`](Self::release) tries again. If this is dropped, with the error or without it, the client goes on in
+/// the background, exactly as for a dropped guard: until the store answers, or the lease is over. So whatever the
+/// caller does with the error, the next holder does not wait longer than after a drop. As long as the error is
+/// kept, nothing is sent, unless the client connects again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let guard = leasehold::Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
+/// if let Err(error) = guard.release().await {
+///     eprintln!("{error}");
+///     match error.into_unreleased() {
+///         // Once more, for as long as a call may take.
+///         Some(unreleased) => unreleased.release().await?,
+///         None => println!("there is nothing left to release"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping it releases the lock in the background"]
+pub struct Unreleased {
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
+    /// Whether the first attempt began before the lease had ended by this client's clock.
+    in_time: bool,
+    /// The fault of an attempt that may have been executed.
+    unanswered: Option<Fault>,
+    /// Set once there is nothing left to release.
+    done: bool,
+}
+
+impl Unreleased {
+    /// A hold that is being released. `in_time` is set if its lease has not ended by this client's clock.
+    pub(crate) fn new(engine: &Arc<Engine>, hold: &Arc<Hold>, in_time: bool) -> Self {
+        Self { engine: engine.clone(), hold: hold.clone(), in_time, unanswered: None, done: false }
+    }
+
+    /// The error of a release that failed.
+    pub(crate) fn into_error(mut self, error: NotReleased) -> ReleaseError {
+        let (fault, executed) = match error {
+            NotReleased::Fault { fault, executed } => (fault, executed),
+            NotReleased::Lost(reason) => {
+                self.done = true;
+                return ReleaseError::Lost(reason);
+            }
+            NotReleased::NotFound(fault) => {
+                self.done = true;
+                return ReleaseError::Unknown { fault, unreleased: None };
+            }
+        };
+        if executed == Executed::Unknown {
+            self.unanswered.get_or_insert_with(|| fault.clone());
+        }
+        match self.unanswered {
+            None => ReleaseError::Store { fault, unreleased: Some(Box::new(self)) },
+            Some(_) => ReleaseError::Unknown { fault, unreleased: Some(Box::new(self)) },
+        }
+    }
+
+    /// Returns the lock's name.
+    pub fn name(&self) -> &LockName {
+        &self.hold.lock.name
+    }
+
+    /// Returns the fencing token of the hold.
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.fence
+    }
+
+    /// Releases the lock: sends the release again, within the call timeout.
+    ///
+    /// Fails as the release before. [`ReleaseError::Lost`] only if no attempt can have released the hold.
+    ///
+    /// Cancel safety: if the future is dropped, the lock is released in the background.
+    pub async fn release(mut self) -> Result<(), ReleaseError> {
+        let unanswered = self.unanswered.clone();
+        match engine::release_again(&self.engine, &self.hold, self.in_time, unanswered).await {
+            Ok(_) => {
+                self.done = true;
+                Ok(())
+            }
+            Err(error) => Err(self.into_error(error)),
+        }
+    }
+}
+
+impl Drop for Unreleased {
+    fn drop(&mut self) {
+        if !self.done {
+            engine::continue_release(&self.engine, &self.hold);
+        }
+    }
+}
+
+impl fmt::Debug for Unreleased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unreleased")
+            .field("lock", self.name())
+            .field("fence", &self.hold.fence)
+            .finish_non_exhaustive()
+    }
+}

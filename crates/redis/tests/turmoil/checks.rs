@@ -83,6 +83,8 @@ struct State {
     grant_times: BTreeMap<(String, FencingToken), Duration>,
     /// The holds whose process has begun to release them, and those that the server has released for it.
     given_up: BTreeMap<HoldId, Duration>,
+    /// How many connections its client had opened then.
+    opened_before: BTreeMap<HoldId, u64>,
     ended: BTreeSet<HoldId>,
     /// The holds whose release has returned (5).
     given_back: BTreeSet<HoldId>,
@@ -274,14 +276,18 @@ impl Record {
         }
     }
 
-    /// A client sends something about a hold.
-    pub(crate) fn sent(&self, at: Duration, hold: HoldId, kind: RequestKind) {
+    /// A client sends something about a hold, and has opened that many connections so far.
+    pub(crate) fn sent(&self, at: Duration, hold: HoldId, kind: RequestKind, opened: u64) {
         let too_late = {
             let mut state = lock(&self.state);
             if kind == RequestKind::Release {
                 state.given_up.entry(hold).or_insert(at);
+                state.opened_before.entry(hold).or_insert(opened);
             }
-            let goes_on = kind == RequestKind::Release && state.unanswered.contains(&hold);
+            // The store of a new connection may have the hold again.
+            let has_reconnected = state.opened_before.get(&hold).is_some_and(|before| *before < opened);
+            let goes_on =
+                kind == RequestKind::Release && (state.unanswered.contains(&hold) || has_reconnected);
             state.given_back.contains(&hold) && !goes_on
         };
         if too_late {

@@ -9,7 +9,7 @@ use leasehold::Client;
 use leasehold_redis::{RedisConfig, RedisStore};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
@@ -118,11 +118,15 @@ impl Process {
             process.log(what);
         };
         let process = self.clone();
-        let on_sent = move |hold, kind| process.record.sent(process.clock.elapsed(), hold, kind);
+        let opened = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&opened);
+        let on_sent = move |hold, kind| {
+            process.record.sent(process.clock.elapsed(), hold, kind, counted.load(Ordering::Relaxed));
+        };
         Connections {
             rng: Arc::new(SeededRng::new(self.rng.bits(), 0)),
             faults_ended: Arc::clone(&self.workload.faults_ended),
-            opened: Arc::default(),
+            opened,
             on_late: Arc::new(on_late),
             on_sent: Arc::new(on_sent),
             driver,

@@ -456,7 +456,9 @@ impl MultiGuard {
     ///
     /// Cancel safety: if the future is dropped, some holds may have been extended.
     pub async fn extend(&self) -> Result<(), ExtendError> {
-        join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect()
+        join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect::<Result<(), _>>()?;
+        // One may have been lost while another was extended.
+        Ok(self.check()?)
     }
 
     /// Extends all holds so that they last `lease` from now, if they would end earlier: like
@@ -465,7 +467,9 @@ impl MultiGuard {
     /// Errors and cancel safety: as for [`extend`](Self::extend).
     pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
         let lease = lease.into();
-        join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await.into_iter().collect()
+        let extended = join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await;
+        extended.into_iter().collect::<Result<(), _>>()?;
+        Ok(self.check()?)
     }
 
     /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the

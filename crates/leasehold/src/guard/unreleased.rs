@@ -1,11 +1,67 @@
-//! A hold whose release had no answer.
+//! Why a lock was not released, and a hold whose release had no answer.
 
+use crate::LostReason;
 use crate::engine::{self, Engine, Hold, NotReleased};
-use crate::error::ReleaseError;
 use crate::store::Fault;
 use leasehold_core::{Executed, FencingToken, LockName};
 use std::fmt;
 use std::sync::Arc;
+
+/// Why a lock was not released.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ReleaseError};
+///
+/// # let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
+/// match guard.release().await {
+///     Ok(()) => println!("the next waiter holds it"),
+///     // Another process may have worked at the same time, so verify the result.
+///     Err(ReleaseError::Lost(reason)) => println!("lost while we worked: {reason}"),
+///     // The work is fine. With the error dropped, the client goes on to release the lock in the background.
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// The lock was no longer held, so nothing was changed.
+    #[error("the lock was lost before it was released: {0}")]
+    Lost(LostReason),
+    /// The store could not be reached, or refused the request: the lock has not been released.
+    #[error("the lock has not been released yet; it ends with its lease at the latest: {fault}")]
+    Store {
+        /// The fault.
+        #[source]
+        fault: Fault,
+        /// The hold, to try again. Dropped, it is released in the background. `None` for a detached hold.
+        unreleased: Option<Box<Unreleased>>,
+    },
+    /// The store did not reply, or it replied only to a retry and no longer found the hold. The lock may
+    /// already be released.
+    #[error("whether the lock was released is unknown; it ends with its lease at the latest: {fault}")]
+    Unknown {
+        /// The fault.
+        #[source]
+        fault: Fault,
+        /// The hold, to try again. Dropped, it is released in the background. `None` for a detached hold, if the
+        /// store does not find the hold any more, and if the client was shut down.
+        unreleased: Option<Box<Unreleased>>,
+    },
+}
+
+impl ReleaseError {
+    /// Returns the hold that is still to be released, if there is one.
+    pub fn into_unreleased(self) -> Option<Unreleased> {
+        match self {
+            Self::Lost(_) => None,
+            Self::Store { unreleased, .. } | Self::Unknown { unreleased, .. } => {
+                unreleased.map(|boxed| *boxed)
+            }
+        }
+    }
+}
 
 /// A hold whose release had no answer in its time: part of a [`ReleaseError`].
 ///

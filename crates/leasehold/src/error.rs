@@ -190,8 +190,8 @@ pub enum AcquireError {
     },
 }
 
-/// Why some locks of a set were not released. All others were. Each error has its hold, to
-/// [try again](crate::Unreleased::release).
+/// Why some locks of a set were not released. All others were. An error
+/// may have its hold, to [try again](crate::Unreleased::release).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

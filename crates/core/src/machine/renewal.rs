@@ -237,8 +237,10 @@ impl RenewalSchedule {
             next.extend_at = Some(if due > now { due } else { now });
             next.full_lease_granted |= due > now;
         }
-        if self.verify_pending {
+        if self.verify_pending || self.verify_in_flight {
             next.renew_at = next.extend_at.filter(|_| next.counts_renewals());
+        }
+        if self.verify_pending {
             next.extend_at = self.extend_at;
         }
         (next.verify_pending, next.verify_in_flight, next.verified_at) =
@@ -468,10 +470,11 @@ impl RenewalSchedule {
     /// Sets when the next extend is due. A verification that is pending is not delayed: the extends sent so far may have
     /// been executed before it was requested.
     fn set_due(&mut self, due: Option<Moment>) {
+        if (self.verify_pending || self.verify_in_flight) && self.counts_renewals() {
+            self.renew_at = due;
+        }
         if !self.verify_pending {
             self.extend_at = due;
-        } else if self.counts_renewals() {
-            self.renew_at = due;
         }
     }
 
@@ -715,6 +718,29 @@ mod tests {
         let ((end, sent), (verified_end, verified_sent)) = (ends(false), ends(true));
         assert_eq!(end, verified_end);
         assert!(sent == 3 && verified_sent > 100, "{sent}, {verified_sent}");
+    }
+
+    /// The reply to a verification neither spends the renewal of the task that the hold was handed to meanwhile, nor brings
+    /// forward what an extend by the user has put off.
+    #[test]
+    fn a_verification_in_flight_is_no_renewal_either() {
+        let in_flight = || {
+            let mut schedule = limited(LEASE, None, Some(2));
+            assert!(matches!(schedule.poll(s(1), NONE), RenewalAction::Extend { .. }));
+            schedule.handle_extended(s(1), LEASE, false);
+            schedule.verify_soon(s(5));
+            assert!(matches!(schedule.poll(s(5), NONE), RenewalAction::Extend { .. }));
+            schedule
+        };
+        let mut handed_off = in_flight();
+        let limits = HoldLimits { end: None, max_renewals: Some(1) };
+        handed_off.hand_off(RenewalPlan::Renew { lease: LEASE }, limits, s(5));
+        handed_off.handle_extended(s(5), LEASE, false);
+        assert!(!handed_off.is_at_limit(), "one renewal is left");
+        let mut extended = in_flight();
+        extended.handle_extended_by_user(s(6), LEASE);
+        extended.handle_extended(s(5), LEASE, false);
+        assert_eq!(extended.due(), s(16), "a third of the lease after the extend by the user");
     }
 
     #[test]

@@ -168,24 +168,25 @@ impl Drop for UnansweredRelease<'_> {
     }
 }
 
-/// Releases a hold whose release before had no answer. `unanswered` is the fault of an attempt that may have been executed,
-/// and `in_time` whether the first one began before the lease had ended by the holder's own clock.
+/// Releases a hold whose release before had no answer, with this fault. Even if that was certainly not executed, the keeper
+/// may have released the hold after a reconnect: that it is not found does not mean that it was lost (5). `in_time` is set if
+/// the first attempt began before the lease had ended by the holder's own clock.
 pub(crate) async fn release_again(
     engine: &Engine,
     hold: &Hold,
     in_time: bool,
-    unanswered: Option<Fault>,
+    earlier: Fault,
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
         engine.keeper.ended().await;
-        return Err(NotReleased::Lost(hold.reason(engine.environment.now())));
+        return Err(NotReleased::NotFound(ended_early()));
     }
     let (claim, action) = (hold.claim.clone(), ReleaseAction::Grant);
     let op = Op::Release(Release { claim, action, next: None });
     let reply = pin!(engine.request(&hold.lock, &op, engine.timings.call));
     match engine.gate.run(reply).await {
-        Some(Ok(Answer { reply: Reply::Release(released), unanswered: again })) => {
-            read_release(released, in_time, unanswered.or(again))
+        Some(Ok(Answer { reply: Reply::Release(released), .. })) => {
+            read_release(released, in_time, Some(earlier))
         }
         Some(Ok(Answer { reply, .. })) => {
             let (fault, executed) = unexpected_reply(reply);
@@ -244,7 +245,7 @@ pub(crate) fn abandon(
 /// A release had no answer, and no caller tries again: the keeper continues it (7).
 pub(crate) fn continue_release(engine: &Engine, hold: &Hold) {
     let _permit = engine.gate.permit();
-    // Otherwise a shutdown has cut it off, and takes care of it (4).
+    // Otherwise a shutdown has cut it off (4), or the hold is left to the end of its session and lease.
     if !engine.gate.is_closed() {
         engine.keeper.release(hold);
     }

@@ -65,10 +65,10 @@ impl ReleaseError {
 
 /// A hold whose release had no answer in its time: part of a [`ReleaseError`].
 ///
-/// [`release`](Self::release) tries again. If this is dropped, with the error or without it, the client goes on in
-/// the background, exactly as for a dropped guard: until the store answers, or the lease is over. So whatever the
-/// caller does with the error, the next holder does not wait longer than after a drop. As long as the error is
-/// kept, nothing is sent, unless the client connects again.
+/// [`release`](Self::release) tries again. If this is dropped, with the error or without it, the client goes on to
+/// release the lock in the background, exactly as for a dropped guard: until the store answers, or the lease is
+/// over. As long as the error is kept, nothing is sent, unless the client connects again: so drop it, or try again,
+/// before the client is [shut down](crate::Client::shutdown). After that, the lock ends with its session or lease.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -89,8 +89,10 @@ pub struct Unreleased {
     hold: Arc<Hold>,
     /// Whether the first attempt began before the lease had ended by this client's clock.
     in_time: bool,
-    /// The fault of an attempt that may have been executed.
-    unanswered: Option<Fault>,
+    /// The fault of the last attempt; `None` during the first.
+    fault: Option<Fault>,
+    /// Whether an attempt may have been executed.
+    executed: Executed,
     /// Set once there is nothing left to release.
     done: bool,
 }
@@ -98,7 +100,14 @@ pub struct Unreleased {
 impl Unreleased {
     /// A hold that is being released. `in_time` is set if its lease has not ended by this client's clock.
     pub(crate) fn new(engine: &Arc<Engine>, hold: &Arc<Hold>, in_time: bool) -> Self {
-        Self { engine: engine.clone(), hold: hold.clone(), in_time, unanswered: None, done: false }
+        Self {
+            engine: engine.clone(),
+            hold: hold.clone(),
+            in_time,
+            fault: None,
+            executed: Executed::No,
+            done: false,
+        }
     }
 
     /// The error of a release that failed.
@@ -114,12 +123,11 @@ impl Unreleased {
                 return ReleaseError::Unknown { fault, unreleased: None };
             }
         };
-        if executed == Executed::Unknown {
-            self.unanswered.get_or_insert_with(|| fault.clone());
-        }
-        match self.unanswered {
-            None => ReleaseError::Store { fault, unreleased: Some(Box::new(self)) },
-            Some(_) => ReleaseError::Unknown { fault, unreleased: Some(Box::new(self)) },
+        self.executed = self.executed.or(executed);
+        self.fault = Some(fault.clone());
+        match self.executed {
+            Executed::No => ReleaseError::Store { fault, unreleased: Some(Box::new(self)) },
+            Executed::Unknown => ReleaseError::Unknown { fault, unreleased: Some(Box::new(self)) },
         }
     }
 
@@ -135,12 +143,13 @@ impl Unreleased {
 
     /// Releases the lock: sends the release again, within the call timeout.
     ///
-    /// Fails as the release before. [`ReleaseError::Lost`] only if no attempt can have released the hold.
+    /// Fails as the release before. [`ReleaseError::Lost`] only if the store knows how the hold ended, or if its lease
+    /// had ended before the first attempt: otherwise an attempt may have released it.
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
-        let unanswered = self.unanswered.clone();
-        match engine::release_again(&self.engine, &self.hold, self.in_time, unanswered).await {
+        let Some(earlier) = self.fault.clone() else { return Ok(()) };
+        match engine::release_again(&self.engine, &self.hold, self.in_time, earlier).await {
             Ok(_) => {
                 self.done = true;
                 Ok(())

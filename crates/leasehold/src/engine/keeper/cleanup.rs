@@ -48,8 +48,9 @@ impl State {
     }
 
     /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
-    pub(super) fn give_up(&mut self, id: TrackingId) -> Option<(Arc<Hold>, Cleanup)> {
+    pub(super) fn give_up(&mut self, id: TrackingId, now: Moment) -> Option<(Arc<Hold>, Cleanup)> {
         let hold = self.stop_extending(id)?;
+        self.ended_holds.add(&hold, now);
         let tracked = self.tracked.get_mut(&id)?;
         let (stop, in_flight) = (CancellationToken::new(), CancellationToken::new());
         tracked.background_release = Some(stop.clone());

@@ -96,7 +96,9 @@ struct State {
     sessions_changing: BTreeSet<Partition>,
     /// Partitions to which a connection was made again (10).
     reconnected: BTreeSet<Partition>,
-    /// Those, and partitions that have forgotten the session: the store may have lost holds.
+    /// When the stores were compared last.
+    compared_at: Option<Moment>,
+    /// Partitions that have been connected to again, and those that have forgotten the session: the store may have lost holds.
     unverified: BTreeSet<Partition>,
     /// Holds that have ended, and that a store may have again.
     ended_holds: EndedHolds,
@@ -219,6 +221,7 @@ impl Keeper {
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
             reconnected: BTreeSet::new(),
+            compared_at: None,
             unverified: BTreeSet::new(),
             ended_holds: EndedHolds::default(),
             awaiting_session: BTreeMap::new(),

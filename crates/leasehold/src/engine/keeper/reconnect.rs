@@ -6,21 +6,36 @@ use super::{Shared, State, TrackedHold, Work};
 use crate::store::Outcome;
 use leasehold_core::{Lock, Moment, Op};
 use leasehold_store::jitter;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a release is repeated that has no reply. If the connection is lost, its next one begins anew.
+/// How often a release is repeated that has no reply. If the keeper's own connection takes longer, the leases end the rest.
 const ATTEMPTS: usize = 3;
 /// The pause before another attempt.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// The least time between two comparisons: messages can be lost at any rate, and the mailboxes of a cluster are reopened
+/// one by one.
+const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
+
 impl State {
+    /// When stores are to be compared next, if a connection was made again.
+    pub(super) fn next_comparison(&self) -> Option<Moment> {
+        let earliest = self.compared_at.map_or(Moment::ZERO, |at| at + COMPARE_INTERVAL);
+        (!self.reconnected.is_empty()).then_some(earliest)
+    }
+
     /// Collects what there is to ask of stores that may have lost data.
     pub(super) fn collect_unverified(&mut self, now: Moment, work: &mut Work) {
-        let reconnected = std::mem::take(&mut self.reconnected);
+        let is_due = self.next_comparison().is_some_and(|at| at <= now);
+        let reconnected = if is_due { std::mem::take(&mut self.reconnected) } else { BTreeSet::new() };
         let mut unverified = std::mem::take(&mut self.unverified);
         if self.shut_down || self.closing.is_some() || (reconnected.is_empty() && unverified.is_empty()) {
             return;
+        }
+        if is_due {
+            self.compared_at = Some(now);
         }
         for partition in &reconnected {
             self.heartbeats.with(*partition, SessionHeartbeat::check_soon);

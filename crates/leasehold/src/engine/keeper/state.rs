@@ -115,7 +115,7 @@ impl State {
                     continue;
                 }
                 RenewalAction::Release => {
-                    work.capped.extend(self.give_up(id));
+                    work.capped.extend(self.give_up(id, now));
                     continue;
                 }
                 RenewalAction::SendRequest => {
@@ -137,7 +137,9 @@ impl State {
         work.idle_checks = self.take_idle_checks(now);
         let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
         let idle_check = self.idle_checks.first().map(|(at, _)| *at);
-        work.next = self.batcher.next().into_iter().chain(heartbeat).chain(idle_check).min();
+        let comparison = self.next_comparison().filter(|_| self.closing.is_none() && !self.shut_down);
+        work.next =
+            self.batcher.next().into_iter().chain(heartbeat).chain(idle_check).chain(comparison).min();
         self.wakes_at = work.next.unwrap_or(NEVER);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != NEVER)).min();
         work

@@ -26,7 +26,7 @@ pub(in crate::engine) struct LockTable {
 #[derive(Default)]
 struct Table {
     by_lock: HashMap<Lock, u32>,
-    /// Each with the partition of its lock, so that those of one partition are found without a look at each entry.
+    /// Each with the partition of its lock.
     slots: Vec<(Partition, Weak<LockEntry>)>,
     free: Vec<u32>,
     /// Entries of other sessions that are closed together with the client's own.

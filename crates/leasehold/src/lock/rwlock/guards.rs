@@ -157,8 +157,8 @@ impl WriteGuard {
     /// read has its own hold, lease and fencing token.
     ///
     /// Fails with the unchanged guard if the store does not reply or refuses the request, or if the write is
-    /// lost before the read is acquired. If the write cannot be released afterwards, that is not an error: it
-    /// ends with its lease.
+    /// lost before the read is acquired. If the write cannot be released afterwards, that is not an error: the
+    /// client goes on to release it in the background.
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn downgrade(self) -> Result<ReadGuard, ConversionError<Self>> {

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: sim [--seeds N] [--from SEED]                  run N seeds (default 5000), starting at SEED (default 1)
+usage: sim [--seeds N] [--from SEED]                  run N seeds, starting at SEED (default 1)
        sim --seed SEED [--mutant MUTANT]              run one seed, and print its trace
-       sim --mutants [--mutant MUTANT] [--seeds N]    run each mutant, or one, until a check finds it, for at most N seeds";
+       sim --mutants [--mutant MUTANT] [--seeds N]    run each mutant, or one, until a check finds it, for at most N seeds
+
+N is 5000 if it is not given.";
 
 /// A seed that takes longer is named. It is one in some 10 000.
 const SLOW: Duration = Duration::from_secs(10);
@@ -32,7 +34,7 @@ fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
         Ok(args) => match args.seed {
             Some(seed) => show(seed, args.mutant),
-            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(1_000)),
+            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(5_000)),
             None => run_many(args.from.unwrap_or(1), args.seeds.unwrap_or(5_000)),
         },
         Err(error) => Err(format!("{error}\n\n{USAGE}")),

@@ -295,7 +295,8 @@ impl Client {
     ///
     /// A [`release`](crate::Guard::release) in progress is completed as part of the shutdown, and returns
     /// `Ok` unless that fails. A release that starts later waits for the end of the shutdown and returns
-    /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing.
+    /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing. A hold kept in the error
+    /// of a release that failed before is neither released nor named: drop that error first.
     /// [`inspect`](crate::Mutex::inspect) works as before.
     ///
     /// Cancel safety: if the future is dropped after it was polled, the shutdown continues in the background.

@@ -13,7 +13,9 @@ use crate::guard::existing_leases::ExistingLeases;
 use crate::guard::unreleased::Unreleased;
 use crate::store::Fault;
 use leasehold_core::machine::renewal::ExtendRequest;
-use leasehold_core::{Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis};
+use leasehold_core::{
+    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,7 +199,8 @@ impl Guard {
         let in_time = self.check().is_ok();
         let released =
             engine::release(&self.engine, &self.entry, &self.hold, self.tracking, self.release_policy).await;
-        released.map_err(|error| Unreleased::new(&self.engine, &self.hold, in_time).into_error(error))
+        let hold = (&self.engine, &self.hold);
+        released.map_err(|error| Unreleased::error(error, hold, in_time, Executed::No))
     }
 
     /// Runs a future, and drops it if the lock is lost.

@@ -89,8 +89,8 @@ pub struct Unreleased {
     hold: Arc<Hold>,
     /// Whether the first attempt began before the lease had ended by this client's clock.
     in_time: bool,
-    /// The fault of the last attempt; `None` during the first.
-    fault: Option<Fault>,
+    /// The fault of the last attempt.
+    fault: Fault,
     /// Whether an attempt may have been executed.
     executed: Executed,
     /// Set once there is nothing left to release.
@@ -98,36 +98,25 @@ pub struct Unreleased {
 }
 
 impl Unreleased {
-    /// A hold that is being released. `in_time` is set if its lease has not ended by this client's clock.
-    pub(crate) fn new(engine: &Arc<Engine>, hold: &Arc<Hold>, in_time: bool) -> Self {
-        Self {
-            engine: engine.clone(),
-            hold: hold.clone(),
-            in_time,
-            fault: None,
-            executed: Executed::No,
-            done: false,
-        }
-    }
-
-    /// The error of a release that failed.
-    pub(crate) fn into_error(mut self, error: NotReleased) -> ReleaseError {
+    /// The error of a release that failed. `in_time` is set if it began before the lease had ended by this client's clock,
+    /// and `earlier` says whether an attempt before it may have been executed.
+    pub(crate) fn error(
+        error: NotReleased,
+        (engine, hold): (&Arc<Engine>, &Arc<Hold>),
+        in_time: bool,
+        earlier: Executed,
+    ) -> ReleaseError {
         let (fault, executed) = match error {
-            NotReleased::Fault { fault, executed } => (fault, executed),
-            NotReleased::Lost(reason) => {
-                self.done = true;
-                return ReleaseError::Lost(reason);
-            }
-            NotReleased::NotFound(fault) => {
-                self.done = true;
-                return ReleaseError::Unknown { fault, unreleased: None };
-            }
+            NotReleased::Fault { fault, executed } => (fault, earlier.or(executed)),
+            NotReleased::Lost(reason) => return ReleaseError::Lost(reason),
+            NotReleased::NotFound(fault) => return ReleaseError::Unknown { fault, unreleased: None },
         };
-        self.executed = self.executed.or(executed);
-        self.fault = Some(fault.clone());
-        match self.executed {
-            Executed::No => ReleaseError::Store { fault, unreleased: Some(Box::new(self)) },
-            Executed::Unknown => ReleaseError::Unknown { fault, unreleased: Some(Box::new(self)) },
+        let (engine, hold) = (engine.clone(), hold.clone());
+        let unreleased = Self { engine, hold, in_time, fault: fault.clone(), executed, done: false };
+        let unreleased = Some(Box::new(unreleased));
+        match executed {
+            Executed::No => ReleaseError::Store { fault, unreleased },
+            Executed::Unknown => ReleaseError::Unknown { fault, unreleased },
         }
     }
 
@@ -148,14 +137,12 @@ impl Unreleased {
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
-        let Some(earlier) = self.fault.clone() else { return Ok(()) };
-        match engine::release_again(&self.engine, &self.hold, self.in_time, earlier).await {
-            Ok(_) => {
-                self.done = true;
-                Ok(())
-            }
-            Err(error) => Err(self.into_error(error)),
-        }
+        let earlier = self.fault.clone();
+        let released = engine::release_again(&self.engine, &self.hold, self.in_time, earlier).await;
+        // If it has failed, the hold goes on in the error.
+        self.done = true;
+        let hold = (&self.engine, &self.hold);
+        released.map(drop).map_err(|error| Self::error(error, hold, self.in_time, self.executed))
     }
 }
 

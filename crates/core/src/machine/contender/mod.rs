@@ -351,8 +351,9 @@ impl Contender {
                 let claim = requested.claim.clone();
                 let valid_until = sent.sent_at + remaining - drift(remaining);
                 self.note_reply();
-                // Less than this is too short to be of use.
-                let least = sent.lease / 10;
+                // Less than this is too short to be of use. A wait for an event has a long lease (5), of which
+                // the client needs only the moment.
+                let least = sent.lease.min(FIRST_LEASE) / 10;
                 self.state = if valid_until > now + least {
                     ContenderState::Granted(Grant {
                         claim,

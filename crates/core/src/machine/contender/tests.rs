@@ -136,6 +136,24 @@ fn a_grant_with_little_time_left_makes_it_poll() {
 }
 
 #[test]
+fn a_grant_of_a_long_lease_is_of_use_with_the_rest_of_a_second() {
+    // After a jump of the store's clock little is left of the hold of a party of a barrier.
+    for (remaining_ms, accepted) in [(60_000, true), (4_000, true), (1_000, true), (200, false)] {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let lease = Duration::from_secs(60);
+        let mode = LockMode::BarrierWait { total: 2 };
+        let terms = AcquireTerms { lease, mode, ..terms() };
+        let (nonce, request) = expect_send(contender.poll(ms(0), &terms, random));
+        assert_eq!(request.lease_ms, 60_000, "a wait excludes no other client");
+        let granted =
+            Acquired::Granted { fence: fence(), remaining_ms, others_wait: false, owner_holds: None };
+        contender.handle_reply(nonce, &granted, ms(1), random);
+        assert_eq!(contender.is_granted(ms(1)), accepted, "{remaining_ms} ms are left");
+    }
+}
+
+#[test]
 fn a_reply_older_than_a_stale_grant_does_not_delay_the_poll() {
     let random = &mut counter();
     let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);

@@ -8,7 +8,6 @@ use crate::event::{
 use crate::world::time::Instant;
 use leasehold_core::{FencingToken, HoldId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Add;
 use std::time::Duration;
 
 /// How long the report of an expired lease may take.
@@ -189,7 +188,7 @@ impl Check for HolderValidity {
             };
             if let Some(force_released) = self.force_released.get(&(lock, fence))
                 && let LeasePolicy::Renewed(lease) = guard.lease_policy
-                && at > force_released.max(&healthy_since).add(lease / 3 + RENEWAL_SLACK)
+                && at > renewal_due(*force_released.max(&healthy_since), guard.until, lease) + RENEWAL_SLACK
                 && guard.until > at
                 && context.guards.hold(*guard_id).is_none_or(|hold| !self.returned.contains(&hold))
             {
@@ -208,5 +207,25 @@ impl Check for HolderValidity {
             }
         }
         Ok(())
+    }
+}
+
+/// When the guard is renewed at the latest, if it was last extended before `since`: a third of its lease later.
+/// A hold handed off within the process may last longer than its new lease, and is renewed with two thirds of it left.
+fn renewal_due(since: Instant, until: Instant, lease: Duration) -> Instant {
+    since + (lease / 3).max(until.since(since + lease * 2 / 3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_is_renewed_a_third_of_its_lease_later_or_with_two_thirds_left() {
+        let at = |ms: u64| Instant(ms * 1000);
+        let lease = Duration::from_secs(3);
+        assert_eq!(renewal_due(at(10_000), at(11_000), lease), at(11_000));
+        assert_eq!(renewal_due(at(10_000), at(13_000), lease), at(11_000));
+        assert_eq!(renewal_due(at(10_000), at(40_000), lease), at(38_000));
     }
 }

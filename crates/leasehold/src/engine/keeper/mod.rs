@@ -94,8 +94,8 @@ struct State {
     /// Partitions where a session must begin, and those where one is beginning or ending.
     sessions_wanted: BTreeSet<Partition>,
     sessions_changing: BTreeSet<Partition>,
-    /// Partitions to which a connection was made again (10).
-    reconnected: BTreeSet<Partition>,
+    /// Partitions to which a connection was made again (10), and how many holds had ended by then.
+    reconnected: BTreeMap<Partition, u64>,
     /// When the stores were compared last.
     compared_at: Option<Moment>,
     /// Partitions that have been connected to again, and those that have forgotten the session: the store may have lost holds.
@@ -220,7 +220,7 @@ impl Keeper {
             heartbeats,
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
-            reconnected: BTreeSet::new(),
+            reconnected: BTreeMap::new(),
             compared_at: None,
             unverified: BTreeSet::new(),
             ended_holds: EndedHolds::default(),
@@ -412,7 +412,11 @@ impl KeeperHandle {
     /// that has lost data: compares it with what this client knows (10). Does not wait.
     pub(super) fn reconnected(&self, partition: Partition) {
         let Some(shared) = self.0.upgrade() else { return };
-        if shared.state().reconnected.insert(partition) {
+        let mut state = shared.state();
+        let ended = state.ended_holds.ended();
+        let is_new = state.reconnected.insert(partition, ended).is_none();
+        drop(state);
+        if is_new {
             shared.wake.notify_one();
         }
     }

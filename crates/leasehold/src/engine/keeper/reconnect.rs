@@ -6,7 +6,7 @@ use super::{Shared, State, TrackedHold, Work};
 use crate::store::Outcome;
 use leasehold_core::{Lock, Moment, Op};
 use leasehold_store::jitter;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl State {
     /// Collects what there is to ask of stores that may have lost data.
     pub(super) fn collect_unverified(&mut self, now: Moment, work: &mut Work) {
         let is_due = self.next_comparison().is_some_and(|at| at <= now);
-        let reconnected = if is_due { std::mem::take(&mut self.reconnected) } else { BTreeSet::new() };
+        let reconnected = if is_due { std::mem::take(&mut self.reconnected) } else { BTreeMap::new() };
         let mut unverified = std::mem::take(&mut self.unverified);
         if self.shut_down || self.closing.is_some() || (reconnected.is_empty() && unverified.is_empty()) {
             return;
@@ -37,12 +37,12 @@ impl State {
         if is_due {
             self.compared_at = Some(now);
         }
-        for partition in &reconnected {
+        for partition in reconnected.keys() {
             self.heartbeats.with(*partition, SessionHeartbeat::check_soon);
         }
         let releases = self.ended_holds.releases(&reconnected, now);
         work.repeated_releases = releases.chunks(BATCH).map(<[_]>::to_vec).collect();
-        unverified.extend(reconnected);
+        unverified.extend(reconnected.into_keys());
         // Otherwise a hold that the store has lost would be taken for held until its next renewal.
         let is_affected =
             |tracked: &TrackedHold| !tracked.lost && unverified.contains(&tracked.hold.session.partition);

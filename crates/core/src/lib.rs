@@ -34,6 +34,7 @@ pub use op::release::{Release, ReleaseAction, Released};
 pub use op::resize::{Resize, Resized};
 pub use op::session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
 pub use op::status::HoldStatus;
+pub use op::votes::Votes;
 pub use op::{Op, Reply};
 pub use types::audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
 pub use types::fence::{FencingToken, ParseFencingTokenError};

@@ -436,6 +436,8 @@ impl Scenario {
             audit,
             shared_holders,
             limit,
+            // Only a quorum counts them.
+            votes: _,
         } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", hold_status(asked))).unwrap_or_default();
         let holders: Vec<_> =

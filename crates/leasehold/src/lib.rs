@@ -90,6 +90,7 @@ pub use client::builder::ClientBuilder;
 pub use client::inventory::LockInfo;
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
+pub use client::stats::Stats;
 pub use engine::{LostReason, ShutdownError, UnreleasedLock};
 pub use error::{
     AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
@@ -120,7 +121,7 @@ pub use leasehold_core as core;
 pub use leasehold_core::{
     AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
     LeaseError, LockMode, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Refused,
-    RetryPolicy, SessionId, SessionMetadata,
+    RetryPolicy, SessionId, SessionMetadata, Votes,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;

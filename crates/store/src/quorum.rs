@@ -1,7 +1,7 @@
 //! Several stores as one: a client holds a lock once a majority of them grants it.
 //!
 //! Owns what is sent to which node, when, and the time limits. [`tally`] combines the replies; [`ballot`] wins and
-//! undoes an acquire; [`line`](mod@line) gives the waiters an order. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
+//! undoes an acquire; [`repair`] puts a hold on nodes that lack it; [`line`](mod@line) gives the waiters an order. The meaning of an operation at a node is the model's, as everywhere; that a node which may have
 //! forgotten its grants grants nothing for a while is up to the node (`redis`).
 //!
 //! 1. An operation goes to all nodes at once, each in its own task. The outcome is known as soon as further replies
@@ -9,11 +9,12 @@
 //!    program waits for them before it ends: [`Store::flush`].
 //! 2. Nodes have no queues, grant nothing to waiters and know no sessions: each node has only a vote. So a waiter
 //!    retries, each time with a new hold. Nodes have a line of waiters, which is only a hint.
-//! 3. An extend never releases, and is not sent to a node that lacks the hold: a hold that a majority does not extend
-//!    ends by itself.
+//! 3. An extend never releases: a hold that a majority does not extend ends by itself. One that a majority has extended
+//!    is put on the other nodes as well ([`repair`]).
 
 mod ballot;
 mod line;
+mod repair;
 mod tally;
 
 use crate::capabilities::Capabilities;
@@ -27,10 +28,11 @@ use crate::watched::Watched;
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, join_all, ready};
 use leasehold_core::{
-    Acquire, Acquired, Executed, Extend, KeyError, Liveness, Lock, Op, Partition, Release, ReleaseAction,
-    Released, Reply, SessionId,
+    Acquire, Acquired, Executed, Extend, Extended, KeyError, Liveness, Lock, Op, Partition, Release,
+    ReleaseAction, Released, Reply, SessionId,
 };
 use line::{Contention, Relay, forward_node};
+use repair::Repair;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::poll_fn;
@@ -228,8 +230,28 @@ impl QuorumStore {
         self.send_to_all(&ops, within).await.pop().unwrap_or_else(|| Tally::new(self.nodes.len()).failure())
     }
 
-    /// Sends these operations to all nodes, one batch per node (1).
+    /// Extends holds at all nodes, and then puts them on nodes that lack them (3).
+    async fn extend(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
+        let deadline = Instant::now() + within;
+        let (mut outcomes, tallies) = self.count_all(ops, within).await;
+        let repair =
+            Repair { nodes: &self.nodes, needed: self.needed(), node_timeout: self.node_timeout, deadline };
+        let repaired = repair.run(ops, &tallies).await;
+        for (outcome, repaired) in outcomes.iter_mut().zip(repaired) {
+            if let Outcome::Done(Reply::Extend(Extended::Voted(votes))) = outcome {
+                votes.held += repaired;
+            }
+        }
+        outcomes
+    }
+
+    /// Sends these operations to all nodes.
     async fn send_to_all(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
+        self.count_all(ops, within).await.0
+    }
+
+    /// Sends these operations to all nodes, one batch per node (1). Returns the outcomes, and the replies of the nodes.
+    async fn count_all(&self, ops: &[(Lock, Op)], within: Duration) -> (Vec<Outcome>, Vec<Tally>) {
         let limit = self.node_timeout.min(within);
         let sent: Arc<[_]> = ops.iter().map(|(lock, op)| (lock.clone(), at_a_node(op))).collect();
         let (sender, mut events) = mpsc::unbounded_channel();
@@ -259,11 +281,9 @@ impl QuorumStore {
                 }
             }
         }
-        known
-            .into_iter()
-            .zip(tallies)
-            .map(|(known, tally)| known.unwrap_or_else(|| tally.failure()))
-            .collect()
+        let outcomes =
+            known.into_iter().zip(&tallies).map(|(known, tally)| known.unwrap_or_else(|| tally.failure()));
+        (outcomes.collect(), tallies)
     }
 
     /// Why an operation is not sent to any node, if so.
@@ -387,6 +407,10 @@ impl Store for QuorumStore {
             match op {
                 Op::Acquire(request) => self.acquire(lock, request, within).await,
                 Op::Release(release) => self.release(lock, release, within).await,
+                Op::Extend(_) => {
+                    let extended = self.extend(&[(lock.clone(), op.clone())], within).await.pop();
+                    extended.unwrap_or_else(|| Tally::new(self.nodes.len()).failure())
+                }
                 op => self.send(lock, op, within).await,
             }
         })
@@ -398,7 +422,7 @@ impl Store for QuorumStore {
             let plain =
                 |(lock, op): &(Lock, Op)| matches!(op, Op::Extend(_)) && self.refusal(lock, op).is_none();
             if ops.iter().all(plain) && !ops.is_empty() {
-                return self.send_to_all(ops, within).await;
+                return self.extend(ops, within).await;
             }
             join_all(ops.iter().map(|(lock, op)| self.execute(lock, op, within))).await
         })

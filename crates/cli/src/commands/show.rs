@@ -15,7 +15,7 @@ use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
-use leasehold::{FencingToken, Owner};
+use leasehold::{FencingToken, Owner, Votes};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
@@ -68,6 +68,7 @@ struct Report<'a> {
     until: Option<String>,
     remaining_ms: Option<u64>,
     fence: Option<u64>,
+    votes: Option<VotesReport>,
     waiting: u64,
     #[serde(rename = "behind")]
     session: Option<SessionReport<'a>>,
@@ -95,6 +96,7 @@ impl<'a> Report<'a> {
             until: remaining.and_then(|time| now.checked_add(time)).map(rfc3339),
             remaining_ms: remaining.map(millis),
             fence: status.fence.filter(|_| status.held).map(FencingToken::as_u64),
+            votes: status.votes.map(VotesReport::new),
             waiting: status.waiting,
             session: details.holder_session.as_ref().map(SessionReport::new),
             audit: details.audit.iter().map(AuditReport::new).collect(),
@@ -151,6 +153,29 @@ impl<'a> Report<'a> {
             push_session(session, lines);
         }
         lines.push("fence", &self.fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string()));
+        if let Some(votes) = &self.votes {
+            lines.push("votes", &votes.text());
+        }
+    }
+}
+
+/// The votes of a quorum for the hold.
+#[derive(Debug, Serialize)]
+struct VotesReport {
+    held: u32,
+    needed: u32,
+    nodes: u32,
+}
+
+impl VotesReport {
+    const fn new(votes: Votes) -> Self {
+        Self { held: votes.held, needed: votes.needed(), nodes: votes.nodes }
+    }
+
+    fn text(&self) -> String {
+        let Self { held, needed, nodes } = self;
+        let bare = if held == needed { ", a bare majority" } else { "" };
+        format!("{held} of {nodes} nodes{bare} ({needed} are needed)")
     }
 }
 
@@ -182,6 +207,7 @@ JSON (--json), one line; later versions may add fields:
                 lock is free, or held without an expiry
   remaining_ms  the milliseconds until then, or null
   fence         the fencing token of the holder, a number of at most 53 bits, or null
+  votes         over a quorum: held (nodes that report the holder), needed, nodes; else null
   waiting       how many processes wait
   behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
                 program, version, started, labels

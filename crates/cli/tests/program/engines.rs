@@ -58,6 +58,13 @@ fn over_a_quorum() {
     let mut quorum = Quorum::start(5).expect("servers that boot");
     let fixture = Fixture::at(format!("{}?min_uptime=0s&node_timeout=1s", quorum.url()));
     a_day(&fixture);
+    let mut holder = fixture.start(&[], "echo running; read line");
+    expect(&mut holder, "running");
+    assert_eq!(fixture.status()["votes"], serde_json::json!({ "held": 5, "needed": 3, "nodes": 5 }));
+    let shown = fixture.run(&["show", "job"]).stdout;
+    assert!(shown.contains("votes    5 of 5 nodes (3 are needed)\n"), "{shown}");
+    holder.send("go").expect("it reads");
+    assert_eq!(status(&mut holder), Some(0));
     fixture.run(&["ls"]).check(69, "keeps no sessions");
     let mut monitor = start(fixture.command(&["monitor", "--json"]));
     expect(&mut monitor, "{\"event\":\"started\"");

@@ -1,6 +1,6 @@
 //! Extending a hold.
 
-use crate::{Claim, TokenBlock};
+use crate::{Claim, TokenBlock, Votes};
 
 /// Extend a hold: its expiry never moves closer.
 ///
@@ -44,6 +44,8 @@ pub enum Extended {
         /// Set if others are in the queue, dead or alive.
         others_wait: bool,
     },
+    /// The same over a quorum, and these votes stand now. Nothing is reserved.
+    Voted(Votes),
     /// The hold does not exist any more.
     NotHeld,
 }

@@ -1,6 +1,6 @@
 //! Reading the state of a lock.
 
-use crate::{AuditEntry, Claim, Fingerprint, HoldStatus, Holder};
+use crate::{AuditEntry, Claim, Fingerprint, HoldStatus, Holder, Votes};
 
 /// Read the state of the lock.
 ///
@@ -34,6 +34,8 @@ pub struct Inspection {
     pub shared_holders: Vec<Holder>,
     /// The total number of permits, arrivals or parties, for a lock that counts them and where it is known.
     pub limit: Option<u32>,
+    /// How many nodes of a quorum report this holder; `None` for any other store, and without a holder.
+    pub votes: Option<Votes>,
 }
 
 /// The maximum number of holders of a shared lock that an inspection returns, so that every reply is bounded.

@@ -22,6 +22,7 @@ pub(crate) mod release;
 pub(crate) mod resize;
 pub(crate) mod session;
 pub(crate) mod status;
+pub(crate) mod votes;
 
 use crate::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, FenceRaised, ForceRelease, ForceReleased,

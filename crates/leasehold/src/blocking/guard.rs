@@ -2,7 +2,7 @@
 
 use super::Error;
 use crate::error::ReleaseError;
-use leasehold_core::{FencingToken, LockName};
+use leasehold_core::{FencingToken, LockName, Votes};
 
 facade! {
     /// A held lock: [`leasehold::Guard`](crate::Guard), for threads.
@@ -57,6 +57,10 @@ facade! {
         /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the
         /// lock.
         pub fn fencing_token(&self) -> FencingToken;
+
+        /// Returns how many nodes of a quorum have the hold, as of its last extend: see
+        /// [`leasehold::Guard::votes`](crate::Guard::votes).
+        pub fn votes(&self) -> Option<Votes>;
     }
 
     end {

@@ -314,6 +314,9 @@ facade! {
         /// Returns the id of this client's session: see
         /// [`leasehold::Client::session_id`](crate::Client::session_id).
         pub fn session_id(&self) -> SessionId;
+
+        /// Returns figures of this client: see [`leasehold::Client::stats`](crate::Client::stats).
+        pub fn stats(&self) -> crate::Stats;
     }
 
     wait {

@@ -5,7 +5,7 @@ use super::facade::run;
 use crate::error::{AcquireError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
 use crate::{Attempt, Released};
-use leasehold_core::{FencingToken, LockName};
+use leasehold_core::{FencingToken, LockName, Votes};
 use std::time::Duration;
 
 facade! {
@@ -161,6 +161,10 @@ facade! {
         /// Returns the fencing token: the same for all guards from the owner's first acquire to its last
         /// release, and greater than that of every earlier owner.
         pub fn fencing_token(&self) -> FencingToken;
+
+        /// Returns how many nodes of a quorum have the hold, as of its last extend: see
+        /// [`leasehold::Guard::votes`](crate::Guard::votes).
+        pub fn votes(&self) -> Option<Votes>;
     }
 
     end {

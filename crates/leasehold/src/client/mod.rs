@@ -6,6 +6,7 @@ pub(crate) mod monitor;
 mod open;
 pub(crate) mod session_info;
 mod session_metadata;
+pub(crate) mod stats;
 pub(crate) mod store_url;
 
 use crate::engine::{Engine, ShutdownError};

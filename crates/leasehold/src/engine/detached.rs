@@ -213,7 +213,7 @@ async fn extend(
         reserve: None,
     });
     match request(engine, lock, &op, within).await.map(|answer| answer.reply) {
-        Ok(Reply::Extend(Extended::Extended)) => Ok(sent_at + lease - drift(lease)),
+        Ok(Reply::Extend(Extended::Extended | Extended::Voted(_))) => Ok(sent_at + lease - drift(lease)),
         Ok(Reply::Extend(Extended::NotHeld)) => Err(ExtendFailure::NotHeld),
         Ok(other) => Err(ExtendFailure::Fault(Fault::unexpected_reply(other))),
         Err(failed) => Err(ExtendFailure::Fault(failed.fault)),

@@ -3,7 +3,7 @@
 //! Also what a hold and its keeper report to the lock entry, and what they learn from it.
 
 use super::session::Session;
-use leasehold_core::{Claim, FencingToken, Label, Lock, Moment, TokenBlock};
+use leasehold_core::{Claim, Extended, FencingToken, Label, Lock, Moment, TokenBlock, Votes};
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
 use std::fmt;
@@ -106,6 +106,9 @@ pub(crate) struct Hold {
     may_last_until: AtomicU64,
     /// The lease that it is renewed with, in microseconds; zero until the keeper has it.
     lease: AtomicU64,
+    /// The votes of the last extend over a quorum: the nodes that have it, and in the upper half all nodes. Zero if
+    /// there was none.
+    votes: AtomicU64,
     /// Set once only its cap ends it.
     capped: OnceLock<()>,
     lost: OnceLock<LostReason>,
@@ -137,6 +140,7 @@ impl Hold {
             idle: AtomicBool::new(false),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
             lease: AtomicU64::new(0),
+            votes: AtomicU64::new(0),
             capped: OnceLock::new(),
             lost: OnceLock::new(),
             signal: OnceLock::new(),
@@ -156,6 +160,7 @@ impl Hold {
             self.entry.clone(),
         );
         next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
+        next.votes.store(self.votes.load(Ordering::Acquire), Ordering::Release);
         next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
         Self { store_fence: self.store_fence, ..next }
     }
@@ -261,6 +266,24 @@ impl Hold {
         Duration::from_micros(self.lease.load(Ordering::Acquire))
     }
 
+    /// Records the votes of an extend over a quorum.
+    pub(crate) fn handle_votes(&self, extended: Extended) {
+        let Extended::Voted(votes) = extended else { return };
+        let old = self.votes.swap(u64::from(votes.nodes) << 32 | u64::from(votes.held), Ordering::AcqRel);
+        let is_bare = |votes: Votes| votes.margin() <= 1;
+        if is_bare(votes) && !unpack(old).is_some_and(is_bare) {
+            tracing::warn!(
+                lock = %self.lock, fence = %self.fence, %votes,
+                "held by a bare majority: it is lost with the next node that forgets it"
+            );
+        }
+    }
+
+    /// The votes of the last extend over a quorum.
+    pub(crate) fn votes(&self) -> Option<Votes> {
+        unpack(self.votes.load(Ordering::Acquire))
+    }
+
     /// Limits its validity, unless it is extended.
     pub(crate) fn limit_validity(&self, until: Moment) {
         self.valid_until.fetch_min(until.as_micros(), Ordering::AcqRel);
@@ -320,6 +343,12 @@ impl Hold {
         }
         signal
     }
+}
+
+/// The votes that an atomic number stands for.
+fn unpack(votes: u64) -> Option<Votes> {
+    let part = |shift: u32| u32::try_from((votes >> shift) & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (votes != 0).then(|| Votes { held: part(0), nodes: part(32) })
 }
 
 impl fmt::Debug for Hold {

@@ -14,7 +14,7 @@ use crate::guard::unreleased::Unreleased;
 use crate::store::Fault;
 use leasehold_core::machine::renewal::ExtendRequest;
 use leasehold_core::{
-    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, whole_millis,
+    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, Votes, whole_millis,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -107,6 +107,29 @@ impl Guard {
     /// Returns the fencing token of this hold: a number greater than that of every earlier hold of the lock.
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.fence
+    }
+
+    /// Returns how many nodes of a quorum have the hold, as of its last extend; `None` for any other store, and until
+    /// the first extend, some 25 ms after a grant with a lease of more than 3 s. Each renewal puts the hold on nodes that
+    /// lack it, where they vote. Another client can acquire the lock once [`Votes::margin`] of these nodes have forgotten
+    /// it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use leasehold::store::{MemoryStore, QuorumStore, Store};
+    /// use std::sync::Arc;
+    ///
+    /// let nodes = (0..5).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn Store>);
+    /// let client = Client::with_store(QuorumStore::new(nodes)?).connect().await?;
+    /// let guard = client.mutex("orders/42")?.acquire().await?;
+    /// guard.extend().await?;
+    /// let votes = guard.votes().expect("this is a quorum");
+    /// assert_eq!((votes.to_string(), votes.margin()), ("5 of 5".to_owned(), 3));
+    /// # Ok(()) }
+    /// ```
+    pub fn votes(&self) -> Option<Votes> {
+        self.hold.votes()
     }
 
     /// Returns until when the hold is valid, on the clock of [`Moment`]: as far as its lease and its client's
@@ -253,7 +276,8 @@ impl Guard {
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
         let Some(reply) = reply else { return Err(self.shut_down().await.into()) };
         match reply {
-            Ok(Reply::Extend(Extended::Extended)) => {
+            Ok(Reply::Extend(extended @ (Extended::Extended | Extended::Voted(_)))) => {
+                self.hold.handle_votes(extended);
                 engine.keeper.handle_extended(self.tracking, sent_at, lease);
                 self.check().map_err(ExtendError::Lost)
             }

@@ -9,7 +9,7 @@ use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
     AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, LockMode,
-    ObservedHolder, Op, Reply, Resize, Resized, SessionId,
+    ObservedHolder, Op, Reply, Resize, Resized, SessionId, Votes,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -60,6 +60,8 @@ pub struct Status {
     pub shared_holders: Vec<SharedHolder>,
     /// The total number of permits, arrivals or parties, if known.
     pub limit: Option<u32>,
+    /// How many nodes of a quorum report this holder; `None` for any other store, and if the lock is free.
+    pub votes: Option<Votes>,
     /// Whether a task of this client holds the lock, as far as the client itself knows.
     pub ours: bool,
 }
@@ -142,6 +144,7 @@ impl Status {
             waiting: inspection.waiters,
             shared_holders: inspection.shared_holders.iter().map(SharedHolder::new).collect(),
             limit: inspection.limit,
+            votes: inspection.votes,
             ours,
         }
     }

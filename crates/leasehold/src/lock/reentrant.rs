@@ -8,7 +8,7 @@ use crate::guard::Guard;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
-use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy};
+use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy, Votes};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -351,6 +351,11 @@ impl ReentrantGuard {
     /// and greater than that of every earlier owner.
     pub fn fencing_token(&self) -> FencingToken {
         self.guard.fencing_token()
+    }
+
+    /// Returns how many nodes of a quorum have this hold: like [`Guard::votes`].
+    pub fn votes(&self) -> Option<Votes> {
+        self.guard.votes()
     }
 
     /// Returns until when this hold is valid: like [`Guard::valid_until`].

@@ -229,6 +229,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
         audit,
         limit: None,
         shared_holders: Vec::new(),
+        votes: None,
     })
 }
 
@@ -256,6 +257,7 @@ fn shared_inspection(
         shared_holders,
         // -1, which is not a count, means no limit.
         limit: count(limit).ok(),
+        votes: None,
     })
 }
 

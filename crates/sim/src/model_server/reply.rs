@@ -241,7 +241,8 @@ fn of_acquire(kind: Kind, acquired: &Acquired) -> Value {
 fn of_extend(extended: &Extended) -> Value {
     match extended {
         Extended::NotHeld => Value::Integer(0),
-        Extended::Extended => Value::Integer(1),
+        // One server counts no votes.
+        Extended::Extended | Extended::Voted(_) => Value::Integer(1),
         Extended::Reserved { block, others_wait } => Value::Array(vec![
             Value::number(block.first().map_or(0, FencingToken::as_u64)),
             Value::Integer(block.remaining().into()),

@@ -12,7 +12,7 @@
 //!    and releases a hold that is not valid any more when it is granted.
 
 use super::BackgroundTasks;
-use super::tally::{MajorityGrant, Votes, fence_of};
+use super::tally::{AcquireVotes, MajorityGrant, fence_of};
 use crate::fault::Fault;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -79,7 +79,7 @@ impl Ballot<'_> {
 
         // A re-entry may wait for the token, and leaves time for the second round.
         let token_by = begun + node_timeout.min(within) / 2;
-        let mut votes = Votes::new(self.nodes.len());
+        let mut votes = AcquireVotes::new(self.nodes.len());
         let granted = loop {
             let is_late = Instant::now() >= token_by;
             if let Some(granted) = votes.granted(is_late) {
@@ -122,7 +122,7 @@ impl Ballot<'_> {
     /// Waits until a majority has stored the token (2).
     async fn raise(
         &self,
-        votes: &Votes,
+        votes: &AcquireVotes,
         events: &mut mpsc::UnboundedReceiver<NodeEvent>,
     ) -> Result<(), Outcome> {
         let (mut raised, mut failed, mut faults) = (0, 0, Vec::new());

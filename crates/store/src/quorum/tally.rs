@@ -11,7 +11,7 @@ use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
 use leasehold_core::{
     Acquired, Ended, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
-    Inspection, Op, OwnerHolds, Refused, Released, Reply,
+    Inspection, Op, OwnerHolds, Refused, Released, Reply, Votes,
 };
 
 /// The replies so far.
@@ -100,13 +100,32 @@ impl Tally {
         self.answers.len() - self.replies().filter(|reply| refused_of(reply).is_none()).count()
     }
 
+    /// The nodes that extended a hold, and those that lack it.
+    pub(super) fn extended_at(&self) -> (Vec<usize>, Vec<usize>) {
+        let replied = self.answers.iter().enumerate().filter_map(|(node, answer)| match answer {
+            Some(Outcome::Done(Reply::Extend(extended))) => Some((node, *extended != Extended::NotHeld)),
+            _ => None,
+        });
+        let (held, lacking): (Vec<_>, Vec<_>) = replied.partition(|(_, held)| *held);
+        let nodes = |of: Vec<(usize, bool)>| of.into_iter().map(|(node, _)| node).collect();
+        (nodes(held), nodes(lacking))
+    }
+
+    fn votes(&self, held: usize) -> Votes {
+        let count = |of: usize| u32::try_from(of).unwrap_or(u32::MAX);
+        Votes { held: count(held), nodes: count(self.answers.len()) }
+    }
+
     fn extend(&self) -> Option<Extended> {
         let count = |held: bool| {
             let is = |reply: &&Reply| matches!(reply, Reply::Extend(extended) if (*extended != Extended::NotHeld) == held);
             self.replies().filter(is).count()
         };
         match () {
-            () if count(true) >= self.needed => Some(Extended::Extended),
+            // The other votes say how many stand, and which nodes lack the hold.
+            () if count(true) >= self.needed && self.is_complete() => {
+                Some(Extended::Voted(self.votes(count(true))))
+            }
             () if self.is_blocking_minority(count(false)) => Some(Extended::NotHeld),
             () => None,
         }
@@ -185,6 +204,7 @@ impl Tally {
         // A holder that may have a majority is reported; the lock is reported free only if that is certain.
         let may_hold = votes + self.undecided() >= self.needed;
         let holder = holder.filter(|_| may_hold).map(|holder| self.with_majority_expiry(holder, &holders));
+        let votes = holder.as_ref().map(|_| self.votes(votes));
         let foreign_fingerprint =
             most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
         Some(Inspection {
@@ -197,6 +217,7 @@ impl Tally {
             audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
             shared_holders: Vec::new(),
             limit: None,
+            votes,
         })
     }
 
@@ -271,7 +292,7 @@ impl Tally {
 
 /// The votes on an acquire.
 #[derive(Debug)]
-pub(super) struct Votes {
+pub(super) struct AcquireVotes {
     tally: Tally,
 }
 
@@ -285,7 +306,7 @@ pub(super) struct MajorityGrant {
     pub(super) owner_holds: Option<OwnerHolds>,
 }
 
-impl Votes {
+impl AcquireVotes {
     pub(super) fn new(nodes: usize) -> Self {
         Self { tally: Tally::new(nodes) }
     }

@@ -5,6 +5,7 @@
 
 mod clients;
 mod node;
+mod repair;
 mod rounds;
 mod votes;
 
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 /// The call timeout in these tests.
-const CALL: Duration = Duration::from_secs(5);
+pub(crate) const CALL: Duration = Duration::from_secs(5);
 
 /// Five nodes, and the quorum of them.
 pub(crate) struct FiveNodes {

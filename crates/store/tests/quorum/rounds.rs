@@ -1,8 +1,11 @@
-//! The two rounds of an acquire over three nodes, with undo, extends and restarts, in all orders.
+//! The two rounds of an acquire over three nodes, with undo, extends, repairs and restarts, in all orders.
 //!
 //! A model of `store/quorum` that is small enough to search. Messages and replies arrive in any order, late or never. A
 //! client may die between the rounds. A node may restart empty. The properties: no two clients believe that they hold
 //! the lock at the same time, and tokens grow from one holder to the next. The search must find each mutant.
+//!
+//! A client whose hold a majority has extended puts it on the third node. Then one node may forget everything and vote
+//! at once, as after a FLUSHALL, with a clock that is behind, and both properties still hold.
 //!
 //! Time is modelled as leases: a node keeps a hold at least until the lease is over by the clock of its client, because
 //! the client counts from before the request. So each hold has a number of leases, one from the acquire and one from
@@ -34,6 +37,10 @@ enum Mutant {
     ExtendByOne,
     /// The lease is counted from the last reply.
     CountsFromTheReply,
+    /// A node forgets a hold that only a majority has.
+    ForgetsAtBareMajority,
+    /// A node that gets the hold by a repair does not store its token.
+    RepairWithoutToken,
 }
 
 /// A message in flight to a node.
@@ -42,6 +49,8 @@ enum Message {
     Acquire,
     RaiseFence(u8),
     Extend,
+    /// Acquire, store this token, and extend.
+    Repair(u8),
     Release,
 }
 
@@ -49,6 +58,8 @@ enum Message {
 struct Node {
     /// The current hold, and the number of its leases.
     held: Option<(usize, u8)>,
+    /// Whether it got the hold by a repair.
+    repaired: bool,
     /// The greatest token that was granted or written.
     last: u8,
     /// The hold before a restart, until it is over.
@@ -74,6 +85,8 @@ struct Attempt {
     first: u8,
     raised: [bool; NODES],
     extended: [bool; NODES],
+    /// The token of the hold.
+    token: u8,
     /// How many leases are over.
     over: u8,
 }
@@ -84,6 +97,8 @@ struct State {
     attempts: [Attempt; CLIENTS.len()],
     mail: BTreeSet<(usize, usize, Message)>,
     restarts: u8,
+    /// How many nodes may still forget everything without a restart.
+    flushes: u8,
     /// The token of the last holder.
     last: u8,
     went_back: bool,
@@ -95,6 +110,8 @@ enum Event {
     /// A message arrives, and its reply does, or does not.
     Arrive(usize, usize, Message, bool),
     Extend(usize),
+    /// A hold that was extended is put on the other nodes.
+    Repair(usize),
     /// The attempt releases its hold, or gives up.
     Release(usize),
     /// The client dies.
@@ -107,11 +124,14 @@ enum Event {
     Restart(usize),
     /// A restarted node may vote again.
     MayVote(usize),
+    /// A node forgets everything, and votes.
+    Flush(usize),
 }
 
 struct Rounds {
     mutant: Option<Mutant>,
     restarts: u8,
+    flushes: u8,
     /// The number of attempts, and of leases for a hold.
     attempts: usize,
     leases: u8,
@@ -153,6 +173,17 @@ impl Rounds {
         state.went_back |= token <= state.last;
         state.last = state.last.max(token);
         state.attempts[attempt].stage = Stage::Held(1);
+        state.attempts[attempt].token = token;
+    }
+
+    /// Whether a node may forget everything: all nodes have the same hold and store its token.
+    fn may_forget(&self, state: &State, hold: usize) -> bool {
+        let token = state.attempts[hold].token;
+        let is_stored =
+            |node: &Node| node.last >= token || (node.repaired && self.is(Mutant::RepairWithoutToken));
+        let copies = state.nodes.iter().filter(|node| node.held.is_some_and(|held| held.0 == hold));
+        let needed = if self.is(Mutant::ForgetsAtBareMajority) { NEEDED } else { NODES };
+        state.flushes > 0 && token > 0 && copies.filter(|node| is_stored(node)).count() >= needed
     }
 
     /// A node handles a message. Returns whether it has done what was requested.
@@ -164,6 +195,7 @@ impl Rounds {
                 // The node's clock is behind its last token, or ahead of those of the nodes before it.
                 at.last = (at.last + 1).max(u8::try_from(node).unwrap_or(0));
                 at.held = Some((hold, 1));
+                at.repaired = false;
                 true
             }
             Message::Acquire => at.held.is_some_and(|(held, _)| held == hold) && at.forgot.is_none(),
@@ -181,6 +213,18 @@ impl Rounds {
                 }
                 _ => false,
             },
+            Message::Repair(token) => {
+                let is_own = at.held.is_some_and(|(held, _)| held == hold);
+                let may_vote = at.held.is_none() && at.forgot.is_none();
+                if may_vote {
+                    at.last = (at.last + 1).max(u8::try_from(node).unwrap_or(0));
+                    (at.held, at.repaired) = (Some((hold, LEASES)), true);
+                    if !self.is(Mutant::RepairWithoutToken) {
+                        at.last = at.last.max(token);
+                    }
+                }
+                is_own || may_vote
+            }
             Message::Release => {
                 at.held.take_if(|(held, _)| *held == hold);
                 true
@@ -238,19 +282,24 @@ impl Model for Rounds {
 
     fn init_states(&self) -> Vec<State> {
         let (nodes, attempts, mail): ([Node; NODES], [Attempt; CLIENTS.len()], _) = Default::default();
-        let mut state = State { nodes, attempts, mail, restarts: self.restarts, last: 0, went_back: false };
+        let (restarts, flushes) = (self.restarts, self.flushes);
+        let mut state = State { nodes, attempts, mail, restarts, flushes, last: 0, went_back: false };
         if self.is(Mutant::SameHold) {
             // The first attempt has failed, and its undo is in flight.
             state.attempts[0].stage = Stage::Ended;
             Self::send(&mut state, 0, Message::Release);
         }
-        if self.is(Mutant::ExtendByOne) {
-            // Two of three nodes have granted it.
-            state.attempts[0].stage = Stage::Held(1);
+        let is_extended = self.is(Mutant::RepairWithoutToken);
+        if is_extended || self.is(Mutant::ExtendByOne) {
+            // Two of three nodes have granted it, or extended it as well. The clock of the third is behind.
+            let (leases, token) = if is_extended { (LEASES, 5) } else { (1, 1) };
+            let extended = [is_extended, is_extended, false];
+            let stage = Stage::Held(leases);
+            state.attempts[0] = Attempt { stage, extended, token, ..Attempt::default() };
             for node in &mut state.nodes[..NEEDED] {
-                *node = Node { held: Some((0, 1)), last: 1, forgot: None };
+                *node = Node { held: Some((0, leases)), last: token, ..Node::default() };
             }
-            state.last = 1;
+            state.last = token;
         }
         vec![state]
     }
@@ -270,6 +319,14 @@ impl Model for Rounds {
                         && !state.mail.contains(&(0, attempt, Message::Extend))
                     {
                         events.push(Event::Extend(attempt));
+                    }
+                    let repair = |node| (node, attempt, Message::Repair(of.token));
+                    let lacking = (0..NODES).filter(|node| !of.extended[*node]);
+                    if leases == LEASES
+                        && Self::believes(of)
+                        && lacking.clone().any(|node| !state.mail.contains(&repair(node)))
+                    {
+                        events.push(Event::Repair(attempt));
                     }
                 }
                 Stage::Idle | Stage::Ended => {}
@@ -293,6 +350,9 @@ impl Model for Rounds {
             if at.forgot.is_some_and(|forgot| self.is_over(state, forgot)) {
                 events.push(Event::MayVote(node));
             }
+            if at.held.is_some_and(|(hold, _)| self.may_forget(state, hold)) {
+                events.push(Event::Flush(node));
+            }
         }
     }
 
@@ -310,6 +370,15 @@ impl Model for Rounds {
                 }
             }
             Event::Extend(attempt) => Self::send(&mut state, attempt, Message::Extend),
+            Event::Repair(attempt) => {
+                let Attempt { extended, token, .. } = state.attempts[attempt];
+                let lacking = (0..NODES).filter(|node| !extended[*node]);
+                state.mail.extend(lacking.map(|node| (node, attempt, Message::Repair(token))));
+            }
+            Event::Flush(node) => {
+                state.flushes -= 1;
+                state.nodes[node] = Node::default();
+            }
             Event::Release(attempt) => {
                 state.attempts[attempt].stage = Stage::Ended;
                 Self::send(&mut state, attempt, Message::Release);
@@ -324,7 +393,7 @@ impl Model for Rounds {
                 let forgot = state.nodes[node].held.filter(|_| !self.is(Mutant::VotesAtOnce));
                 // By the time that it votes, the node's clock is past all tokens.
                 let last = state.nodes[node].last + u8::from(forgot.is_some());
-                state.nodes[node] = Node { held: None, last, forgot };
+                state.nodes[node] = Node { last, forgot, ..Node::default() };
             }
             Event::MayVote(node) => {
                 let beyond = state.nodes.iter().map(|node| node.last).max().unwrap_or(0);
@@ -370,13 +439,16 @@ fn found(checked: &impl Checker<Rounds>) -> Vec<&'static str> {
 /// Two attempts with one lease each, in all orders up to the limit; and more attempts, in random orders.
 #[test]
 fn there_is_one_holder_and_tokens_grow_in_whatever_order() {
-    let few = Rounds { mutant: None, restarts: 0, attempts: 2, leases: 1, lossy: true };
+    let few = Rounds { mutant: None, restarts: 0, flushes: 0, attempts: 2, leases: 1, lossy: true };
     let checked = few.checker().threads(2).target_state_count(states(2_000_000)).spawn_bfs().join();
     assert!(found(&checked).iter().all(|found| found.starts_with("it is held")));
-    let many = Rounds { mutant: None, restarts: 2, attempts: CLIENTS.len(), leases: LEASES, lossy: true };
-    let checked = many.checker().threads(2).target_state_count(states(2_000_000));
-    let checked = checked.spawn_simulation(7, UniformChooser).join();
-    assert_eq!(found(&checked), ["it is held", "it is held after another"]);
+    for (restarts, flushes) in [(2, 0), (0, 1)] {
+        let (attempts, leases) = (CLIENTS.len(), LEASES);
+        let many = Rounds { mutant: None, restarts, flushes, attempts, leases, lossy: true };
+        let checked = many.checker().threads(2).target_state_count(states(2_000_000));
+        let checked = checked.spawn_simulation(7, UniformChooser).join();
+        assert_eq!(found(&checked), ["it is held", "it is held after another"]);
+    }
 }
 
 #[test]
@@ -388,12 +460,16 @@ fn each_mutant_of_the_rounds_is_found() {
         (Mutant::SameHold, "exclusion"),
         (Mutant::ExtendByOne, "exclusion"),
         (Mutant::CountsFromTheReply, "exclusion"),
+        (Mutant::ForgetsAtBareMajority, "exclusion"),
+        (Mutant::RepairWithoutToken, "tokens grow"),
     ] {
         // No more of each than necessary.
         let attempts = if mutant == Mutant::SameHold { CLIENTS.len() } else { 2 };
         let restarts = u8::from(mutant == Mutant::VotesAtOnce);
-        let leases = if mutant == Mutant::ExtendByOne { LEASES } else { 1 };
-        let rounds = Rounds { mutant: Some(mutant), restarts, attempts, leases, lossy: false };
+        let flushes = u8::from(matches!(mutant, Mutant::ForgetsAtBareMajority | Mutant::RepairWithoutToken));
+        let leases =
+            if matches!(mutant, Mutant::ExtendByOne | Mutant::RepairWithoutToken) { LEASES } else { 1 };
+        let rounds = Rounds { mutant: Some(mutant), restarts, flushes, attempts, leases, lossy: false };
         let checked = rounds.checker().threads(2).target_state_count(20_000_000);
         let checked = checked.finish_when(HasDiscoveries::AnyOf([broken].into()));
         let checked = checked.spawn_simulation(7, UniformChooser).join();

@@ -116,7 +116,7 @@ mod tests {
             });
             claims.collect::<Vec<_>>()
         };
-        assert_eq!(released(&mut ended, &reconnected, now), [before.claim.clone()]);
+        assert_eq!(released(&mut ended, &reconnected, now), std::slice::from_ref(&before.claim));
         let reconnected = BTreeMap::from([(Partition::ONLY, ended.ended())]);
         assert_eq!(released(&mut ended, &reconnected, now), [before.claim, after.claim]);
         assert!(released(&mut ended, &reconnected, now + REMEMBERED_FOR).is_empty());

@@ -91,10 +91,13 @@ impl State {
         let tracked = self.tracked.get_mut(&sent.id).filter(|tracked| !tracked.lost)?;
         match outcome {
             // The hold has ended at its deadline, and a reply does not change that (3).
-            Outcome::Done(Reply::Extend(Extended::Extended)) if now >= tracked.hold.valid_until() => {
+            Outcome::Done(Reply::Extend(Extended::Extended | Extended::Voted(_)))
+                if now >= tracked.hold.valid_until() =>
+            {
                 tracked.schedule.handle_fault(now, random);
             }
-            Outcome::Done(Reply::Extend(Extended::Extended)) => {
+            Outcome::Done(Reply::Extend(extended @ (Extended::Extended | Extended::Voted(_)))) => {
+                tracked.hold.handle_votes(*extended);
                 tracked.schedule.handle_extended(sent_at, sent.lease, sent.keep_record);
                 tracked.update_hold();
             }

@@ -258,6 +258,14 @@ impl Keeper {
         Ok(Self { shared })
     }
 
+    /// How many holds there are, and how many of them a bare majority of a quorum had when they were last extended.
+    pub(crate) fn count_holds(&self) -> (usize, usize) {
+        let state = self.shared.state();
+        let held = state.tracked.values().filter(|tracked| !tracked.lost);
+        let is_bare = |tracked: &&TrackedHold| tracked.hold.votes().is_some_and(|votes| votes.margin() <= 1);
+        (held.clone().count(), held.filter(is_bare).count())
+    }
+
     /// Tracks a hold from now on, unless a shutdown has begun (6).
     pub(crate) fn track(&self, hold: Arc<Hold>, schedule: RenewalSchedule) -> Option<TrackingId> {
         let mut state = self.shared.state();

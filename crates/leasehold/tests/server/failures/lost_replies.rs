@@ -113,10 +113,10 @@ async fn row_5_a_release_cut_short_is_carried_on() {
     }
 }
 
-/// Row 51: a release that fails because the server is silent for longer than a call, and whose error is dropped, frees the
+/// Row 49: a release that fails because the server is silent for longer than a call, and whose error is dropped, frees the
 /// lock as soon as a dropped guard does.
 #[tokio::test]
-async fn row_51_a_release_without_an_answer_frees_the_lock_like_a_drop() {
+async fn row_49_a_release_without_an_answer_frees_the_lock_like_a_drop() {
     for is_dropped in [false, true] {
         let server = server();
         let ours = mutex(&quick(&server.url(), 500 * MS, 60 * S).await);
@@ -135,9 +135,9 @@ async fn row_51_a_release_without_an_answer_frees_the_lock_like_a_drop() {
     }
 }
 
-/// Row 51: or it is released at once by another attempt.
+/// Row 49: or it is released at once by another attempt.
 #[tokio::test]
-async fn row_51_a_release_without_an_answer_can_be_tried_again() {
+async fn row_49_a_release_without_an_answer_can_be_tried_again() {
     let server = server();
     let ours = mutex(&quick(&server.url(), 500 * MS, 60 * S).await);
     let guard = ours.acquire().await.expect("acquired");

@@ -1,4 +1,4 @@
-//! A server that comes back with data of some seconds ago, as a promoted replica that lagged has it: rows 47 and 50.
+//! A server that comes back with data of some seconds ago, as a promoted replica that lagged has it: rows 47 and 48.
 
 use super::fixture::{MS, S, client, mutex, server, until, until_waiting, within};
 use leasehold::{Client, LostReason, Mutex};
@@ -44,10 +44,10 @@ impl Cut {
     }
 }
 
-/// Row 50: a lock was released, by its guard or because the guard was dropped, and the server does not know of it any
+/// Row 48: a lock was released, by its guard or because the guard was dropped, and the server does not know of it any
 /// more. Its client releases it again when it is connected, so that no waiter waits for the lease.
 #[tokio::test]
-async fn row_50_what_was_released_is_released_again_at_a_server_with_older_data() {
+async fn row_48_what_was_released_is_released_again_at_a_server_with_older_data() {
     for dropped in [false, true] {
         let mut cut = Cut::start().await;
         let guard = mutex(&cut.ours).acquire().await.expect("acquired");
@@ -77,9 +77,9 @@ async fn row_50_what_was_released_is_released_again_at_a_server_with_older_data(
     }
 }
 
-/// Row 50: many at once are released in batches.
+/// Row 48: many at once are released in batches.
 #[tokio::test]
-async fn row_50_hundreds_of_locks_are_released_again() {
+async fn row_48_hundreds_of_locks_are_released_again() {
     const LOCKS: usize = 600;
     let mut cut = Cut::start().await;
     let mut guards = Vec::new();
@@ -129,9 +129,9 @@ async fn row_47_a_hold_that_is_missing_at_a_server_with_older_data_is_lost_at_on
     assert_eq!(cut.theirs.inspect().await.expect("a reply").waiting, 0);
 }
 
-/// Row 50: a hold that is in use is kept, and its waiters too.
+/// Row 48: a hold that is in use is kept, and its waiters too.
 #[tokio::test]
-async fn row_50_what_is_held_stays_held_at_a_server_with_older_data() {
+async fn row_48_what_is_held_stays_held_at_a_server_with_older_data() {
     let mut cut = Cut::start().await;
     let guard = mutex(&cut.ours).acquire().await.expect("acquired");
     guard.extend().await.expect("extended");

@@ -1,7 +1,7 @@
 //! A quorum of five servers, some of which are killed, suspended, restarted or emptied.
 
 use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
-use leasehold::{AcquireError, Attempt, Client, FencingToken};
+use leasehold::{AcquireError, Attempt, Client, FencingToken, Votes};
 use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -314,6 +314,77 @@ async fn row_32_a_node_of_a_quorum_that_came_back_does_not_vote_at_once() {
     assert!(guard.check().is_err(), "two hold it after {:?}", begun.elapsed());
     assert!(rivals.fencing_token() > guard.fencing_token());
     rivals.release().await.expect("released");
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Row 50: two of five nodes are away at the acquire. Once they are back, the renewals give them the hold, and then no
+/// single node, nor two, lets another client in by forgetting it. Three do.
+#[tokio::test]
+async fn row_50_a_hold_survives_forgetful_nodes_after_others_were_away() {
+    let mut quorum = five();
+    let url = url(&quorum);
+    for at in [3, 4] {
+        quorum.servers()[at].kill().expect("killed");
+    }
+    let builder = Client::builder(&url).watchdog_lease(Duration::from_secs(3));
+    let holder = builder.connect().await.expect("a majority");
+    let guard = holder.mutex("job").expect("a good name").acquire().await.expect("acquired");
+    until("three have it", || guard.votes() == Some(Votes { held: 3, nodes: 5 })).await;
+    assert_eq!(holder.stats().holds_at_bare_majority, 1);
+    for at in [3, 4] {
+        quorum.servers()[at].restart().expect("it boots");
+    }
+    let rival = client(&url).await.mutex("job").expect("a good name");
+    let all_have_it = || guard.votes() == Some(Votes { held: 5, nodes: 5 });
+    let flush = |servers: &[usize]| {
+        for (_, server) in quorum.iter().enumerate().filter(|(at, _)| servers.contains(at)) {
+            server.cli(&["FLUSHALL"]).expect("an answer");
+        }
+    };
+    for forgetful in [[0, 0], [1, 1], [2, 2], [3, 3], [4, 4], [0, 1], [2, 3], [4, 0]] {
+        until("all have it", all_have_it).await;
+        flush(&forgetful);
+        // Until the next renewal and after it.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(1_500) {
+            let attempt = rival.try_acquire().await;
+            assert!(!matches!(attempt, Ok(Attempt::Granted(_))), "two hold it after {forgetful:?}");
+        }
+        guard.check().expect("a majority has it");
+    }
+    until("all have it", all_have_it).await;
+    assert_eq!(holder.stats().holds_at_bare_majority, 0);
+    assert_eq!(rival.inspect().await.expect("a majority").votes, Some(Votes { held: 5, nodes: 5 }));
+    flush(&[0, 1, 2]);
+    let second = rival.acquire().await.expect("a majority has forgotten the first hold");
+    assert!(second.fencing_token() > guard.fencing_token());
+    guard.lost().await;
+}
+
+/// A node that may not vote yet, because it was restarted, gets the hold when it may.
+#[tokio::test]
+async fn a_node_that_was_restarted_gets_the_hold_once_it_votes() {
+    let mut quorum = Quorum::start(3).expect("three servers that boot");
+    let uptime = Duration::from_secs(3);
+    let config = QuorumConfig::from_url(&quorum.url()).expect("a good URL").min_uptime(uptime);
+    let config = config.node_timeout(Duration::from_millis(250));
+    let store = RedisStore::connect_quorum(config).await.expect("a majority");
+    let client = Client::with_store(store).watchdog_lease(uptime).connect().await.expect("connected");
+    let guard = client.mutex("job").expect("a name").acquire().await.expect("the nodes vote soon");
+    until("all have it", || guard.votes() == Some(Votes { held: 3, nodes: 3 })).await;
+    quorum.servers()[0].restart().expect("it boots");
+    let begun = Instant::now();
+    until("one has forgotten it", || guard.votes() == Some(Votes { held: 2, nodes: 3 })).await;
+    until("it votes again", || guard.votes() == Some(Votes { held: 3, nodes: 3 })).await;
+    println!("after {:?}", begun.elapsed());
+    guard.release().await.expect("released");
 }
 
 /// A quorum of a primary monitored by these Sentinels and of two single servers; nodes vote once they have been up

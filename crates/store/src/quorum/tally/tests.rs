@@ -67,6 +67,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
             audit: Vec::new(),
             shared_holders: Vec::new(),
             limit: None,
+            votes: None,
         }),
     }))
 }
@@ -98,14 +99,16 @@ fn shown(what: &str, answers: &str) -> String {
 #[test]
 fn replies_combine_to_a_result() {
     for (what, answers, meaning) in [
-        ("extend", "HHH..", "Extended"),
+        ("extend", "HHH..", "open"),
+        ("extend", "HHH?.", "open"),
+        ("extend", "HHH?-", "Voted(Votes { held: 3, nodes: 5 })"),
         ("extend", "HH-..", "open"),
         ("extend", "HH-?x", "unknown"),
         ("extend", "HH--x", "unknown"),
         ("extend", "---..", "NotHeld"),
         ("extend", "xxxxx", "not executed"),
         ("extend", "?xxxx", "unknown"),
-        ("extend", "HH-", "Extended"),
+        ("extend", "HH-", "Voted(Votes { held: 2, nodes: 3 })"),
         ("extend", "HH--", "NotHeld"),
         ("release", "HHH..", "Held"),
         ("release", "RRR..", "Ended(Released)"),
@@ -133,7 +136,7 @@ fn replies_combine_to_a_result() {
 }
 
 fn voted(votes: &str) -> String {
-    let mut tally = Votes::new(votes.len());
+    let mut tally = AcquireVotes::new(votes.len());
     for (at, letter) in votes.chars().enumerate() {
         let fault = || Fault::new(FaultKind::TimedOut, Phase::Reply, "a node");
         let taken = |holder| Acquired::Taken {

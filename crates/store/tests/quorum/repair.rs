@@ -1,0 +1,141 @@
+//! An extend puts the hold on nodes that lack it.
+
+use crate::node::NodeFault;
+use crate::{CALL, FiveNodes, acquire, claim};
+use leasehold_core::{
+    Acquire, Claim, Extend, Extended, FIRST_LEASE, FencingToken, HoldStatus, Op, Release, ReleaseAction,
+    Reply, Votes, whole_millis,
+};
+use leasehold_store::{Lock, Outcome, Store};
+use std::time::Duration;
+
+fn voted(held: u32) -> Extended {
+    Extended::Voted(Votes { held, nodes: 5 })
+}
+
+/// A hold on a bare majority, and all nodes back.
+async fn with_a_bare_majority() -> (FiveNodes, Claim, FencingToken) {
+    // The clocks of the nodes that are away are behind.
+    let five = FiveNodes::with_clocks_ahead([3600, 3600, 3600, 0, 0].map(Duration::from_secs));
+    for node in [3, 4] {
+        five.nodes[node].set(NodeFault::Down);
+    }
+    let one = claim();
+    let fence = five.granted(&one).await;
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
+    (five, one, fence)
+}
+
+/// Row 50: without its votes on the nodes that are back, the hold would be lost with the first node that forgets it.
+#[tokio::test]
+async fn row_50_nodes_that_are_back_get_the_hold_with_the_next_extend() {
+    let (five, one, fence) = with_a_bare_majority().await;
+    assert_eq!(five.extend(&one).await.unwrap(), voted(5));
+    assert_eq!(five.statuses(&one).await, [HoldStatus::Held; 5]);
+    assert!(five.fences().await.into_iter().all(|stored| stored >= Some(fence)), "each stores the token");
+    assert_eq!(five.inspect().await.votes, Some(Votes { held: 5, nodes: 5 }));
+    for node in [0, 1] {
+        five.nodes[node].flush();
+    }
+    let other = claim();
+    five.taken(&other).await;
+    five.until_gone(&other).await;
+    // As documented, three nodes must forget it.
+    five.nodes[2].flush();
+    assert!(five.granted(&claim()).await > fence);
+}
+
+#[tokio::test]
+async fn without_an_extend_one_node_that_forgets_lets_another_client_in() {
+    let (five, _one, fence) = with_a_bare_majority().await;
+    assert_eq!(five.inspect().await.votes, Some(Votes { held: 3, nodes: 5 }));
+    five.nodes[0].flush();
+    assert!(five.granted(&claim()).await > fence);
+}
+
+/// Another client may have held the lock where a majority has not had the hold without a break.
+#[tokio::test]
+async fn an_extend_by_a_minority_puts_the_hold_nowhere() {
+    let (five, one, _) = with_a_bare_majority().await;
+    five.nodes[0].flush();
+    assert_eq!(five.extend(&one).await.unwrap(), Extended::NotHeld);
+    let held = five.statuses(&one).await.into_iter().filter(|status| *status == HoldStatus::Held);
+    assert_eq!(held.count(), 2);
+}
+
+/// The new hold is bounded until the node has all of it, and nothing is sent once the extend has returned.
+#[tokio::test]
+async fn the_hold_is_short_at_first_and_complete_when_the_extend_returns() {
+    let (five, one, _) = with_a_bare_majority().await;
+    let before = five.nodes[3].received().len();
+    assert_eq!(five.extend(&one).await.unwrap(), voted(5));
+    let received = five.nodes[3].received();
+    let [Op::Extend(_), Op::Acquire(again), Op::RaiseFence(_), Op::Extend(extend)] = &received[before..]
+    else {
+        panic!("{received:?}")
+    };
+    let asked = acquire(&one);
+    assert_eq!(*again, Acquire { lease_ms: whole_millis(FIRST_LEASE), ..asked });
+    assert_eq!(extend.lease_ms, 60_000);
+    let remaining = five.inspect().await.holder.and_then(|holder| holder.remaining_ms);
+    assert!(remaining > Some(50_000), "{remaining:?}");
+    five.release(&one).await.unwrap();
+    five.quorum.flush().await;
+    assert!(matches!(five.nodes[3].received().last(), Some(Op::Inspect(_) | Op::Release(_))));
+    assert!(!five.statuses(&one).await.contains(&HoldStatus::Held));
+    five.granted(&claim()).await;
+}
+
+#[tokio::test]
+async fn a_node_that_has_seen_the_end_of_the_hold_does_not_get_it_again() {
+    let (five, one, _) = with_a_bare_majority().await;
+    assert_eq!(five.extend(&one).await.unwrap(), voted(5));
+    let release = Release { claim: one.clone(), action: ReleaseAction::Free, next: None };
+    five.nodes[4].execute_here(&five.lock, &Op::Release(release)).await;
+    assert_eq!(five.extend(&one).await.unwrap(), voted(4));
+    assert!(matches!(five.statuses(&one).await[4], HoldStatus::Ended(_)));
+}
+
+#[tokio::test]
+async fn a_node_where_another_client_has_the_lock_keeps_that_client() {
+    let (five, one, _) = with_a_bare_majority().await;
+    let other = claim();
+    let orphan = Op::Acquire(Acquire { lease_ms: 60_000, ..acquire(&other) });
+    assert!(matches!(five.nodes[4].execute_here(&five.lock, &orphan).await, Reply::Acquire(_)));
+    assert_eq!(five.extend(&one).await.unwrap(), voted(4));
+    assert_eq!(five.statuses(&other).await[4], HoldStatus::Held);
+}
+
+/// It would let a later majority grant a smaller token.
+#[tokio::test]
+async fn a_node_that_does_not_store_the_token_does_not_count() {
+    let (five, one, _) = with_a_bare_majority().await;
+    five.nodes[4].set(NodeFault::RaisesLost);
+    assert_eq!(five.extend(&one).await.unwrap(), voted(4));
+    assert_ne!(five.statuses(&one).await[4], HoldStatus::Held, "it was undone");
+}
+
+/// Extends come in batches, and each hold has its own nodes that lack it.
+#[tokio::test]
+async fn each_hold_of_a_batch_is_put_where_it_is_missing() {
+    let five = FiveNodes::new();
+    let claims: Vec<_> = (0..5).map(|_| claim()).collect();
+    let locks: Vec<_> = (0..5).map(|n| Lock::mutex(format!("job {n}").parse().unwrap())).collect();
+    let mut ops = Vec::new();
+    for (number, (lock, claim)) in locks.iter().zip(&claims).enumerate() {
+        five.nodes[number].set(NodeFault::Down);
+        let outcome = five.quorum.execute(lock, &Op::Acquire(acquire(claim)), CALL).await;
+        assert!(matches!(outcome, Outcome::Done(Reply::Acquire(_))));
+        five.nodes[number].set(NodeFault::None);
+        let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
+        ops.push((lock.clone(), Op::Extend(extend)));
+    }
+    for _ in 0..2 {
+        let outcomes = five.quorum.execute_all(&ops, CALL).await;
+        let extended = outcomes.into_iter().map(|outcome| match outcome {
+            Outcome::Done(Reply::Extend(extended)) => extended,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(extended.collect::<Vec<_>>(), [voted(5); 5]);
+    }
+}

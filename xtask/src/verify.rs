@@ -21,7 +21,7 @@ enum Setting {
     OnValkey,
 }
 
-const PROOFS: [Proof; 6] = [
+const PROOFS: [Proof; 7] = [
     // The rounds of a quorum in many orders of events.
     Proof {
         name: "rounds",
@@ -35,6 +35,13 @@ const PROOFS: [Proof; 6] = [
         package: "leasehold",
         arguments: &["--test", "server", "--", "failures::quorum::", "--nocapture", "--test-threads", "1"],
         setting: Setting::Variable("LEASEHOLD_QUORUM_ROUNDS", "250"),
+    },
+    // Two primaries at once, with a client at each.
+    Proof {
+        name: "split",
+        package: "leasehold",
+        arguments: &["--test", "server", "--", "failures::split_brain::", "--nocapture"],
+        setting: Setting::Variable("LEASEHOLD_SPLIT_ROUNDS", "10"),
     },
     // A minute of load on a cluster while slots move and a primary dies.
     Proof {
@@ -95,7 +102,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, cluster, cutoffs, scripts, valkey"
+            "there is no proof `quorom`: there are rounds, quorum, split, cluster, cutoffs, scripts, valkey"
         );
     }
 }

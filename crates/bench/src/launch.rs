@@ -1,9 +1,9 @@
 //! Starts the processes of a scenario: servers on one core, and workers on another.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use leasehold_testkit::{Cluster, Quorum, RedisServer, RedisServerBuilder, Worker};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long any reply of a worker may take, on a busy machine too.
 pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(300);
@@ -79,6 +79,19 @@ impl Deployment {
 /// A server on a core of its own.
 pub(crate) fn start_server() -> Result<RedisServer> {
     RedisServer::builder().pinned(0).start().context("failed to start redis-server")
+}
+
+/// A replica of this server, on the core of the clients. Waits until it is in sync.
+pub(crate) fn start_replica(of: &RedisServer) -> Result<RedisServer> {
+    let at = format!("127.0.0.1 {}", of.port());
+    of.cli(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"])?.ok()?;
+    let replica = RedisServer::builder().pinned(1).config("replicaof", at).start()?;
+    let begun = Instant::now();
+    while !replica.cli(&["INFO", "replication"])?.text().is_some_and(|info| info.contains("link_status:up")) {
+        ensure!(begun.elapsed() < REPLY_TIMEOUT, "the replica is not in sync");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(replica)
 }
 
 /// This program again, in a role, on the core of the clients.

@@ -4,7 +4,7 @@
 //! same extends, in one pipeline for each interval. It shows how far the keeper is from the limit of the machine.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
-use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
+use crate::launch::{REPLY_TIMEOUT, start_replica, start_server, start_worker};
 use crate::meter::{Machine, ServerStats, ThreadStats};
 use crate::report::{Output, median, per, spread};
 use crate::worker::renewal::PERIOD;
@@ -51,6 +51,7 @@ struct RenewalReport {
     /// The shortest remaining lease at the end.
     shortest_left_ms: u64,
     locks: u64,
+    replicas: u32,
     rounds: usize,
     round_s: f64,
     #[serde(flatten)]
@@ -68,7 +69,11 @@ struct Meters {
 /// A client with a server of its own.
 struct Side {
     server: RedisServer,
+    /// Ended with this.
+    _replicas: Vec<RedisServer>,
     worker: Worker,
+    /// How many expiries a renewal writes: one that is confirmed is written again for that.
+    expiries_per_renewal: u64,
 }
 
 /// The usage in one round.
@@ -92,6 +97,9 @@ pub(crate) struct Options {
     /// How many renewal periods are measured, at least three.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// How many replicas the server has, all of which must confirm each renewal (`?replicas=`).
+    #[arg(long, default_value_t = 0)]
+    replicas: u32,
 }
 
 /// Runs the scenario.
@@ -100,19 +108,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let over = Duration::from_secs(options.over);
     let mut reports = Vec::new();
     for locks in &options.locks {
-        let report = measure(*locks, over, options.rounds)?;
+        let report = measure(*locks, over, options.rounds, options.replicas)?;
         options.output.print(&report, || report.sentence())?;
         reports.push(report);
     }
     options.output.draw("renewal", || chart(&reports))
 }
 
-fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
+fn measure(locks: u64, over: Duration, rounds: usize, replicas: u32) -> Result<RenewalReport> {
     let (locks_text, over_ms) = (locks.to_string(), over.as_millis().to_string());
-    let mut ours = Side::start(|url| {
+    let mut ours = Side::start(replicas, |url| {
         start_worker(&["hold", "--url", url, "--locks", &locks_text, "--over-ms", &over_ms])
     })?;
-    let mut bare = Side::start(|url| start_worker(&["extend", "--url", url, "--locks", &locks_text]))?;
+    let mut bare = Side::start(0, |url| start_worker(&["extend", "--url", url, "--locks", &locks_text]))?;
     bare.worker.expect("ready", REPLY_TIMEOUT)?;
     ours.worker.expect("ready", REPLY_TIMEOUT)?;
     ours.worker.send("acquire")?;
@@ -130,7 +138,7 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
     let checked = ours.worker.line(REPLY_TIMEOUT)?;
     let (held, shortest_left_ms) = checked.split_once(' ').context("two numbers")?;
     let (held, shortest_left_ms) = (held.parse::<u64>()?, shortest_left_ms.parse::<u64>()?);
-    let report = report(locks, &measured, shortest_left_ms, Machine::with(&ours.server)?);
+    let report = report((locks, replicas), &measured, shortest_left_ms, Machine::with(&ours.server)?);
     ensure!(held == locks, "{} of {locks} locks were lost", locks - held);
     for round in &measured {
         let due = per(locks * round.took_ns, u64::try_from(PERIOD.as_nanos())?);
@@ -141,16 +149,25 @@ fn measure(locks: u64, over: Duration, rounds: usize) -> Result<RenewalReport> {
 }
 
 impl Side {
-    fn start(start_worker: impl FnOnce(&str) -> Result<Worker>) -> Result<Self> {
+    fn start(replicas: u32, start_worker: impl FnOnce(&str) -> Result<Worker>) -> Result<Self> {
         let server = start_server()?;
-        let worker = start_worker(&server.url())?;
-        Ok(Self { server, worker })
+        let url = match replicas {
+            0 => server.url(),
+            replicas => format!("{}?replicas={replicas}", server.url()),
+        };
+        let replica = |_| start_replica(&server);
+        let replicas = (0..replicas).map(replica).collect::<Result<Vec<_>>>()?;
+        let worker = start_worker(&url)?;
+        let expiries_per_renewal = if replicas.is_empty() { 1 } else { 2 };
+        Ok(Self { server, _replicas: replicas, worker, expiries_per_renewal })
     }
 
     fn read(&self) -> Result<Meters> {
         let pid = self.worker.pid();
         let (client, keeper) = (ThreadStats::read(pid, None)?, ThreadStats::read(pid, Some(KEEPER))?);
-        Ok(Meters { server: ServerStats::read(&self.server)?, client, keeper })
+        let mut server = ServerStats::read(&self.server)?;
+        server.expiries /= self.expiries_per_renewal;
+        Ok(Meters { server, client, keeper })
     }
 }
 
@@ -170,7 +187,12 @@ impl Meters {
     }
 }
 
-fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, machine: Machine) -> RenewalReport {
+fn report(
+    (locks, replicas): (u64, u32),
+    rounds: &[Round],
+    shortest_left_ms: u64,
+    machine: Machine,
+) -> RenewalReport {
     let all = |figure: &dyn Fn(&Round) -> f64| -> Vec<f64> { rounds.iter().map(figure).collect() };
     let middle = |figure: &dyn Fn(&Round) -> f64| median(&all(figure));
     let each = |side: &dyn Fn(&Round) -> Meters, which: usize| middle(&|round| side(round).each_us()[which]);
@@ -199,6 +221,7 @@ fn report(locks: u64, rounds: &[Round], shortest_left_ms: u64, machine: Machine)
         bare_client_us: each(&|round| round.bare, 2),
         shortest_left_ms,
         locks,
+        replicas,
         rounds: rounds.len(),
         round_s: middle(&|round| per(round.took_ns, SECOND_NS)),
         machine,

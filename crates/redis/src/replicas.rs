@@ -1,4 +1,4 @@
-//! Acknowledgement of a hold by replicas, for configurations that request it.
+//! Acknowledgement of holds and of extends by replicas, for configurations that request it.
 //!
 //! Owns a connection of its own, which carries nothing else: WAIT blocks the commands behind it, and counts only what
 //! was written on its own connection.
@@ -6,9 +6,11 @@
 //! 1. Another client's release may have written a grant. So the hold is re-read here, which shows that this server
 //!    has it; then a write follows, which the server replicates after the hold; and WAIT queries which replicas
 //!    acknowledged that write.
-//! 2. The re-read is an extend that cannot lengthen the lease: its reply compares the hold, for every kind of lock.
+//! 2. The re-read is an extend: its reply compares the hold, for every kind of lock. For a new hold it cannot lengthen the
+//!    lease. For an extend it is that extend once more: this connection may lead to a server that lacks it.
 //! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
 //!    migrates. If nothing was written, the reply of WAIT means nothing.
+//! 4. Several extends are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone.
 
 use super::cluster::{Cluster, Redirect, redirect};
 use super::config::RedisConfig;
@@ -17,10 +19,12 @@ use super::conn::link::{Backoff, Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
 use super::error_map::is_unknown_script;
 use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
-use super::script::Call;
 use super::script::reply;
+use super::script::{Call, extends_by_token};
 use super::session_keys::SessionKeys;
-use leasehold_core::{Claim, Extend, Extended, Lock, LockKeys, Op, Reply};
+use super::store::MAX_EXTENDS_PER_CALL;
+use futures_util::future::join_all;
+use leasehold_core::{Claim, Extend, Extended, Kind, Lock, LockKeys, Op, Reply};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Pipeline, Value, cmd};
 use std::collections::BTreeMap;
@@ -45,14 +49,85 @@ enum Confirmation {
     Redirected(Redirect, Fault),
 }
 
+/// A hold, or an extend, that replicas are to acknowledge.
+pub(crate) struct Unconfirmed<'a> {
+    lock: &'a Lock,
+    keys: LockKeys,
+    session_keys: SessionKeys<'a>,
+    extend: Extend,
+}
+
+impl<'a> Unconfirmed<'a> {
+    /// A new hold, whose lease stays as it is.
+    pub(crate) fn hold(lock: &'a Lock, keys: LockKeys, session_keys: SessionKeys<'a>, claim: &Claim) -> Self {
+        Self::extend(lock, keys, session_keys, claim, 1)
+    }
+
+    /// An extend that was executed.
+    pub(crate) fn extend(
+        lock: &'a Lock,
+        keys: LockKeys,
+        session_keys: SessionKeys<'a>,
+        claim: &Claim,
+        lease_ms: u64,
+    ) -> Self {
+        let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None };
+        Self { lock, keys, session_keys, extend }
+    }
+
+    /// Whether its re-read can share a call with others.
+    fn is_by_token(&self) -> bool {
+        extends_by_token(self.lock.kind, &self.extend)
+    }
+
+    fn reread(&self) -> Option<Reread> {
+        let (op, kind) = (Op::Extend(self.extend.clone()), self.lock.kind);
+        let call = Call::reduced(&op, kind, &self.session_keys, &self.keys)
+            .or_else(|| Call::new(&op, kind, &self.session_keys, &self.keys))?;
+        Some(Reread { ops: vec![op], call })
+    }
+}
+
 /// One request, independent of the server.
 struct Request {
-    /// The operation of the re-read (2).
-    reread: Op,
-    /// The re-read, and the write (3).
-    calls: [Call; 2],
+    rereads: Vec<Reread>,
+    /// The write (3).
+    write: Call,
     /// The deadline for a reply.
     deadline: Instant,
+}
+
+impl Request {
+    fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.rereads.iter().map(|reread| &reread.call).chain([&self.write])
+    }
+}
+
+/// The re-read of holds by one call (2).
+struct Reread {
+    ops: Vec<Op>,
+    call: Call,
+}
+
+impl Reread {
+    fn shared(of: &[&Unconfirmed<'_>]) -> Self {
+        let parts: Vec<(&LockKeys, Kind, &Extend)> =
+            of.iter().map(|hold| (&hold.keys, hold.lock.kind, &hold.extend)).collect();
+        let ops = of.iter().map(|hold| Op::Extend(hold.extend.clone())).collect();
+        Self { ops, call: Call::extends(&parts) }
+    }
+
+    /// The reply for each hold, from the reply to the call; `None` if it cannot be read.
+    fn replies(&self, value: &Value) -> Vec<Option<Reply>> {
+        let read = |(op, value): (&Op, &Value)| reply::read(op, value).ok();
+        match (&self.ops[..], value) {
+            ([op], value) => vec![read((op, value))],
+            (ops, Value::Array(values)) if values.len() == ops.len() => {
+                ops.iter().zip(values).map(read).collect()
+            }
+            (ops, _) => vec![None; ops.len()],
+        }
+    }
 }
 
 /// The links in use.
@@ -78,19 +153,18 @@ impl Replicas {
         Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
     }
 
-    /// Waits until enough replicas acknowledge a hold. Commands may still be executed after a failure, which changes
-    /// nothing. So the request is repeated until the deadline if the connection breaks or leads to another server, or
-    /// if the slot migrates.
+    /// Waits until enough replicas acknowledge a hold or an extend. Commands may still be executed after a failure, which
+    /// changes nothing. So the request is repeated until the deadline if the connection breaks or leads to another server,
+    /// or if the slot migrates.
     pub(crate) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
-        session_keys: &SessionKeys<'_>,
-        lock: &Lock,
-        keys: &LockKeys,
-        claim: &Claim,
+        hold: &Unconfirmed<'_>,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        let request = self.request((lock, keys), session_keys, claim, deadline)?;
+        let (keys, write) = (&hold.keys, Call::rewrite_expiry(&hold.keys));
+        let rereads = vec![hold.reread().ok_or_else(|| self.unusable())?];
+        let request = Request { rereads, write, deadline };
         let Some(cluster) = cluster else { return self.confirm_at_one(&request).await };
         let (mut ask_target, mut pause): (Option<Address>, _) = (None, RETRY_BACKOFF.first);
         loop {
@@ -106,7 +180,7 @@ impl Replicas {
             // While there is no primary, or none that is reachable, the next one may be another node.
             let confirmation = match node {
                 None => Confirmation::Elsewhere(cluster.uncovered()),
-                Some(node) => self.request_at(Some(&node), &request, asking, RETRY_BACKOFF.longest).await,
+                Some(node) => self.request_one_at(Some(&node), &request, asking, RETRY_BACKOFF.longest).await,
             };
             let fault = match confirmation {
                 Confirmation::Acknowledged => return Ok(()),
@@ -129,27 +203,104 @@ impl Replicas {
         }
     }
 
-    fn request(
+    /// The same for several extends (4). Returns the result of each.
+    pub(crate) async fn confirm_all(
         &self,
-        (lock, keys): (&Lock, &LockKeys),
-        session_keys: &SessionKeys<'_>,
-        claim: &Claim,
+        cluster: Option<&Cluster>,
+        extends: &[Unconfirmed<'_>],
         deadline: Instant,
-    ) -> Result<Request, Fault> {
-        let reread =
-            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None });
-        let call = Call::reduced(&reread, lock.kind, session_keys, keys)
-            .or_else(|| Call::new(&reread, lock.kind, session_keys, keys));
-        let unusable = || FaultKind::Unusable("this operation has no script".to_owned());
-        let call = call.ok_or_else(|| Fault::new(unusable(), Phase::Send, self.config.node()))?;
-        Ok(Request { reread, calls: [call, Call::rewrite_expiry(keys)], deadline })
+    ) -> Vec<Result<(), Fault>> {
+        let groups = self.by_node(cluster, extends, deadline).await.into_iter();
+        let confirmed = groups.map(async |(node, of)| {
+            let of: Vec<_> = of.into_iter().filter_map(|at| Some((at, extends.get(at)?))).collect();
+            self.confirm_group(node.as_ref(), of, deadline).await
+        });
+        let mut settled: BTreeMap<usize, Result<(), Fault>> =
+            join_all(confirmed).await.into_iter().flatten().collect();
+        let results = extends.iter().enumerate().map(|(at, extend)| {
+            let settled = settled.remove(&at);
+            async move {
+                match settled {
+                    Some(result) => result,
+                    None => self.confirm(cluster, extend, deadline).await,
+                }
+            }
+        });
+        join_all(results).await
+    }
+
+    /// The extends of each node of a cluster, or of the only server. Those of a slot without a known primary are left out.
+    async fn by_node(
+        &self,
+        cluster: Option<&Cluster>,
+        extends: &[Unconfirmed<'_>],
+        deadline: Instant,
+    ) -> BTreeMap<Option<Address>, Vec<usize>> {
+        let mut nodes: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        let Some(cluster) = cluster else {
+            nodes.insert(None, (0..extends.len()).collect());
+            return nodes;
+        };
+        let Ok(map) = cluster.map(deadline).await else { return nodes };
+        self.retain_links(map.primaries());
+        for (at, extend) in extends.iter().enumerate() {
+            if let Some(primary) = map.primary(extend.keys.slot()) {
+                nodes.entry(Some(primary.clone())).or_default().push(at);
+            }
+        }
+        nodes
+    }
+
+    /// Confirms extends at one server, once. Returns the results that are settled.
+    async fn confirm_group(
+        &self,
+        node: Option<&Address>,
+        of: Vec<(usize, &Unconfirmed<'_>)>,
+        deadline: Instant,
+    ) -> Vec<(usize, Result<(), Fault>)> {
+        let Some(write) = of.first().map(|(_, first)| Call::rewrite_expiry(&first.keys)) else {
+            return Vec::new();
+        };
+        // In a cluster the keys of a call must be in one slot.
+        let (together, alone): (Vec<_>, Vec<_>) =
+            of.into_iter().partition(|(_, extend)| node.is_none() && extend.is_by_token());
+        let (mut rereads, mut order, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        for part in together.chunks(MAX_EXTENDS_PER_CALL) {
+            order.extend(part.iter().map(|(at, _)| *at));
+            rereads.push(Reread::shared(&part.iter().map(|(_, extend)| *extend).collect::<Vec<_>>()));
+        }
+        for (at, extend) in alone {
+            match extend.reread() {
+                Some(reread) => {
+                    order.push(at);
+                    rereads.push(reread);
+                }
+                None => settled.push((at, Err(self.unusable()))),
+            }
+        }
+        let within = if node.is_some() { RETRY_BACKOFF.longest } else { Duration::MAX };
+        let request = Request { rereads, write, deadline };
+        let confirmations = self.request_at(node, &request, false, within).await;
+        settled.extend(order.into_iter().zip(confirmations).filter_map(
+            |(at, confirmation)| match confirmation {
+                Confirmation::Acknowledged => Some((at, Ok(()))),
+                Confirmation::Failed(fault) => Some((at, Err(fault))),
+                Confirmation::Elsewhere(_) | Confirmation::Redirected(..) => None,
+            },
+        ));
+        settled
+    }
+
+    fn unusable(&self) -> Fault {
+        let kind = FaultKind::Unusable("this operation has no script".to_owned());
+        Fault::new(kind, Phase::Send, self.config.node())
     }
 
     /// Asks the only server.
     async fn confirm_at_one(&self, request: &Request) -> Result<(), Fault> {
         let mut pause = RETRY_BACKOFF.first;
         loop {
-            let fault = match self.request_at(None, request, false, Duration::MAX).await {
+            let fault = match self.request_one_at(None, request, false, Duration::MAX).await {
                 Confirmation::Acknowledged => return Ok(()),
                 Confirmation::Failed(fault) => return Err(fault),
                 Confirmation::Elsewhere(fault) | Confirmation::Redirected(_, fault) => fault,
@@ -158,42 +309,74 @@ impl Replicas {
         }
     }
 
-    /// Asks a node, or the only server, once; `connect_within` limits the wait for a connection. `asking` is set after an
-    /// ASK redirect.
-    async fn request_at(
+    /// As [`request_at`](Self::request_at), for one hold.
+    async fn request_one_at(
         &self,
         node: Option<&Address>,
         request: &Request,
         asking: bool,
         connect_within: Duration,
     ) -> Confirmation {
+        let confirmation = self.request_at(node, request, asking, connect_within).await.into_iter().next();
+        confirmation.unwrap_or_else(|| Confirmation::Failed(self.unusable()))
+    }
+
+    /// Asks a node, or the only server, once, and returns the confirmation of each hold; `connect_within` limits the wait for
+    /// a connection. `asking` is set after an ASK redirect.
+    async fn request_at(
+        &self,
+        node: Option<&Address>,
+        request: &Request,
+        asking: bool,
+        connect_within: Duration,
+    ) -> Vec<Confirmation> {
         let link = self.link(node);
-        let deadline = request.deadline;
+        let (deadline, count) =
+            (request.deadline, request.rereads.iter().map(|reread| reread.ops.len()).sum());
+        let for_all = |confirmation: &dyn Fn(Fault) -> Confirmation, fault: Fault| {
+            (0..count).map(|_| confirmation(fault.clone())).collect::<Vec<_>>()
+        };
         let until = Instant::now().checked_add(connect_within).map_or(deadline, |until| until.min(deadline));
         let mut connection = match link.connection(until).await {
             Ok(connection) => connection,
             // In a cluster, the call has time left.
-            Err(fault) if node.is_some() && fault.is_transient() => return Confirmation::Elsewhere(fault),
-            Err(fault) => return Confirmation::Failed(fault),
+            Err(fault) if node.is_some() && fault.is_transient() => {
+                return for_all(&Confirmation::Elsewhere, fault);
+            }
+            Err(fault) => return for_all(&Confirmation::Failed, fault),
         };
         let replies = match send_request(&link, &mut connection, (self.wanted, asking), request).await {
             Ok(replies) => replies,
             Err(NoReply::Broken(error)) => {
-                return Confirmation::Elsewhere(fault(&link, FaultKind::Disconnected).with_source(error));
+                let fault = fault(&link, FaultKind::Disconnected).with_source(error);
+                return for_all(&Confirmation::Elsewhere, fault);
             }
             // Usually another call's WAIT was in front of this one, and has not been answered either.
-            Err(NoReply::TimedOut) => return Confirmation::Failed(fault(&link, self.too_few(0))),
+            Err(NoReply::TimedOut) => {
+                return for_all(&Confirmation::Failed, fault(&link, self.too_few(0)));
+            }
         };
         // A redirect shows that the connection works.
         let redirected = node.and_then(|node| replies.iter().find_map(|reply| redirected(node, reply)));
         if let Some(to) = redirected {
-            return Confirmation::Redirected(to, fault(&link, FaultKind::Busy));
+            let busy = fault(&link, FaultKind::Busy);
+            return for_all(&|fault| Confirmation::Redirected(to.clone(), fault), busy);
         }
-        let confirmation = self.evaluate(&link, &request.reread, &replies);
-        if matches!(confirmation, Confirmation::Elsewhere(_)) {
+        let (written, found) = match &replies[..] {
+            [.., written, found] => (written, found),
+            _ => (&Value::Nil, &Value::Nil),
+        };
+        let rereads = request.rereads.iter().zip(&replies);
+        let confirmations: Vec<_> = rereads
+            .flat_map(|(reread, value)| {
+                let parts = reread.replies(value).into_iter();
+                parts.map(|part| self.evaluate(&link, [value, written, found], part)).collect::<Vec<_>>()
+            })
+            .collect();
+        if confirmations.iter().any(|confirmation| matches!(confirmation, Confirmation::Elsewhere(_))) {
             link.replace(&connection);
         }
-        confirmation
+        confirmations
     }
 
     /// The link to a node of a cluster, or to the only server.
@@ -221,10 +404,10 @@ impl Replicas {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Interprets the replies to the re-read, the write and WAIT.
-    fn evaluate(&self, link: &Link, reread: &Op, replies: &[Value]) -> Confirmation {
+    /// Interprets the replies to the call of a re-read, the write and WAIT, and what the first says about a hold.
+    fn evaluate(&self, link: &Link, replies: [&Value; 3], reread: Option<Reply>) -> Confirmation {
         let malformed = || Confirmation::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
-        let errors = replies.iter().filter_map(|reply| match reply {
+        let errors = replies.into_iter().filter_map(|reply| match reply {
             Value::ServerError(error) if goes_elsewhere(error) => {
                 Some(ErrorMeaning { elsewhere: true, ..classify(error) })
             }
@@ -239,23 +422,23 @@ impl Replicas {
         if let Some(error) = errors.into_iter().next() {
             return Confirmation::Failed(fault(link, error.kind));
         }
-        let [reread_reply, written, found] = replies else { return malformed() };
-        match (reply::read(reread, reread_reply), found) {
+        let [_, written, found] = replies;
+        match (reread, found) {
             // The hold ended in between, and WAIT had no write to count (3).
-            (Ok(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
+            (Some(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
                 Confirmation::Elsewhere(fault(link, self.too_few(0)))
             }
-            (Ok(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
+            (Some(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
                 match u32::try_from(*found).unwrap_or(0) {
                     found if found >= self.wanted => Confirmation::Acknowledged,
                     found => Confirmation::Failed(fault(link, self.too_few(found))),
                 }
             }
             // The server has lost the hold, or this connection leads to another server than the one that has it.
-            (Ok(Reply::Extend(Extended::NotHeld)), _) => {
+            (Some(Reply::Extend(Extended::NotHeld)), _) => {
                 Confirmation::Elsewhere(fault(link, self.too_few(0)))
             }
-            (Ok(Reply::Refused(refused)), _) => {
+            (Some(Reply::Refused(refused)), _) => {
                 Confirmation::Failed(fault(link, FaultKind::Refused(refused)))
             }
             _ => malformed(),
@@ -286,32 +469,33 @@ async fn pause_before_retry(pause: Duration, fault: Fault, deadline: Instant) ->
     Ok((pause * 2).min(RETRY_BACKOFF.longest))
 }
 
-/// The replies to the re-read, the write and WAIT. Loads the scripts if the server does not know them.
+/// The replies to the re-reads, the write and WAIT. Loads the scripts if the server does not know them.
 async fn send_request(
     link: &Link,
     connection: &mut LinkConnection,
     (wanted, asking): (u32, bool),
-    Request { calls, deadline, .. }: &Request,
+    request: &Request,
 ) -> Result<Vec<Value>, NoReply> {
+    let (deadline, count) = (request.deadline, request.calls().count());
     let mut loaded = false;
     loop {
-        let mut pipeline = Pipeline::with_capacity(7);
+        let mut pipeline = Pipeline::with_capacity(3 * count + 1);
         if loaded {
-            for call in calls {
+            for call in request.calls() {
                 pipeline.add_command(call.load());
             }
         }
-        for call in calls {
+        for call in request.calls() {
             if asking {
                 pipeline.add_command(cmd("ASKING"));
             }
             pipeline.add_command(call.cmd().clone());
         }
-        pipeline.add_command(cmd("WAIT").arg(wanted).arg(wait_timeout_ms(*deadline)).clone());
-        let replies = link.call_all(connection, &pipeline, *deadline).await?.into_iter();
-        let replies = replies.skip(if loaded { calls.len() } else { 0 }).enumerate();
+        pipeline.add_command(cmd("WAIT").arg(wanted).arg(wait_timeout_ms(deadline)).clone());
+        let replies = link.call_all(connection, &pipeline, deadline).await?.into_iter();
+        let replies = replies.skip(if loaded { count } else { 0 }).enumerate();
         // The reply of a call covers that of the ASKING in front of it.
-        let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * calls.len();
+        let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * count;
         let replies: Vec<_> = replies.filter(|(at, _)| counts(*at)).map(|(_, reply)| reply).collect();
         if loaded || !replies.iter().any(is_unknown_script) {
             return Ok(replies);

@@ -9,19 +9,21 @@ mod fanout;
 mod send;
 mod sessions;
 
+pub(crate) use send::MAX_EXTENDS_PER_CALL;
+
 use super::cluster::{Cluster, OnTryAgain, SLOTS};
 use super::config::RedisConfig;
 use super::conn::borrowed::BorrowedConnection;
 use super::conn::link::Link;
 use super::conn::mailbox::Mailboxes;
 use super::location::ServerLocation;
-use super::replicas::Replicas;
+use super::replicas::{Replicas, Unconfirmed};
 use super::script::Call;
 use super::session_keys::SessionKeys;
 use futures_util::future::BoxFuture;
 use leasehold_core::{
-    Acquire, Claim, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Partition, Reply, SessionId,
-    SessionOp, SessionReply, whole_millis,
+    Acquire, Claim, Executed, Extended, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,
+    Partition, Reply, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
     Capabilities, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store,
@@ -169,6 +171,41 @@ impl RedisStore {
         Ok(Self { keys, backend: Arc::new(Backend::Borrowed(borrowed)), replicas: None })
     }
 
+    /// Has replicas confirm the extends that were executed. The others are as if they had no reply: the holder must not
+    /// rely on what only this server has.
+    async fn confirm_extends(
+        &self,
+        replicas: &Replicas,
+        ops: &[(Lock, Op)],
+        mut outcomes: Vec<Outcome>,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let is_extended = |outcome: &Outcome| matches!(outcome, Outcome::Done(Reply::Extend(extended)) if *extended != Extended::NotHeld);
+        let mut places = Vec::new();
+        let mut extends = Vec::new();
+        for (place, ((lock, op), outcome)) in ops.iter().zip(&outcomes).enumerate() {
+            if let (Op::Extend(extend), Ok(keys)) = (op, self.keys.lock(lock))
+                && is_extended(outcome)
+                // A reservation of tokens does not lengthen the lease.
+                && extend.lease_ms > 1
+            {
+                let session_keys = self.session_keys(&keys);
+                places.push(place);
+                extends.push(Unconfirmed::extend(lock, keys, session_keys, &extend.claim, extend.lease_ms));
+            }
+        }
+        if extends.is_empty() {
+            return outcomes;
+        }
+        let results = replicas.confirm_all(self.cluster(), &extends, deadline).await;
+        for (place, result) in places.into_iter().zip(results) {
+            if let (Some(outcome), Err(fault)) = (outcomes.get_mut(place), result) {
+                *outcome = Outcome::Failed(Executed::Unknown, fault);
+            }
+        }
+        outcomes
+    }
+
     fn node(&self) -> &Arc<str> {
         match &*self.backend {
             Backend::Link(link) => link.node(),
@@ -226,12 +263,26 @@ impl Store for RedisStore {
                 // The request is invalid for every state of the lock, so no round trip is needed.
                 return Outcome::Done(Reply::Refused(refused));
             }
-            self.send(lock, op, deadline).await
+            let outcome = self.send(lock, op, deadline).await;
+            match &self.replicas {
+                Some(replicas) if matches!(op, Op::Extend(_)) => {
+                    let ops = [(lock.clone(), op.clone())];
+                    self.confirm_extends(replicas, &ops, vec![outcome], deadline).await.swap_remove(0)
+                }
+                _ => outcome,
+            }
         })
     }
 
     fn execute_all<'a>(&'a self, ops: &'a [(Lock, Op)], within: Duration) -> BoxFuture<'a, Vec<Outcome>> {
-        Box::pin(async move { self.send_all(ops, deadline(within)).await })
+        Box::pin(async move {
+            let deadline = deadline(within);
+            let outcomes = self.send_all(ops, deadline).await;
+            match &self.replicas {
+                Some(replicas) => self.confirm_extends(replicas, ops, outcomes, deadline).await,
+                None => outcomes,
+            }
+        })
     }
 
     fn acquire_all<'a>(
@@ -371,7 +422,8 @@ impl Store for RedisStore {
             let keys =
                 keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
             let session_keys = self.session_keys(&keys);
-            replicas.confirm(self.cluster(), &session_keys, lock, &keys, claim, deadline(within)).await
+            let hold = Unconfirmed::hold(lock, keys, session_keys, claim);
+            replicas.confirm(self.cluster(), &hold, deadline(within)).await
         })
     }
 

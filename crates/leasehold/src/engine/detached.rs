@@ -159,6 +159,11 @@ impl UnextendedHold<'_> {
                 let reason = loss_reason(self.engine, &self.hold.lock, &self.hold.claim, in_time).await;
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Lost(reason) })
             }
+            // As if the hold itself had not been confirmed.
+            Err(ExtendFailure::Fault(fault)) if matches!(fault.kind, FaultKind::Unconfirmed { .. }) => {
+                let executed = Executed::Unknown;
+                Err(NotDetached::AcquireFailure(AcquireFailure::Fault { fault, executed }))
+            }
             Err(ExtendFailure::Fault(fault)) => {
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Fault(fault) })
             }

@@ -25,4 +25,5 @@ mod semaphore;
 mod sentinel;
 mod server;
 mod shards;
+mod split_brain;
 mod waiting;

@@ -2,7 +2,7 @@
 
 use super::fixture::{MS, S, client, mutex, quick, server, until, until_free, within};
 use leasehold::store::FaultKind;
-use leasehold::{AcquireError, Client};
+use leasehold::{AcquireError, Attempt, Client};
 use leasehold_testkit::{RedisServer, Sentinels};
 use std::time::Duration;
 
@@ -131,6 +131,97 @@ async fn row_30_what_is_not_confirmed_is_not_handed_off() {
     assert!(!second.is_finished(), "it has no replica's word");
     replica.resume().expect("it goes on");
     within(10 * S, second).await.expect("no panic").expect("acquired").release().await.expect("released");
+}
+
+/// Row 51: a renewal counts once a replica has it. While the replica is suspended the hold ends with its lease, and if the
+/// replica is back before that, the hold goes on.
+#[tokio::test]
+async fn row_51_a_renewal_counts_once_a_replica_has_it() {
+    let (primary, replica) = pair().await;
+    let url = format!("{}?replicas=1", primary.url());
+    let ours = quick(&url, 500 * MS, 3 * S).await;
+    let [kept, lost] = ["kept", "lost"].map(|name| {
+        ours.mutex(name).expect("a good name").lease(if name == "kept" { 30 * S } else { 3 * S })
+    });
+    let (kept, lost) = (kept.acquire().await.expect("acquired"), lost.acquire().await.expect("acquired"));
+    until("the first lease was extended", 10 * S, async || kept.remaining() > 5 * S).await;
+    // Whatever the holder relies on, the replica has it.
+    for _ in 0..40 {
+        for (guard, name) in [(&kept, "kept"), (&lost, "lost")] {
+            let (remaining, asked) = (guard.remaining(), std::time::Instant::now());
+            let ttl = replica.cli(&["PTTL", name]).expect("a reply").integer().expect("a number");
+            let ttl = Duration::from_millis(ttl.try_into().expect("it has an expiry"));
+            assert!(ttl + asked.elapsed() >= remaining, "{name}: {ttl:?} at the replica, {remaining:?} here");
+        }
+        tokio::time::sleep(25 * MS).await;
+    }
+    replica.stop().expect("stopped");
+    let error = kept.extend().await.expect_err("no replica has it");
+    let leasehold::ExtendError::Store(fault) = &error else { panic!("{error:?}") };
+    assert_eq!(fault.kind, FaultKind::Unconfirmed { required: 1, confirmed: 0 }, "{fault}");
+    let loss = within(10 * S, lost.lost()).await;
+    assert_eq!(loss.reason, leasehold::LostReason::Expired);
+    kept.check().expect("its last confirmed lease lasts");
+    replica.resume().expect("it goes on");
+    within(20 * S, async { while kept.extend().await.is_err() {} }).await;
+    let ttl = replica.cli(&["PTTL", "kept"]).expect("a reply").integer().expect("a number");
+    assert!(ttl > 25_000, "{ttl}");
+}
+
+/// Row 54: a turn of a period that its replica does not know of is taken again after the promotion. With a confirmation each
+/// turn is taken once: what the replica lacks is no turn.
+#[tokio::test]
+async fn row_54_a_confirmed_turn_is_taken_once() {
+    let turn = |client: &Client, name: &str| client.once_per(name, 60 * S).expect("a good name");
+    let is_taken = async |client: &Client, name: &str| match turn(client, name).try_start().await {
+        Ok(Attempt::Granted(_)) => false,
+        Ok(Attempt::Taken(_)) => true,
+        other => panic!("{other:?}"),
+    };
+    let (primary, replica) = pair().await;
+    let (ours, plain) = (careful(&primary, 500 * MS).await, client(&primary.url()).await);
+    let Ok(Attempt::Granted(confirmed)) = turn(&ours, "confirmed").try_start().await else {
+        panic!("the turn is free")
+    };
+    // The replica knows nothing from here on.
+    replica.cli(&["REPLICAOF", "NO", "ONE"]).expect("a reply").ok().expect("promoted");
+    confirmed.finish().await.expect("finished");
+    unconfirmed(&turn(&ours, "late").try_start().await);
+    assert!(!is_taken(&plain, "plain").await);
+    let promoted = client(&replica.url()).await;
+    assert!(is_taken(&promoted, "confirmed").await, "the replica had confirmed it");
+    assert!(!is_taken(&promoted, "late").await, "it is taken once, here");
+    assert!(!is_taken(&promoted, "plain").await, "as documented, it is taken twice");
+}
+
+/// Row 51: kinds of lock and holds whose extends do not share a call.
+#[tokio::test]
+async fn row_51_no_kind_of_lock_is_extended_without_the_replica() {
+    let (primary, replica) = pair().await;
+    let ours = quick(&format!("{}?replicas=1", primary.url()), S, 30 * S).await;
+    let reentrant = ours.reentrant_mutex("r").expect("a name").owned_by(&ours.new_owner());
+    let (permits, shared) = (ours.semaphore("s", 3).expect("a name"), ours.rwlock("w").expect("a name"));
+    let both = ours.multi_mutex(["a", "b"]).expect("names");
+    let detached = ours.mutex("d").expect("a name").lease(30 * S);
+    let reentrant = reentrant.acquire().await.expect("acquired");
+    let permits = permits.acquire_many(2).await.expect("acquired");
+    let reader = shared.read().await.expect("acquired");
+    let both = both.acquire().await.expect("acquired");
+    let mut detached = detached.acquire_detached().await.expect("acquired");
+    let mut extend_all = async || {
+        [
+            reentrant.extend().await.is_ok(),
+            permits.extend().await.is_ok(),
+            reader.extend().await.is_ok(),
+            both.extend().await.is_ok(),
+            detached.extend(&ours, 30 * S).await.is_ok(),
+        ]
+    };
+    assert_eq!(extend_all().await, [true; 5]);
+    replica.stop().expect("stopped");
+    assert_eq!(extend_all().await, [false; 5]);
+    replica.resume().expect("it goes on");
+    within(20 * S, async { while extend_all().await != [true; 5] {} }).await;
 }
 
 /// Row 30: a client that waits for replicas survives a failover like any other: it repeats its request at the new

@@ -1,0 +1,152 @@
+//! Two primaries at once, with a client at each: row 51. A partition cuts a primary and its client off, and the replica on the
+//! other side is promoted.
+//!
+//! `LEASEHOLD_SPLIT_ROUNDS` sets how many partitions there are, all at the same time, and makes them last 18 s, with leases
+//! of 5 s.
+
+use super::fixture::{S, until};
+use futures_util::future::join_all;
+use leasehold::Client;
+use leasehold_testkit::RedisServer;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// A primary, and a replica that follows it through a relay.
+struct Pair {
+    primary: RedisServer,
+    replica: RedisServer,
+    /// Cancelled when nothing passes between the two any more.
+    cut: CancellationToken,
+}
+
+/// Passes bytes between its clients and a server until it is cut. Then the connections stay open, and nothing passes.
+async fn relay(listener: TcpListener, port: u16, cut: CancellationToken) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let cut = cut.clone();
+        tokio::spawn(async move {
+            let mut server = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts");
+            tokio::select! {
+                biased;
+                () = cut.cancelled() => std::future::pending().await,
+                _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+            }
+        });
+    }
+}
+
+/// How long a partition lasts, and the leases.
+#[derive(Clone, Copy)]
+struct Times {
+    cut: Duration,
+    lease: Duration,
+}
+
+/// How many partitions, and how long they last.
+fn scale() -> (usize, Times) {
+    match std::env::var("LEASEHOLD_SPLIT_ROUNDS") {
+        Err(_) => (2, Times { cut: 8 * S, lease: 2 * S }),
+        Ok(rounds) => (rounds.parse().expect("a number"), Times { cut: 18 * S, lease: 5 * S }),
+    }
+}
+
+impl Pair {
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let mut builder = RedisServer::builder().config("repl-diskless-sync-delay", "0");
+        for (name, value) in settings {
+            builder = builder.config(*name, *value);
+        }
+        let primary = builder.start().expect("redis-server boots");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+        let at = format!("127.0.0.1 {}", listener.local_addr().expect("it is bound").port());
+        let cut = CancellationToken::new();
+        tokio::spawn(relay(listener, primary.port(), cut.clone()));
+        let replica = RedisServer::builder().config("replicaof", at).start().expect("redis-server boots");
+        let pair = Self { primary, replica, cut };
+        until("the replica has copied all", 20 * S, async || {
+            let info = pair.replica.cli(&["INFO", "replication"]).expect("a reply");
+            info.text().is_some_and(|text| text.contains("master_link_status:up"))
+        })
+        .await;
+        let mut connection = pair.primary.connect().expect("a connection");
+        connection.call(&["SET", "first", "", "PX", "1"]).expect("a reply");
+        assert_eq!(connection.call(&["WAIT", "1", "4000"]).expect("a reply").integer(), Some(1));
+        pair
+    }
+
+    /// Nothing passes between the two any more, though their connections stay open. Each is a primary.
+    fn cut(&self) {
+        self.cut.cancel();
+        self.replica.cli(&["REPLICAOF", "NO", "ONE"]).expect("a reply").ok().expect("promoted");
+    }
+}
+
+/// For how long two clients held the same lock, and how long the second one waited.
+async fn overlap(options: &str, settings: &[(&str, &str)], times: Times) -> (Duration, Duration) {
+    let pair = Pair::start(settings).await;
+    let connect = async |server: &RedisServer, options: &str| {
+        let builder = Client::builder(format!("{}{options}", server.url())).watchdog_lease(times.lease);
+        builder.connect().await.expect("the server can be reached")
+    };
+    let first = connect(&pair.primary, options).await;
+    let guard = first.mutex("job").expect("a good name").acquire().await.expect("acquired");
+    // So that it is somewhere between two renewals.
+    tokio::time::sleep(times.lease + times.lease / 7).await;
+    guard.check().expect("it is renewed");
+    pair.cut();
+    let cut_at = Instant::now();
+    // The client on the other side is at the promoted server, whatever its settings.
+    let second = connect(&pair.replica, "").await;
+    let second = second.mutex("job").expect("a good name").max_wait(times.cut);
+    let held = second.acquire().await.expect("the lease at the promoted server ends");
+    let acquired_at = Instant::now();
+    while guard.check().is_ok() && cut_at.elapsed() < times.cut {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let both = if guard.check().is_ok() || acquired_at.elapsed() > Duration::from_millis(1) {
+        acquired_at.elapsed()
+    } else {
+        Duration::ZERO
+    };
+    assert!(held.fencing_token() > guard.fencing_token());
+    (both, acquired_at.duration_since(cut_at))
+}
+
+async fn overlaps(what: &str, options: &str, settings: &[(&str, &str)]) -> Vec<Duration> {
+    let (rounds, times) = scale();
+    let rounds = (0..rounds).map(async |_| overlap(options, settings, times).await);
+    let (both, waited): (Vec<_>, Vec<_>) = join_all(rounds).await.into_iter().unzip();
+    println!(
+        "{what}: lease {:?}, cut of {:?}: two holders for {both:?}, waited {waited:?}",
+        times.lease, times.cut
+    );
+    both
+}
+
+/// Row 51: what only the old primary has does not lengthen the hold, so its lease bounds the time with two holders.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_with_replicas_confirmed_the_lease_bounds_two_holders() {
+    let (_, times) = scale();
+    for both in overlaps("?replicas=1", "?replicas=1", &[]).await {
+        assert!(both <= times.lease, "{both:?}");
+    }
+}
+
+/// As documented: without confirmation, the old primary renews for as long as the partition lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_confirmation_the_partition_bounds_two_holders() {
+    let (_, times) = scale();
+    for both in overlaps("no setting", "", &[]).await {
+        assert!(both > times.lease, "{both:?}");
+    }
+}
+
+/// As documented: with this setting the old primary refuses writes once the replica has been silent for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_needs_replicas_to_write_bounds_two_holders() {
+    let (_, times) = scale();
+    let settings = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "2")];
+    for both in overlaps("min-replicas-to-write 1, max-lag 2", "", &settings).await {
+        assert!(both <= times.lease + 3 * S, "{both:?}");
+    }
+}

@@ -436,8 +436,9 @@ impl Scenario {
             audit,
             shared_holders,
             limit,
-            // Only a quorum counts them.
+            // Only of a quorum.
             votes: _,
+            blocked_ms: _,
         } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", hold_status(asked))).unwrap_or_default();
         let holders: Vec<_> =

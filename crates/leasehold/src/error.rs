@@ -158,6 +158,10 @@ pub enum AcquireError {
     /// at the latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
+    /// The lock was granted, and too few replicas confirmed that in time (`?replicas=`): nothing is held. The hold is undone
+    /// in the background; at the latest, the lock is free again when its short initial lease (3 s) ends.
+    #[error("the lock was granted and not confirmed, and is given up: {0}")]
+    Unconfirmed(#[source] Fault),
     /// The request can never succeed: it wants more permits than there are, other clients use a different
     /// count, or the owner would wait for itself. Nothing was changed.
     #[error("the request can never succeed: {0}")]

@@ -244,6 +244,14 @@ impl RedisStore {
         }
     }
 
+    /// How long it takes until the server votes, if it is a node of a quorum and does not yet.
+    async fn vote_delay_ms(&self, deadline: Instant) -> Option<u64> {
+        let Backend::Link(link) = &*self.backend else { return None };
+        link.config().min_uptime()?;
+        let left = link.connection(deadline).await.ok()?.vote_delay()?.left();
+        (!left.is_zero()).then(|| whole_millis(left))
+    }
+
     pub(crate) fn fault(&self, kind: FaultKind, phase: Phase) -> Fault {
         Fault::new(kind, phase, Arc::clone(self.node()))
     }
@@ -263,7 +271,10 @@ impl Store for RedisStore {
                 // The request is invalid for every state of the lock, so no round trip is needed.
                 return Outcome::Done(Reply::Refused(refused));
             }
-            let outcome = self.send(lock, op, deadline).await;
+            let mut outcome = self.send(lock, op, deadline).await;
+            if let Outcome::Done(Reply::Inspect(seen)) = &mut outcome {
+                seen.blocked_ms = self.vote_delay_ms(deadline).await;
+            }
             match &self.replicas {
                 Some(replicas) if matches!(op, Op::Extend(_)) => {
                     let ops = [(lock.clone(), op.clone())];

@@ -468,10 +468,14 @@ impl Store for QuorumStore {
         Box::pin(self.background.wait_for_running())
     }
 
-    /// Covers each node, including those that do not answer.
+    /// Covers each node, including those that do not answer. Fails if none does.
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
             let found = join_all(self.nodes.iter().map(|node| node.diagnose(within))).await;
+            if found.iter().all(Result::is_err) {
+                let faults = found.into_iter().filter_map(Result::err).collect();
+                return Err(tally::no_quorum(self.needed(), self.nodes.len(), faults));
+            }
             let silent = |fault: Fault| vec![Diagnosis::unreachable(&*fault.node, &fault)];
             Ok(found.into_iter().flat_map(|found| found.unwrap_or_else(silent)).collect())
         })

@@ -238,7 +238,9 @@ async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Fa
 
 fn can_retry(error: &AcquireError) -> bool {
     match error {
-        AcquireError::Store(fault) | AcquireError::Unknown(fault) => fault.is_transient(),
+        AcquireError::Store(fault) | AcquireError::Unknown(fault) | AcquireError::Unconfirmed(fault) => {
+            fault.is_transient()
+        }
         AcquireError::LeaseTooShort { .. } | AcquireError::Closed => false,
         _ => true,
     }

@@ -11,6 +11,7 @@ use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
+use leasehold::store::FaultKind;
 use leasehold::{Eviction, FencingToken, Label, MonitorReport};
 use serde::Serialize;
 use std::time::Duration;
@@ -47,7 +48,14 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     let config = ClientConfig::from_args(&args.store)?.without_session().label(args.label.as_deref());
     let mut signals = Signals::catch()?;
     let Ok(client) = signals.interruptible(config.connect()).await else { return Ok(Exit::SUCCESS) };
-    let mut monitor = client?.monitor();
+    let client = client?;
+    if let Ok(Err(error)) = signals.interruptible(client.sessions()).await
+        && matches!(error.fault().kind, FaultKind::Unusable(_))
+    {
+        // A quorum, for example. It never will.
+        return Err(Failure::usage(error));
+    }
+    let mut monitor = client.monitor();
     if let Some(every) = args.every {
         monitor = monitor.interval(every);
     }
@@ -143,7 +151,7 @@ JSON (--json), lines; later versions may add fields and events:
 
 Exit status:
     0  a signal ended it
-    2  the URL or another setting cannot be used
+    2  the URL or another setting cannot be used, or the store keeps no sessions (a quorum)
    69  the store could not be reached at the start
 
 A systemd unit is in contrib/leasehold-monitor.service.";

@@ -69,6 +69,7 @@ struct Report<'a> {
     remaining_ms: Option<u64>,
     fence: Option<u64>,
     votes: Option<VotesReport>,
+    blocked_ms: Option<u64>,
     waiting: u64,
     #[serde(rename = "behind")]
     session: Option<SessionReport<'a>>,
@@ -97,6 +98,7 @@ impl<'a> Report<'a> {
             remaining_ms: remaining.map(millis),
             fence: status.fence.filter(|_| status.held).map(FencingToken::as_u64),
             votes: status.votes.map(VotesReport::new),
+            blocked_ms: status.blocked.map(millis),
             waiting: status.waiting,
             session: details.holder_session.as_ref().map(SessionReport::new),
             audit: details.audit.iter().map(AuditReport::new).collect(),
@@ -121,6 +123,10 @@ impl<'a> Report<'a> {
             self.push_hold(&mut lines);
         } else {
             lines.push("held", "no");
+            if let Some(ms) = self.blocked_ms {
+                let left = Duration::from_millis(ms);
+                lines.push("blocked", &format!("for {left:?}: too few nodes of the quorum can grant it"));
+            }
         }
         lines.push("waiting", &self.waiting.to_string());
         for entry in &self.audit {
@@ -208,6 +214,7 @@ JSON (--json), one line; later versions may add fields:
   remaining_ms  the milliseconds until then, or null
   fence         the fencing token of the holder, a number of at most 53 bits, or null
   votes         over a quorum: held (nodes that report the holder), needed, nodes; else null
+  blocked_ms    over a quorum: how long no client can acquire the free lock, or null
   waiting       how many processes wait
   behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
                 program, version, started, labels

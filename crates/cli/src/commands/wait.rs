@@ -24,7 +24,8 @@ use tokio::time::sleep;
 ///
 /// Works with a lock of any kind. Polls when the lease of the holder would end, and at first every 100ms, then less and
 /// less often: every 2s at least. Another client may hold the lock again by the time this command has ended: to work
-/// under the lock, use `leasehold run`. A lock is not free while the period of `run --once-per` lasts.
+/// under the lock, use `leasehold run`. A lock is not free while the period of `run --once-per` lasts, nor while too few
+/// nodes of a quorum can grant it.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct WaitArgs {
@@ -113,18 +114,22 @@ async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, F
         let status = any_lock::find(&client, &name).await?.details.status;
         let now = client.now();
         progress.waited = now.since(start);
-        progress.remaining = status.remaining.filter(|_| status.held);
-        if !status.held {
+        progress.remaining = status.remaining.filter(|_| status.held).or(status.blocked);
+        if !status.held && status.blocked.is_none() {
             return Ok(Exit::SUCCESS);
         }
         progress.holder.clone_from(&status.holder);
         if limit.is_some_and(|limit| limit <= now) {
-            let holder = status.holder.as_deref().unwrap_or("a client without a label");
-            let cause = anyhow!("timed out after {:?}: held by {holder}", progress.waited);
+            let held = match (&status.holder, status.held) {
+                (Some(holder), _) => format!("held by {holder}"),
+                (None, true) => "held by a client without a label".to_owned(),
+                (None, false) => "not held, but too few nodes of the quorum can grant it".to_owned(),
+            };
+            let cause = anyhow!("timed out after {:?}: {held}", progress.waited);
             let failure = Failure::taken(Exit::new(args.conflict_exit_code), cause);
             return Err(failure.failed_to("wait for", &name));
         }
-        sleep(next_pause(now, backoff.next_pause(), status.remaining, limit)).await;
+        sleep(next_pause(now, backoff.next_pause(), progress.remaining, limit)).await;
     }
 }
 
@@ -139,7 +144,7 @@ fn next_pause(now: Moment, pause: Duration, remaining: Option<Duration>, limit: 
 const AFTER_HELP: &str = "\
 JSON (--json), one line, also if it fails; later versions may add fields:
   name, free (true or false), waited_ms, holder (the last one that was seen, or null),
-  remaining_ms; error as with `run`
+  remaining_ms (of the lease, or until a quorum can grant the lock); error as with `run`
 
 Exit status:
     0  the lock is free

@@ -1,6 +1,6 @@
 //! The program on each store that consists of several servers: only the URL differs.
 
-use super::fixture::{Fixture, expect, start, status};
+use super::fixture::{Fixture, expect, status};
 use leasehold_testkit::{Cluster, Quorum, RedisServer, Sentinels};
 
 /// The commands that an operator uses in a day.
@@ -66,11 +66,7 @@ fn over_a_quorum() {
     holder.send("go").expect("it reads");
     assert_eq!(status(&mut holder), Some(0));
     fixture.run(&["ls"]).check(69, "keeps no sessions");
-    let mut monitor = start(fixture.command(&["monitor", "--json"]));
-    expect(&mut monitor, "{\"event\":\"started\"");
-    let trouble = expect(&mut monitor, "{\"event\":\"trouble\"");
-    assert!(trouble.contains("keeps no sessions"), "{trouble}");
-    monitor.kill().expect("killed");
+    fixture.run(&["monitor"]).check(2, "keeps no sessions");
     fixture.run(&["lead", "job", "--", "true"]).check(2, "has no election");
     for at in [0, 3] {
         quorum.servers()[at].kill().expect("killed");
@@ -79,4 +75,28 @@ fn over_a_quorum() {
     quorum.servers()[4].kill().expect("killed");
     let port = quorum.servers()[4].port();
     fixture.script(&["--try"], "echo never").check(69, &format!("127.0.0.1:{port}"));
+    // The living nodes are reported beside the others.
+    let found = fixture.run(&["doctor"]);
+    found.check(78, "");
+    assert_eq!(found.stdout.matches("unreachable: ").count(), 3, "{found:?}");
+    assert_eq!(found.stdout.matches("server   Redis ").count(), 2, "{found:?}");
+    for at in [1, 2] {
+        quorum.servers()[at].kill().expect("killed");
+    }
+    fixture.run(&["doctor"]).check(69, &format!("127.0.0.1:{port}"));
+}
+
+/// Nodes do not vote for a while after their start: a lock without a holder is not free yet.
+#[test]
+fn a_lock_of_a_quorum_is_free_once_its_nodes_vote() {
+    let quorum = Quorum::start(3).expect("servers that boot");
+    let fixture = Fixture::at(format!("{}?min_uptime=31s&node_timeout=1s", quorum.url()));
+    let failed = fixture.run(&["wait", "job", "--wait", "0s"]);
+    failed.check(75, "too few nodes of the quorum can grant it");
+    assert!(fixture.status()["blocked_ms"].as_u64() > Some(0), "{}", fixture.status());
+    assert!(fixture.run(&["show", "job"]).stdout.contains("blocked  for "));
+    let is_free = |_: &i32| fixture.run(&["wait", "job", "--wait", "10s"]).status.success();
+    assert!((0..6).find(is_free).is_some(), "{}", fixture.status());
+    assert_eq!(fixture.status()["blocked_ms"], serde_json::Value::Null);
+    fixture.run(&["run", "job", "--try", "--", "true"]).check(0, "");
 }

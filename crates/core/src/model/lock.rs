@@ -222,6 +222,7 @@ impl LockState {
             shared_holders: self.all_holders(now),
             limit: self.record.as_ref().and_then(|record| record.limit),
             votes: None,
+            blocked_ms: None,
         })
     }
 

@@ -36,6 +36,9 @@ pub struct Inspection {
     pub limit: Option<u32>,
     /// How many nodes of a quorum report this holder; `None` for any other store, and without a holder.
     pub votes: Option<Votes>,
+    /// Set by a quorum, and by a node of one, if the lock has no holder and yet no client can acquire it for that many
+    /// milliseconds: too few nodes are free, or vote.
+    pub blocked_ms: Option<u64>,
 }
 
 /// The maximum number of holders of a shared lock that an inspection returns, so that every reply is bounded.

@@ -99,7 +99,15 @@ pub(super) async fn open(
         }
         #[cfg(feature = "redis")]
         StoreConfig::Quorum(quorum) => {
-            Ok(Arc::new(RedisStore::connect_quorum(quorum.try_map(configured)?).await?))
+            let quorum = quorum.try_map(configured)?;
+            // The nodes that are left are inspected also without a majority.
+            let inspect = overrides.lenient;
+            let quorum = if inspect {
+                RedisStore::lazy_quorum(quorum)?
+            } else {
+                RedisStore::connect_quorum(quorum).await?
+            };
+            Ok(Arc::new(quorum))
         }
     }
 }

@@ -62,6 +62,9 @@ pub struct Status {
     pub limit: Option<u32>,
     /// How many nodes of a quorum report this holder; `None` for any other store, and if the lock is free.
     pub votes: Option<Votes>,
+    /// Set over a quorum if the lock is not held and yet no client can acquire it for so long: too few nodes are free, or vote.
+    /// A node does not vote for a while after its start.
+    pub blocked: Option<Duration>,
     /// Whether a task of this client holds the lock, as far as the client itself knows.
     pub ours: bool,
 }
@@ -145,6 +148,7 @@ impl Status {
             shared_holders: inspection.shared_holders.iter().map(SharedHolder::new).collect(),
             limit: inspection.limit,
             votes: inspection.votes,
+            blocked: inspection.blocked_ms.map(Duration::from_millis),
             ours,
         }
     }

@@ -575,6 +575,9 @@ impl LockHandle {
             {
                 AcquireError::Impossible(refused)
             }
+            AcquireFailure::Fault { fault, .. } if matches!(fault.kind, FaultKind::Unconfirmed { .. }) => {
+                AcquireError::Unconfirmed(fault)
+            }
             AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
             AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
             AcquireFailure::Closed => AcquireError::Closed,

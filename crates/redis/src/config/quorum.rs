@@ -153,14 +153,7 @@ impl RedisStore {
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
-        let QuorumConfig { nodes, min_uptime, node_timeout } = config;
-        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.for_quorum(min_uptime))).collect();
-        let unusable = |error: QuorumError| {
-            Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "the quorum")
-        };
-        let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Store>);
-        let longest = Some(min_uptime).filter(|min_uptime| !min_uptime.is_zero());
-        let quorum = QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).max_lease(longest);
+        let (stores, quorum) = Self::quorum_of(config)?;
         let needed = quorum.needed();
         let (mut connected, mut failed) = (0, Vec::new());
         let mut attempts: FuturesUnordered<_> = stores.iter().map(Self::first_attempt).collect();
@@ -178,6 +171,33 @@ impl RedisStore {
         }
         let kind = FaultKind::NoQuorum { needed, total: stores.len(), nodes: failed };
         Err(Fault::new(kind, Phase::Connect, "the quorum"))
+    }
+
+    /// Creates a quorum that connects at its first use, for example to [diagnose](Store::diagnose) the nodes that are left
+    /// without a majority. Fails if the nodes cannot form a quorum.
+    ///
+    /// ```
+    /// use leasehold::store::RedisStore;
+    ///
+    /// let quorum = RedisStore::lazy_quorum("redlock://a.example,b.example,c.example".parse()?)?;
+    /// assert_eq!(quorum.needed(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lazy_quorum(config: QuorumConfig) -> Result<QuorumStore, Fault> {
+        Ok(Self::quorum_of(config)?.1)
+    }
+
+    /// The stores of the nodes, and the quorum of them.
+    fn quorum_of(config: QuorumConfig) -> Result<(Vec<Self>, QuorumStore), Fault> {
+        let QuorumConfig { nodes, min_uptime, node_timeout } = config;
+        let stores: Vec<_> = nodes.into_iter().map(|node| Self::lazy(node.for_quorum(min_uptime))).collect();
+        let unusable = |error: QuorumError| {
+            Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "the quorum")
+        };
+        let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Store>);
+        let longest = Some(min_uptime).filter(|min_uptime| !min_uptime.is_zero());
+        let quorum = QuorumStore::new(nodes).map_err(unusable)?.node_timeout(node_timeout).max_lease(longest);
+        Ok((stores, quorum))
     }
 }
 

@@ -49,9 +49,14 @@ impl VoteDelay {
         Self { from: Instant::now() + min_uptime.saturating_sub(uptime), min_uptime }
     }
 
+    /// How long it takes until the server grants locks.
+    pub(crate) fn left(self) -> Duration {
+        self.from.saturating_duration_since(Instant::now())
+    }
+
     /// Why the server does not grant locks yet; `None` if it does.
     pub(crate) fn refusal(self) -> Option<FaultKind> {
-        let left = self.from.saturating_duration_since(Instant::now());
+        let left = self.left();
         let uptime = Duration::from_secs(self.min_uptime.saturating_sub(left).as_secs());
         (!left.is_zero()).then_some(FaultKind::RecentlyStarted { uptime, min_uptime: self.min_uptime })
     }

@@ -230,6 +230,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
         limit: None,
         shared_holders: Vec::new(),
         votes: None,
+        blocked_ms: None,
     })
 }
 
@@ -258,6 +259,7 @@ fn shared_inspection(
         // -1, which is not a count, means no limit.
         limit: count(limit).ok(),
         votes: None,
+        blocked_ms: None,
     })
 }
 

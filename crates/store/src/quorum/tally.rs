@@ -205,6 +205,7 @@ impl Tally {
         let may_hold = votes + self.undecided() >= self.needed;
         let holder = holder.filter(|_| may_hold).map(|holder| self.with_majority_expiry(holder, &holders));
         let votes = holder.as_ref().map(|_| self.votes(votes));
+        let blocked_ms = if holder.is_none() { self.blocked_ms(&seen) } else { None };
         let foreign_fingerprint =
             most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
         Some(Inspection {
@@ -218,7 +219,19 @@ impl Tally {
             shared_holders: Vec::new(),
             limit: None,
             votes,
+            blocked_ms,
         })
+    }
+
+    /// How long it takes until a majority can grant a lock without a holder, if it cannot now.
+    fn blocked_ms(&self, seen: &[&Inspection]) -> Option<u64> {
+        let blocked = seen.iter().map(|seen| {
+            let held = seen.holder.as_ref().map(|holder| holder.remaining_ms.unwrap_or(u64::MAX));
+            held.unwrap_or(0).max(seen.blocked_ms.unwrap_or(0))
+        });
+        let mut blocked: Vec<_> = blocked.collect();
+        blocked.sort_unstable();
+        blocked.get(self.needed - 1).copied().filter(|blocked| *blocked > 0)
     }
 
     /// The holder, with the time left until it loses its majority.

@@ -32,7 +32,7 @@ async fn careful(server: &RedisServer, call: Duration) -> Client {
 }
 
 fn unconfirmed<T: std::fmt::Debug>(result: &Result<T, AcquireError>) {
-    let Err(AcquireError::Unknown(fault)) = result else { panic!("{result:?}") };
+    let Err(AcquireError::Unconfirmed(fault)) = result else { panic!("{result:?}") };
     assert_eq!(fault.kind, FaultKind::Unconfirmed { required: 1, confirmed: 0 }, "{fault}");
 }
 

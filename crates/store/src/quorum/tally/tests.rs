@@ -68,6 +68,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
             shared_holders: Vec::new(),
             limit: None,
             votes: None,
+            blocked_ms: None,
         }),
     }))
 }

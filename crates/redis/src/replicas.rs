@@ -10,7 +10,8 @@
 //!    lease. For an extend it is that extend once more: this connection may lead to a server that lacks it.
 //! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
 //!    migrates. If nothing was written, the reply of WAIT means nothing.
-//! 4. Several extends are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone.
+//! 4. Several extends are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone. A
+//!    hold that has ended since its extend is settled: its release may wait for the extend.
 
 use super::cluster::{Cluster, Redirect, redirect};
 use super::config::RedisConfig;
@@ -37,6 +38,9 @@ const WAIT_MARGIN: Duration = Duration::from_millis(150);
 /// Pauses between two requests: the first, and the longest.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
+/// How often extends are confirmed together before the rest is confirmed alone.
+const GROUP_ATTEMPTS: usize = 2;
+
 /// The meaning of the replies.
 enum Confirmation {
     /// Enough replicas acknowledged the hold.
@@ -45,6 +49,8 @@ enum Confirmation {
     Failed(Fault),
     /// Another connection may lead to the server that has the hold.
     Elsewhere(Fault),
+    /// The server does not have the hold, or does not have it any more.
+    NotHeld(Fault),
     /// The node executed nothing: in a cluster another node may have the hold, or this one may in a moment.
     Redirected(Redirect, Fault),
 }
@@ -194,7 +200,9 @@ impl Replicas {
                     cluster.moved(keys.slot(), to);
                     fault
                 }
-                Confirmation::Redirected(_, fault) | Confirmation::Elsewhere(fault) => {
+                Confirmation::Redirected(_, fault)
+                | Confirmation::Elsewhere(fault)
+                | Confirmation::NotHeld(fault) => {
                     cluster.mark_stale();
                     fault
                 }
@@ -210,13 +218,19 @@ impl Replicas {
         extends: &[Unconfirmed<'_>],
         deadline: Instant,
     ) -> Vec<Result<(), Fault>> {
-        let groups = self.by_node(cluster, extends, deadline).await.into_iter();
-        let confirmed = groups.map(async |(node, of)| {
-            let of: Vec<_> = of.into_iter().filter_map(|at| Some((at, extends.get(at)?))).collect();
-            self.confirm_group(node.as_ref(), of, deadline).await
-        });
-        let mut settled: BTreeMap<usize, Result<(), Fault>> =
-            join_all(confirmed).await.into_iter().flatten().collect();
+        let mut settled: BTreeMap<usize, Result<(), Fault>> = BTreeMap::new();
+        // The hold whose key is written may have ended; then another one is.
+        for _ in 0..GROUP_ATTEMPTS {
+            let open: Vec<_> =
+                extends.iter().enumerate().filter(|(at, _)| !settled.contains_key(at)).collect();
+            if open.is_empty() {
+                break;
+            }
+            let groups = self.by_node(cluster, open, deadline).await.into_iter();
+            let confirmed =
+                groups.map(async |(node, of)| self.confirm_group(node.as_ref(), of, deadline).await);
+            settled.extend(join_all(confirmed).await.into_iter().flatten());
+        }
         let results = extends.iter().enumerate().map(|(at, extend)| {
             let settled = settled.remove(&at);
             async move {
@@ -230,22 +244,22 @@ impl Replicas {
     }
 
     /// The extends of each node of a cluster, or of the only server. Those of a slot without a known primary are left out.
-    async fn by_node(
+    async fn by_node<'e, 'a>(
         &self,
         cluster: Option<&Cluster>,
-        extends: &[Unconfirmed<'_>],
+        extends: Vec<(usize, &'e Unconfirmed<'a>)>,
         deadline: Instant,
-    ) -> BTreeMap<Option<Address>, Vec<usize>> {
-        let mut nodes: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    ) -> BTreeMap<Option<Address>, Vec<(usize, &'e Unconfirmed<'a>)>> {
+        let mut nodes: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let Some(cluster) = cluster else {
-            nodes.insert(None, (0..extends.len()).collect());
+            nodes.insert(None, extends);
             return nodes;
         };
         let Ok(map) = cluster.map(deadline).await else { return nodes };
         self.retain_links(map.primaries());
-        for (at, extend) in extends.iter().enumerate() {
+        for (at, extend) in extends {
             if let Some(primary) = map.primary(extend.keys.slot()) {
-                nodes.entry(Some(primary.clone())).or_default().push(at);
+                nodes.entry(Some(primary.clone())).or_default().push((at, extend));
             }
         }
         nodes
@@ -284,7 +298,7 @@ impl Replicas {
         settled.extend(order.into_iter().zip(confirmations).filter_map(
             |(at, confirmation)| match confirmation {
                 Confirmation::Acknowledged => Some((at, Ok(()))),
-                Confirmation::Failed(fault) => Some((at, Err(fault))),
+                Confirmation::Failed(fault) | Confirmation::NotHeld(fault) => Some((at, Err(fault))),
                 Confirmation::Elsewhere(_) | Confirmation::Redirected(..) => None,
             },
         ));
@@ -303,7 +317,9 @@ impl Replicas {
             let fault = match self.request_one_at(None, request, false, Duration::MAX).await {
                 Confirmation::Acknowledged => return Ok(()),
                 Confirmation::Failed(fault) => return Err(fault),
-                Confirmation::Elsewhere(fault) | Confirmation::Redirected(_, fault) => fault,
+                Confirmation::Elsewhere(fault)
+                | Confirmation::NotHeld(fault)
+                | Confirmation::Redirected(_, fault) => fault,
             };
             pause = pause_before_retry(pause, fault, request.deadline).await?;
         }
@@ -373,7 +389,10 @@ impl Replicas {
                 parts.map(|part| self.evaluate(&link, [value, written, found], part)).collect::<Vec<_>>()
             })
             .collect();
-        if confirmations.iter().any(|confirmation| matches!(confirmation, Confirmation::Elsewhere(_))) {
+        let leads_elsewhere = |confirmation: &Confirmation| {
+            matches!(confirmation, Confirmation::Elsewhere(_) | Confirmation::NotHeld(_))
+        };
+        if confirmations.iter().any(leads_elsewhere) {
             link.replace(&connection);
         }
         confirmations
@@ -436,7 +455,7 @@ impl Replicas {
             }
             // The server has lost the hold, or this connection leads to another server than the one that has it.
             (Some(Reply::Extend(Extended::NotHeld)), _) => {
-                Confirmation::Elsewhere(fault(link, self.too_few(0)))
+                Confirmation::NotHeld(fault(link, self.too_few(0)))
             }
             (Some(Reply::Refused(refused)), _) => {
                 Confirmation::Failed(fault(link, FaultKind::Refused(refused)))

@@ -32,7 +32,7 @@ use leasehold_core::{
     ReleaseAction, Released, Reply, SessionId,
 };
 use line::{Contention, Relay, forward_node};
-use repair::Repair;
+use repair::{Repair, Repairs};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::poll_fn;
@@ -84,6 +84,7 @@ pub struct QuorumStore {
     max_lease: Option<Duration>,
     background: BackgroundTasks,
     contention: Contention,
+    repairs: Repairs,
 }
 
 /// Why stores cannot form a quorum.
@@ -149,8 +150,9 @@ impl QuorumStore {
         if nodes.iter().any(|node| node.capabilities().confirmation) {
             return Err(QuorumError::Replicas);
         }
-        let (background, contention) = (BackgroundTasks::new(), Contention::default());
-        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, max_lease: None, background, contention })
+        let (background, contention, repairs) =
+            (BackgroundTasks::new(), Contention::default(), Repairs::default());
+        Ok(Self { nodes, node_timeout: NODE_TIMEOUT, max_lease: None, background, contention, repairs })
     }
 
     /// Sets the time limit for the reply of a node: 50 ms by default. A node that takes longer has not voted.
@@ -207,6 +209,7 @@ impl QuorumStore {
     /// Releases the hold and then sends the acquire that goes with it: a quorum cannot do both in one step.
     async fn release(&self, lock: &Lock, release: &Release, within: Duration) -> Outcome {
         let start = Instant::now();
+        self.repairs.releasing(release.claim.hold);
         let only = Op::Release(Release { next: None, ..release.clone() });
         let released = self.send(lock, &only, within).await;
         if let Outcome::Done(Reply::Release(Released { next_waiter: Some(_), .. })) = &released {
@@ -234,8 +237,8 @@ impl QuorumStore {
     async fn extend(&self, ops: &[(Lock, Op)], within: Duration) -> Vec<Outcome> {
         let deadline = Instant::now() + within;
         let (mut outcomes, tallies) = self.count_all(ops, within).await;
-        let repair =
-            Repair { nodes: &self.nodes, needed: self.needed(), node_timeout: self.node_timeout, deadline };
+        let Self { nodes, node_timeout, repairs, .. } = self;
+        let repair = Repair { nodes, needed: self.needed(), node_timeout: *node_timeout, deadline, repairs };
         let repaired = repair.run(ops, &tallies).await;
         for (outcome, repaired) in outcomes.iter_mut().zip(repaired) {
             if let Outcome::Done(Reply::Extend(Extended::Voted(votes))) = outcome {
@@ -483,7 +486,8 @@ impl Store for QuorumStore {
 
     fn fork(&self) -> Arc<dyn Store> {
         let nodes = self.nodes.iter().map(|node| node.fork()).collect();
-        // A guard that is dropped releases through a fork, so the forks of a client share what they know of contention.
+        // A guard that is dropped releases through a fork, so the forks of a client share what they know of contention
+        // and of holds under repair.
         Arc::new(Self { nodes, ..self.clone() })
     }
 

@@ -168,10 +168,13 @@ impl LockState {
             return FenceRaised::NotHeld;
         }
         let Some(record) = &mut self.record else { return FenceRaised::NotHeld };
-        record.last_fence = record.last_fence.max(Some(raise.fence));
+        let changed = |old: Option<FencingToken>| {
+            if raise.exact { Some(raise.fence) } else { old.max(Some(raise.fence)) }
+        };
+        record.last_fence = changed(record.last_fence);
         record.refresh_expiry(now.ms, 0);
         if let Some(Value { content: Content::ReentrantHolds(reentrant), .. }) = &mut self.value {
-            reentrant.fence = reentrant.fence.max(Some(raise.fence));
+            reentrant.fence = changed(reentrant.fence);
         }
         FenceRaised::Raised
     }

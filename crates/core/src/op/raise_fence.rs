@@ -6,7 +6,8 @@ use crate::{Claim, FencingToken};
 /// granted the hold with its own token. The greatest of these becomes the token of the hold. It counts once a
 /// majority that still has the hold has stored it, so every majority grants the next holder a greater one.
 ///
-/// The operation compares the hold, so one that arrives late changes nothing. It never lowers a token.
+/// The operation compares the hold, so one that arrives late changes nothing. It lowers a token only if it is
+/// [exact](Self::exact).
 ///
 /// ```
 /// use leasehold_core::model::{LockState, all_alive};
@@ -22,7 +23,7 @@ use crate::{Claim, FencingToken};
 /// let mut lock = LockState::default();
 /// lock.apply(1_000_000, &Op::Acquire(ask), &all_alive);
 ///
-/// let raise = Op::RaiseFence(RaiseFence { claim, fence: FencingToken::new(4_000_000) });
+/// let raise = Op::RaiseFence(RaiseFence { claim, fence: FencingToken::new(4_000_000), exact: false });
 /// let (reply, _) = lock.apply(1_001_000, &raise, &all_alive);
 /// assert_eq!(reply, Reply::RaiseFence(FenceRaised::Raised));
 /// let (reply, _) = lock.apply(9_000_000, &raise, &all_alive);
@@ -35,6 +36,8 @@ pub struct RaiseFence {
     pub claim: Claim,
     /// The token of the hold is at least this from now on.
     pub fence: FencingToken,
+    /// Set if it is exactly that: for a hold that other stores got earlier, and whose token here no client has seen.
+    pub exact: bool,
 }
 
 /// The result of a [`RaiseFence`].

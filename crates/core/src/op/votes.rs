@@ -25,8 +25,8 @@ impl Votes {
         self.nodes / 2 + 1
     }
 
-    /// How many nodes would have to lose the hold before its time until another client can acquire the lock. 1 for a
-    /// bare majority, and 0 if a majority is not known to have the hold.
+    /// How many nodes would have to lose the hold before its time until its holder has no majority, and another client may
+    /// acquire the lock. 1 for a bare majority, and 0 if a majority is not known to have the hold.
     pub const fn margin(self) -> u32 {
         (self.held + 1).saturating_sub(self.needed())
     }

@@ -18,7 +18,7 @@ pub struct Stats {
     /// How many holds this client has, including those that it keeps for its own tasks.
     pub holds: usize,
     /// How many of them only a bare majority of a quorum had when they were last extended: one more node that forgets
-    /// such a hold ends it, and lets another client acquire the lock before its holder learns of that. Always 0 for any
+    /// such a hold ends it, and may let another client acquire the lock before its holder learns of that. Always 0 for any
     /// other store.
     pub holds_at_bare_majority: usize,
 }

@@ -272,7 +272,7 @@ impl Hold {
         let old = self.votes.swap(u64::from(votes.nodes) << 32 | u64::from(votes.held), Ordering::AcqRel);
         let is_bare = |votes: Votes| votes.margin() <= 1;
         if is_bare(votes) && !unpack(old).is_some_and(is_bare) {
-            tracing::warn!(
+            tracing::debug!(
                 lock = %self.lock, fence = %self.fence, %votes,
                 "held by a bare majority: it is lost with the next node that forgets it"
             );

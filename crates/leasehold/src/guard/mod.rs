@@ -109,10 +109,9 @@ impl Guard {
         self.hold.fence
     }
 
-    /// Returns how many nodes of a quorum have the hold, as of its last extend; `None` for any other store, and until
-    /// the first extend, some 25 ms after a grant with a lease of more than 3 s. Each renewal puts the hold on nodes that
-    /// lack it, where they vote. Another client can acquire the lock once [`Votes::margin`] of these nodes have forgotten
-    /// it.
+    /// Returns how many nodes of a quorum have the hold, as of its last extend; `None` for any other store, and until the
+    /// first extend: a second after the grant, or never with a lease of at most 3 s. Each extend puts the hold on nodes that
+    /// lack it, where they vote. The holder loses its majority once [`Votes::margin`] of these nodes have forgotten it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,13 +1,14 @@
--- Raises the fencing token of a Mutex hold to the one that a quorum of servers agreed on. Never lowers it.
+-- Raises the fencing token of a Mutex hold to the one that a quorum of servers agreed on. Lowers it only if it is to be exact.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- ARGV[1]  the hold
 -- ARGV[2]  the user's own value in place of the hold as token, or empty
 -- ARGV[3]  the fencing token
+-- ARGV[4]  '1' if the token is to be exactly that
 --
 -- Replies
---   1                   held, and the token is at least as great
+--   1                   held, and the token is at least as great, or exactly that
 --   0                   not held, or the record does not know this hold
 --   {'format', found}   the record has another format
 --
@@ -28,9 +29,9 @@ if not is_newest(lock, ARGV[1], own) then return 0 end
 -- The hold ended, and another client holds the lock by the same value.
 if own ~= '' and lock.ended and string.find(lock.ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true) then return 0 end
 
-local last, fence = lock.fence or 0, tonumber(ARGV[3])
+local last, fence, exact = lock.fence or 0, tonumber(ARGV[3]), ARGV[4] == '1'
 lengthen_record(lock, math.max(last, fence), 0)
-if fence > last then
+if fence > last or (exact and fence < last) then
   local written = write_field(lock, 'last', ARGV[3])
   if type(written) == 'table' and written.err then return written end
 end

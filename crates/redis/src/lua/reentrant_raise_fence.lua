@@ -1,14 +1,15 @@
--- Raises the fencing token of all holds of a ReentrantMutex to the one that a quorum of servers agreed on for one of them. Never
--- lowers it.
+-- Raises the fencing token of all holds of a ReentrantMutex to the one that a quorum of servers agreed on for one of them. Lowers
+-- it only if it is to be exact.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- ARGV[1]  the hold
 -- ARGV[2]  its owner
 -- ARGV[3]  the fencing token
+-- ARGV[4]  '1' if the token is to be exactly that
 --
 -- Replies
---   1                   held, and the token is at least as great
+--   1                   held, and the token is at least as great, or exactly that
 --   0                   not held, or there is no record
 --   {'format', found}   the record has another format
 --
@@ -29,13 +30,14 @@ failed = fetch_fields(lock)
 if failed then return failed end
 if not lock.has_record then return 0 end
 
-local last, fence = lock.fence or 0, tonumber(ARGV[3])
+local last, fence, exact = lock.fence or 0, tonumber(ARGV[3]), ARGV[4] == '1'
 lengthen_record(lock, math.max(last, fence), 0)
-if fence > last then
+if fence > last or (exact and fence < last) then
   local written = write_field(lock, 'last', ARGV[3])
   if type(written) == 'table' and written.err then return written end
 end
-if fence > (lock.owner_fence or 0) then
+local owner_fence = lock.owner_fence or 0
+if fence > owner_fence or (exact and fence < owner_fence) then
   lock.owner_fence = fence
   local ttl_ms = own_ttl_ms(lock)
   if ttl_ms then redis.call('PEXPIRE', KEYS[1], digits(ttl_ms)) end

@@ -148,7 +148,11 @@ impl Call {
             Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, session_keys, keys),
             Op::RaiseFence(raise) => {
                 let mut call = Self::of(scripts.raise_fence.as_ref()?, [keys.name(), keys.record()]);
-                call.claim(&raise.claim).cmd.arg(raise.fence.to_string());
+                call.claim(&raise.claim).cmd.arg(raise.fence.to_string()).arg(if raise.exact {
+                    "1"
+                } else {
+                    ""
+                });
                 call
             }
             _ => return None,

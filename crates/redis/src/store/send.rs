@@ -205,6 +205,12 @@ impl RedisStore {
             Ok(target) => target,
             Err(fault) => return same_outcome(&calls, &Outcome::Failed(Executed::No, fault)),
         };
+        // A node of a quorum may not grant locks yet.
+        let refusal = |call: Call| match target.refusal(&call) {
+            Some(kind) => Err(self.fault(kind, Phase::Send)),
+            None => Ok(call),
+        };
+        let calls: Vec<_> = calls.into_iter().map(|(of, call)| (of, call.and_then(refusal))).collect();
         let mut pipeline = Pipeline::with_capacity(calls.len());
         for call in calls.iter().filter_map(|(_, call)| call.as_ref().ok()) {
             pipeline.add_command(call.cmd().clone());

@@ -356,7 +356,7 @@ fn others() -> Vec<Path> {
 }
 
 fn raise(n: u8, fence: u64) -> Op {
-    Op::RaiseFence(RaiseFence { claim: claim(n), fence: FencingToken::new(fence) })
+    Op::RaiseFence(RaiseFence { claim: claim(n), fence: FencingToken::new(fence), exact: false })
 }
 
 /// An Election: like a Mutex, without its short paths, and with messages about the leader.
@@ -418,8 +418,9 @@ fn entries() -> Vec<Path> {
         let observed = ObservedHolder::Hold(FencingToken::new(START_US));
         Op::ForceRelease(ForceRelease { observed, actor: Label::new("test").expect("a label") })
     };
-    let raise =
-        |n: u8, fence: u64| Op::RaiseFence(RaiseFence { claim: owned(n), fence: FencingToken::new(fence) });
+    let raise = |n: u8, fence: u64| {
+        Op::RaiseFence(RaiseFence { claim: owned(n), fence: FencingToken::new(fence), exact: false })
+    };
     let twice = || vec![take(1), take(2)];
     let queue = || vec![take(1), take(3), take(4)];
     vec![

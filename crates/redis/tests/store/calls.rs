@@ -1,7 +1,10 @@
 //! The commands that the store sends, and the assignment of replies to operations.
 
 use crate::fixture::{LONG, acquire, claim, connect, execute, found, granted, nonce, release, take};
-use leasehold_core::{Acquired, Extend, Extended, HoldStatus, Inspect, Refused};
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extend, Extended, FenceRaised, FencingToken, HoldStatus, Inspect, Kind,
+    OwnValue, RaiseFence, Refused, Release, ReleaseAction,
+};
 use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
 use leasehold_testkit::RedisServer;
 
@@ -114,4 +117,48 @@ async fn the_commands_of_an_uncontended_lock_are_counted() {
         counted.push(format!("{what}: {}", counts.values().sum::<u64>()));
     }
     assert_eq!(counted, ["acquire: 4", "extend: 2", "release: 4"]);
+}
+
+/// A quorum gives a hold to a node later than to the others, and the token with it. Later tokens are greater all the same.
+#[tokio::test]
+async fn an_exact_token_replaces_that_of_the_grant() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    for kind in [Kind::Mutex, Kind::Reentrant] {
+        let lock = Lock { kind, name: kind.as_str().parse().unwrap() };
+        let execute = async |op: Op| match store.execute(&lock, &op, LONG).await {
+            Outcome::Done(reply) => reply,
+            other @ Outcome::Failed(..) => panic!("{other:?}"),
+        };
+        let owned = |n: u8| {
+            let value = kind.has_owners().then(|| OwnValue::new(format!("owner:{n}")).unwrap());
+            Claim { value, ..claim(n) }
+        };
+        let granted = async |n: u8| {
+            let Op::Acquire(acquire) = take(&owned(n), None) else { panic!("an acquire") };
+            match execute(Op::Acquire(Acquire { claim: owned(n), ..acquire })).await {
+                Reply::Acquire(Acquired::Granted { fence, .. }) => fence,
+                other => panic!("{kind:?}: {other:?}"),
+            }
+        };
+        let own = granted(1).await;
+        let seen = async || match execute(Op::Inspect(Inspect { claim: None, details: false })).await {
+            Reply::Inspect(seen) => seen.holder.and_then(|holder| holder.fence).unwrap(),
+            other => panic!("{kind:?}: {other:?}"),
+        };
+        for (fence, exact, expected) in [
+            (own.as_u64() - 5_000, true, own.as_u64() - 5_000),
+            (own.as_u64() - 9_000, false, own.as_u64() - 5_000),
+            (own.as_u64() + 9_000_000, true, own.as_u64() + 9_000_000),
+            (own.as_u64() - 5_000, true, own.as_u64() - 5_000),
+        ] {
+            let raise = RaiseFence { claim: owned(1), fence: FencingToken::new(fence), exact };
+            assert_eq!(execute(Op::RaiseFence(raise.clone())).await, Reply::RaiseFence(FenceRaised::Raised));
+            assert_eq!(seen().await, FencingToken::new(expected), "{kind:?}: {raise:?}");
+        }
+        let other = RaiseFence { claim: owned(2), fence: FencingToken::new(1), exact: true };
+        assert_eq!(execute(Op::RaiseFence(other)).await, Reply::RaiseFence(FenceRaised::NotHeld));
+        execute(Op::Release(Release { claim: owned(1), action: ReleaseAction::Grant, next: None })).await;
+        assert!(granted(3).await > own, "{kind:?}");
+    }
 }

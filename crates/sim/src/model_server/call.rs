@@ -150,6 +150,7 @@ impl LockCall {
             Script::RaiseFence => Op::RaiseFence(RaiseFence {
                 claim: claim.ok_or_else(malformed)?,
                 fence: parsed(arguments.text()?)?,
+                exact: arguments.text()? == "1",
             }),
             Script::Heartbeat | Script::Extend | Script::AcquireAll | Script::Batch => {
                 return Err(malformed());

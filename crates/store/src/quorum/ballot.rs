@@ -176,7 +176,8 @@ impl Voter {
 
         let mut reached = until(&mut stage, |stage| stage != Stage::Voting).await;
         if let (Stage::Raising(greatest) | Stage::Won(greatest), Some(fence)) = (reached, fence) {
-            let raised = self.raise(RaiseFence { claim: claim.clone(), fence: greatest }, fence).await;
+            let raised =
+                self.raise(RaiseFence { claim: claim.clone(), fence: greatest, exact: false }, fence).await;
             let _ = sender.send(NodeEvent::FenceRaised(raised));
         } else {
             // Without a grant there is no token to raise.

@@ -6,10 +6,12 @@
 //! 1. On such a node the same hold acquires the lock, where the node votes and no other client has it. As every acquire,
 //!    it has the short first lease, so that one that arrives after the hold was released ends soon. A node that has
 //!    seen the release grants nothing, since a hold ends once.
-//! 2. The node then stores the token of the hold, as in the second round of an acquire, and extends it. A node that
-//!    does not is not counted.
-//! 3. These votes do not count for the extend: it needs a majority where the hold never was away.
-//! 4. The caller waits for it, so that nothing is sent any more once the extend has returned.
+//! 2. The node then stores exactly the token of the hold. Its own grant had another one, which no client has seen.
+//! 3. If a majority still has the hold, and this process is not releasing it, the node extends it. A hold that was released
+//!    meanwhile, here or by force, is released at the node as well.
+//! 4. These votes do not count for the extend: it needs a majority where the hold never was away.
+//! 5. The caller waits for it, so that nothing is sent any more once the extend has returned. A node that refuses to vote is
+//!    left alone for a second.
 
 use super::tally::Tally;
 use crate::fault::{Fault, FaultKind, Phase};
@@ -17,12 +19,87 @@ use crate::outcome::Outcome;
 use crate::store::Store;
 use futures_util::future::join_all;
 use leasehold_core::{
-    Acquire, Acquired, Executed, Extend, Extended, FIRST_LEASE, FenceRaised, FencingToken, HoldStatus,
-    Inspect, Label, Liveness, Lock, LockMode, Op, RaiseFence, Release, ReleaseAction, Reply, whole_millis,
+    Acquire, Acquired, Executed, Extend, Extended, FIRST_LEASE, FenceRaised, FencingToken, HoldId,
+    HoldStatus, Inspect, Label, Liveness, Lock, LockMode, Op, RaiseFence, Release, ReleaseAction, Reply,
+    whole_millis,
 };
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// For how long a node that refuses is left alone.
+const REFUSED_FOR: Duration = Duration::from_secs(1);
+
+/// What the repairs of a client and its forks share.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Repairs(Arc<Mutex<RepairState>>);
+
+#[derive(Debug, Default)]
+struct RepairState {
+    /// Holds under repair.
+    running: BTreeMap<HoldId, UnderRepair>,
+    /// Nodes that have refused, and until when they are left alone.
+    refused: BTreeMap<usize, Instant>,
+}
+
+#[derive(Debug, Default)]
+struct UnderRepair {
+    /// By how many extends.
+    count: u32,
+    /// Whether this process releases it.
+    is_released: bool,
+}
+
+impl Repairs {
+    /// This process releases a hold.
+    pub(super) fn releasing(&self, hold: HoldId) {
+        if let Some(running) = self.state().running.get_mut(&hold) {
+            running.is_released = true;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, RepairState> {
+        // No code panics while it holds this lock.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Holds that are under repair until this is dropped.
+struct Running<'a> {
+    of: &'a Repairs,
+    holds: Vec<HoldId>,
+}
+
+impl<'a> Running<'a> {
+    fn new(of: &'a Repairs, holds: Vec<HoldId>) -> Self {
+        let mut state = of.state();
+        for hold in &holds {
+            state.running.entry(*hold).or_default().count += 1;
+        }
+        drop(state);
+        Self { of, holds }
+    }
+
+    fn is_released(&self, hold: HoldId) -> bool {
+        self.of.state().running.get(&hold).is_some_and(|running| running.is_released)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.of.state();
+        for hold in &self.holds {
+            if let Entry::Occupied(mut running) = state.running.entry(*hold) {
+                running.get_mut().count -= 1;
+                if running.get().count == 0 {
+                    running.remove();
+                }
+            }
+        }
+    }
+}
 
 /// The repair of holds that were extended together.
 pub(super) struct Repair<'a> {
@@ -32,6 +109,7 @@ pub(super) struct Repair<'a> {
     pub(super) node_timeout: Duration,
     /// The time limit for all requests.
     pub(super) deadline: Instant,
+    pub(super) repairs: &'a Repairs,
 }
 
 /// A hold that a majority has extended, and that other nodes lack.
@@ -42,8 +120,6 @@ struct Incomplete<'a> {
     extend: &'a Extend,
     held_at: Vec<usize>,
     lacking_at: Vec<usize>,
-    /// What the nodes that have it say.
-    known: Vec<Known>,
 }
 
 /// What a node knows of a hold.
@@ -56,85 +132,132 @@ impl Repair<'_> {
     /// Returns for each extend how many nodes have its hold now that lacked it before.
     pub(super) async fn run(&self, ops: &[(Lock, Op)], tallies: &[Tally]) -> Vec<u32> {
         let mut repaired = vec![0; ops.len()];
+        let refusing = self.refusing();
         let extends = ops.iter().zip(tallies).enumerate();
         let incomplete = extends.filter_map(|(at, ((lock, op), tally))| {
             let Op::Extend(extend) = op else { return None };
-            let (held_at, lacking_at) = tally.extended_at();
+            let (held_at, mut lacking_at) = tally.extended_at();
+            lacking_at.retain(|node| !refusing.contains(node));
             let is_incomplete = held_at.len() >= self.needed && !lacking_at.is_empty();
-            is_incomplete.then(|| Incomplete { at, lock, extend, held_at, lacking_at, known: Vec::new() })
+            is_incomplete.then_some(Incomplete { at, lock, extend, held_at, lacking_at })
         });
-        let mut incomplete: Vec<_> = incomplete.collect();
+        let incomplete: Vec<_> = incomplete.collect();
         if incomplete.is_empty() {
             return repaired;
         }
-        self.inspect(&mut incomplete).await;
-        incomplete.retain(|hold| hold.known.len() >= self.needed);
-        let repairs = (0..self.nodes.len()).map(|node| self.repair_at(node, &incomplete));
-        for at in join_all(repairs).await.into_iter().flatten() {
-            if let Some(count) = repaired.get_mut(at) {
+        let holds = incomplete.iter().map(|hold| hold.extend.claim.hold).collect();
+        let running = Running::new(self.repairs, holds);
+        let known = self.known(&incomplete).await;
+        let granted = self.at_lacking(&incomplete, |node, holds| self.acquire(node, holds, &known)).await;
+        // The hold may have ended since (3).
+        let known = if granted.is_empty() { known } else { self.known(&incomplete).await };
+        let (mut extends, mut releases) = (Vec::new(), Vec::new());
+        for (node, at) in granted {
+            let Some(hold) = incomplete.iter().find(|hold| hold.at == at) else { continue };
+            let is_held = known.contains_key(&at) && !running.is_released(hold.extend.claim.hold);
+            if is_held { extends.push((node, hold)) } else { releases.push((node, hold)) }
+        }
+        let extended = self.send_each(extends, |hold| Op::Extend(hold.extend.clone())).await;
+        for (at, outcome) in extended {
+            let is_extended =
+                matches!(outcome, Outcome::Done(Reply::Extend(extended)) if extended != Extended::NotHeld);
+            if let Some(count) = repaired.get_mut(at).filter(|_| is_extended) {
                 *count += 1;
             }
         }
+        self.send_each(releases, Incomplete::release).await;
         repaired
     }
 
-    /// Reads label and token of these holds at the nodes that have them.
-    async fn inspect(&self, holds: &mut [Incomplete<'_>]) {
-        let nodes = (0..self.nodes.len()).map(async |node| {
-            let held: Vec<_> =
-                holds.iter().enumerate().filter(|(_, hold)| hold.held_at.contains(&node)).collect();
-            let inspect = |hold: &Incomplete<'_>| {
-                Op::Inspect(Inspect { claim: Some(hold.extend.claim.clone()), details: false })
-            };
-            let ops = held.iter().map(|(_, hold)| (hold.lock.clone(), inspect(hold))).collect();
-            let outcomes = self.send(node, ops).await;
-            let known = held.iter().map(|(index, _)| *index).zip(outcomes.iter().map(known));
-            known.collect::<Vec<_>>()
-        });
-        let replies: Vec<_> = join_all(nodes).await.into_iter().flatten().collect();
-        for (index, known) in replies {
-            if let (Some(hold), Some(known)) = (holds.get_mut(index), known) {
-                hold.known.push(known);
-            }
-        }
+    /// The nodes that have refused to vote, a moment ago.
+    fn refusing(&self) -> Vec<usize> {
+        let now = Instant::now();
+        let mut state = self.repairs.state();
+        state.refused.retain(|_, until| *until > now);
+        state.refused.keys().copied().collect()
     }
 
-    /// Puts the holds that one node lacks there. Returns the places of those that it has now.
-    async fn repair_at(&self, node: usize, holds: &[Incomplete<'_>]) -> Vec<usize> {
-        let lacking: Vec<_> = holds.iter().filter(|hold| hold.lacking_at.contains(&node)).collect();
-        let acquires = lacking.iter().filter_map(|hold| Some((hold.lock.clone(), hold.acquire()?)));
+    /// Label and token of those holds that a majority has, by their places. The greatest token that a node reports is that of the
+    /// hold: a majority has stored it, and the others lack it or have one of their own grant.
+    async fn known(&self, holds: &[Incomplete<'_>]) -> BTreeMap<usize, Known> {
+        let asked = holds.iter().flat_map(|hold| hold.held_at.iter().map(move |node| (*node, hold)));
+        let inspect = |hold: &Incomplete<'_>| {
+            Op::Inspect(Inspect { claim: Some(hold.extend.claim.clone()), details: false })
+        };
+        let mut replies: BTreeMap<usize, Vec<Known>> = BTreeMap::new();
+        for (at, outcome) in self.send_each(asked.collect(), inspect).await {
+            replies.entry(at).or_default().extend(known(&outcome));
+        }
+        let of_majority = replies.into_iter().filter(|(_, known)| known.len() >= self.needed);
+        of_majority.filter_map(|(at, known)| Some((at, agreed(known, self.needed)?))).collect()
+    }
+
+    /// Runs this for each node with the holds that it lacks.
+    async fn at_lacking<'a, F>(
+        &self,
+        holds: &'a [Incomplete<'a>],
+        run: impl Fn(usize, Vec<&'a Incomplete<'a>>) -> F,
+    ) -> Vec<(usize, usize)>
+    where
+        F: Future<Output = Vec<(usize, usize)>>,
+    {
+        let nodes = (0..self.nodes.len()).filter_map(|node| {
+            let lacking: Vec<_> = holds.iter().filter(|hold| hold.lacking_at.contains(&node)).collect();
+            (!lacking.is_empty()).then(|| run(node, lacking))
+        });
+        join_all(nodes).await.into_iter().flatten().collect()
+    }
+
+    /// Acquires the holds that one node lacks, and has it store their tokens. Returns the node with the place of each that
+    /// it has now.
+    async fn acquire(
+        &self,
+        node: usize,
+        holds: Vec<&Incomplete<'_>>,
+        known: &BTreeMap<usize, Known>,
+    ) -> Vec<(usize, usize)> {
+        let (holds, known): (Vec<_>, Vec<_>) =
+            holds.into_iter().filter_map(|hold| Some((hold, known.get(&hold.at)?))).unzip();
+        let acquires = holds.iter().zip(&known).map(|(hold, known)| (hold.lock.clone(), hold.acquire(known)));
         let outcomes = self.send(node, acquires.collect()).await;
-        let granted = lacking.into_iter().zip(outcomes).filter_map(|(hold, outcome)| match outcome {
-            Outcome::Done(Reply::Acquire(Acquired::Granted { .. })) => Some(hold),
-            _ => None,
+        if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed(..))) {
+            self.repairs.state().refused.insert(node, Instant::now() + REFUSED_FOR);
+        }
+        let granted = holds.into_iter().zip(known).zip(outcomes).filter_map(|(hold, outcome)| {
+            matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))).then_some(hold)
         });
         let granted: Vec<_> = granted.collect();
-        let raises = granted.iter().filter_map(|hold| Some((hold.lock.clone(), hold.raise()?)));
-        let outcomes = self.send(node, raises.collect()).await;
-        let is_raised =
-            |outcome: &Outcome| matches!(outcome, Outcome::Done(Reply::RaiseFence(FenceRaised::Raised)));
-        let (raised, failed): (Vec<_>, Vec<_>) =
-            granted.into_iter().zip(outcomes).partition(|(_, outcome)| is_raised(outcome));
-        // A vote with a smaller token is none. What this does not reach ends with the first lease.
-        let undo = failed.iter().map(|(hold, _)| (hold.lock.clone(), hold.release()));
-        self.send_within(node, undo.collect(), self.node_timeout).await;
-        let extends = raised.iter().map(|(hold, _)| (hold.lock.clone(), Op::Extend(hold.extend.clone())));
-        let outcomes = self.send(node, extends.collect()).await;
-        let extended = raised.into_iter().zip(outcomes).filter_map(|((hold, _), outcome)| {
-            let is_extended =
-                matches!(outcome, Outcome::Done(Reply::Extend(extended)) if extended != Extended::NotHeld);
-            is_extended.then_some(hold.at)
+        let stores = granted.iter().map(|(hold, known)| (hold.lock.clone(), hold.store_token(known)));
+        let outcomes = self.send(node, stores.collect()).await;
+        let stored = granted.into_iter().zip(outcomes).filter_map(|((hold, _), outcome)| {
+            // Without it, the hold ends with its first lease.
+            matches!(outcome, Outcome::Done(Reply::RaiseFence(FenceRaised::Raised)))
+                .then_some((node, hold.at))
         });
-        extended.collect()
+        stored.collect()
+    }
+
+    /// Sends an operation for each of these holds to its node, in one batch for a node. Returns the outcomes with the places of
+    /// the holds.
+    async fn send_each<'a>(
+        &self,
+        to: Vec<(usize, &Incomplete<'a>)>,
+        op: impl Fn(&Incomplete<'a>) -> Op,
+    ) -> Vec<(usize, Outcome)> {
+        let nodes =
+            (0..self.nodes.len()).map(|node| {
+                let of: Vec<_> = to.iter().filter(|(at, _)| *at == node).map(|(_, hold)| *hold).collect();
+                let ops = of.iter().map(|hold| (hold.lock.clone(), op(hold))).collect();
+                async move {
+                    of.into_iter().map(|hold| hold.at).zip(self.send(node, ops).await).collect::<Vec<_>>()
+                }
+            });
+        join_all(nodes).await.into_iter().flatten().collect()
     }
 
     /// Sends operations to one node, as long as there is time.
     async fn send(&self, node: usize, ops: Vec<(Lock, Op)>) -> Vec<Outcome> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        self.send_within(node, ops, self.node_timeout.min(left)).await
-    }
-
-    async fn send_within(&self, node: usize, ops: Vec<(Lock, Op)>, within: Duration) -> Vec<Outcome> {
+        let within = self.node_timeout.min(self.deadline.saturating_duration_since(Instant::now()));
         match self.nodes.get(node) {
             Some(node) if !ops.is_empty() && !within.is_zero() => node.execute_all(&ops, within).await,
             _ => {
@@ -146,29 +269,35 @@ impl Repair<'_> {
 }
 
 impl Incomplete<'_> {
-    fn acquire(&self) -> Option<Op> {
-        Some(Op::Acquire(Acquire {
+    fn acquire(&self, known: &Known) -> Op {
+        Op::Acquire(Acquire {
             claim: self.extend.claim.clone(),
             lease_ms: self.extend.lease_ms.min(whole_millis(FIRST_LEASE)),
-            label: self.known.first()?.label.clone(),
+            label: known.label.clone(),
             queue: None,
             expire_foreign_ms: None,
             liveness: Liveness::Lease,
             predecessor: None,
             mode: LockMode::Exclusive,
-        }))
+        })
     }
 
-    /// The greatest token is at least that of the hold: a majority has stored it.
-    fn raise(&self) -> Option<Op> {
-        let fence = self.known.iter().map(|known| known.fence).max()?;
-        Some(Op::RaiseFence(RaiseFence { claim: self.extend.claim.clone(), fence }))
+    fn store_token(&self, known: &Known) -> Op {
+        Op::RaiseFence(RaiseFence { claim: self.extend.claim.clone(), fence: known.fence, exact: true })
     }
 
     fn release(&self) -> Op {
         let (claim, action) = (self.extend.claim.clone(), ReleaseAction::Free);
         Op::Release(Release { claim, action, next: None })
     }
+}
+
+/// What a majority agrees on: the token that most report, and the greatest of several.
+fn agreed(known: Vec<Known>, needed: usize) -> Option<Known> {
+    let count = |fence: FencingToken| known.iter().filter(|other| other.fence == fence).count();
+    let majority = known.iter().map(|known| known.fence).find(|fence| count(*fence) >= needed);
+    let fence = majority.or_else(|| known.iter().map(|known| known.fence).max())?;
+    Some(Known { label: known.into_iter().next()?.label, fence })
 }
 
 fn known(outcome: &Outcome) -> Option<Known> {

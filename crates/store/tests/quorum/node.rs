@@ -28,6 +28,8 @@ pub(crate) enum NodeFault {
     RestartsBeforeRaise,
     /// Requests to raise a token never reach it.
     RaisesLost,
+    /// It grants nothing yet.
+    AcquiresRefused,
     /// It executes requests after a delay, unless they were cancelled by then.
     Delayed(Duration),
 }
@@ -107,7 +109,16 @@ impl Store for Node {
                     tokio::time::sleep(within).await;
                     Outcome::Failed(Executed::Unknown, self.failure(FaultKind::TimedOut))
                 }
-                NodeFault::None | NodeFault::RaisesLost => Outcome::Done(self.execute_here(lock, op).await),
+                NodeFault::AcquiresRefused if matches!(op, Op::Acquire(_)) => {
+                    let kind = FaultKind::RecentlyStarted {
+                        uptime: Duration::ZERO,
+                        min_uptime: Duration::from_secs(60),
+                    };
+                    Outcome::Failed(Executed::No, self.failure(kind))
+                }
+                NodeFault::None | NodeFault::RaisesLost | NodeFault::AcquiresRefused => {
+                    Outcome::Done(self.execute_here(lock, op).await)
+                }
                 NodeFault::Down => Outcome::Failed(Executed::No, self.failure(FaultKind::Unreachable)),
                 NodeFault::RequestsLost => {
                     tokio::time::sleep(within).await;

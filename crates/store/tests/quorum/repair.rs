@@ -3,8 +3,8 @@
 use crate::node::NodeFault;
 use crate::{CALL, FiveNodes, acquire, claim};
 use leasehold_core::{
-    Acquire, Claim, Extend, Extended, FIRST_LEASE, FencingToken, HoldStatus, Op, Release, ReleaseAction,
-    Reply, Votes, whole_millis,
+    Acquire, Claim, Extend, Extended, FIRST_LEASE, FencingToken, ForceRelease, ForceReleased, HoldStatus,
+    Inspect, Label, ObservedHolder, Op, Release, ReleaseAction, Reply, Votes, whole_millis,
 };
 use leasehold_store::{Lock, Outcome, Store};
 use std::time::Duration;
@@ -15,8 +15,7 @@ fn voted(held: u32) -> Extended {
 
 /// A hold on a bare majority, and all nodes back.
 async fn with_a_bare_majority() -> (FiveNodes, Claim, FencingToken) {
-    // The clocks of the nodes that are away are behind.
-    let five = FiveNodes::with_clocks_ahead([3600, 3600, 3600, 0, 0].map(Duration::from_secs));
+    let five = FiveNodes::new();
     for node in [3, 4] {
         five.nodes[node].set(NodeFault::Down);
     }
@@ -32,7 +31,7 @@ async fn row_50_nodes_that_are_back_get_the_hold_with_the_next_extend() {
     let (five, one, fence) = with_a_bare_majority().await;
     assert_eq!(five.extend(&one).await.unwrap(), voted(5));
     assert_eq!(five.statuses(&one).await, [HoldStatus::Held; 5]);
-    assert!(five.fences().await.into_iter().all(|stored| stored >= Some(fence)), "each stores the token");
+    assert_eq!(five.fences().await, [Some(fence); 5], "each stores the token");
     assert_eq!(five.inspect().await.votes, Some(Votes { held: 5, nodes: 5 }));
     for node in [0, 1] {
         five.nodes[node].flush();
@@ -106,13 +105,94 @@ async fn a_node_where_another_client_has_the_lock_keeps_that_client() {
     assert_eq!(five.statuses(&other).await[4], HoldStatus::Held);
 }
 
-/// It would let a later majority grant a smaller token.
+/// With another token it would be another hold for a forced release.
 #[tokio::test]
 async fn a_node_that_does_not_store_the_token_does_not_count() {
     let (five, one, _) = with_a_bare_majority().await;
     five.nodes[4].set(NodeFault::RaisesLost);
     assert_eq!(five.extend(&one).await.unwrap(), voted(4));
-    assert_ne!(five.statuses(&one).await[4], HoldStatus::Held, "it was undone");
+    let Reply::Inspect(seen) =
+        five.nodes[4].execute_here(&five.lock, &Op::Inspect(Inspect { claim: None, details: false })).await
+    else {
+        panic!("an inspection")
+    };
+    let remaining = seen.holder.and_then(|holder| holder.remaining_ms);
+    assert!(remaining.is_none_or(|remaining| remaining <= whole_millis(FIRST_LEASE)), "{remaining:?}");
+}
+
+/// An operator frees the lock by the token that is reported, also at the nodes that got the hold later.
+#[tokio::test]
+async fn a_repaired_hold_can_be_released_by_force() {
+    let (five, one, fence) = with_a_bare_majority().await;
+    assert_eq!(five.extend(&one).await.unwrap(), voted(5));
+    let holder = five.inspect().await.holder.unwrap();
+    assert_eq!(holder.fence, Some(fence));
+    let (observed, actor) = (ObservedHolder::Hold(fence), Label::new("operator").unwrap());
+    let freed = five.execute(Op::ForceRelease(ForceRelease { observed, actor })).await;
+    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
+    five.quorum.flush().await;
+    assert!(!five.statuses(&one).await.contains(&HoldStatus::Held));
+}
+
+/// The release is sent while the nodes that lack the hold are asked to acquire it: they did not have it when the release
+/// arrived, and get it afterwards.
+#[tokio::test]
+async fn a_release_that_crosses_with_a_repair_leaves_nothing() {
+    for pause in [0, 5, 15, 25, 35, 45] {
+        let (five, one, _) = with_a_bare_majority().await;
+        five.nodes[3].set(NodeFault::Delayed(Duration::from_millis(10)));
+        five.nodes[4].set(NodeFault::Delayed(Duration::from_millis(20)));
+        let extend = async { five.extend(&one).await };
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            five.release(&one).await
+        };
+        let (_, released) = tokio::join!(extend, release);
+        assert!(released.is_ok(), "{released:?}");
+        five.quorum.flush().await;
+        let statuses = five.statuses(&one).await;
+        assert!(!statuses.contains(&HoldStatus::Held), "after {pause} ms: {statuses:?}");
+    }
+}
+
+/// The same with a release that this process does not know of.
+#[tokio::test]
+async fn a_forced_release_that_crosses_with_a_repair_leaves_nothing() {
+    for pause in [5, 15, 25] {
+        let (five, one, _) = with_a_bare_majority().await;
+        for node in [3, 4] {
+            five.nodes[node].set(NodeFault::Delayed(Duration::from_millis(20)));
+        }
+        let extend = async { five.extend(&one).await };
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            for node in [0, 1, 2] {
+                let release = Release { claim: one.clone(), action: ReleaseAction::Free, next: None };
+                five.nodes[node].execute_here(&five.lock, &Op::Release(release)).await;
+            }
+        };
+        let (extended, ()) = tokio::join!(extend, release);
+        assert!(extended.is_ok(), "{extended:?}");
+        five.quorum.flush().await;
+        let statuses = five.statuses(&one).await;
+        assert!(!statuses.contains(&HoldStatus::Held), "after {pause} ms: {statuses:?}");
+    }
+}
+
+/// It costs the other nodes an inspection each time.
+#[tokio::test]
+async fn a_node_that_refuses_is_left_alone_for_a_moment() {
+    let (five, one, _) = with_a_bare_majority().await;
+    let refusing = five.nodes[4].clone();
+    refusing.set(NodeFault::AcquiresRefused);
+    for _ in 0..3 {
+        assert_eq!(five.extend(&one).await.unwrap(), voted(4));
+    }
+    let acquires = refusing.received().iter().filter(|op| matches!(op, Op::Acquire(_))).count();
+    assert_eq!(acquires, 2, "one to begin with, and one repair");
+    refusing.set(NodeFault::None);
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(five.extend(&one).await.unwrap(), voted(5));
 }
 
 /// Extends come in batches, and each hold has its own nodes that lack it.

@@ -377,7 +377,9 @@ impl Workload {
             2 => last + 7_200_000_000,
             _ => last + 1 + self.random.below(1_000),
         };
-        RaiseFence { claim: self.likely_claim(state), fence: FencingToken::new(fence) }
+        // One that is lowered could be granted again, since the clients here know it.
+        let exact = fence >= last && self.random.below(2) == 0;
+        RaiseFence { claim: self.likely_claim(state), fence: FencingToken::new(fence), exact }
     }
 
     fn resize(&self, state: &LockState) -> Resize {

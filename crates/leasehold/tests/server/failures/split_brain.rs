@@ -45,7 +45,7 @@ struct Times {
 /// How many partitions, and how long they last.
 fn scale() -> (usize, Times) {
     match std::env::var("LEASEHOLD_SPLIT_ROUNDS") {
-        Err(_) => (2, Times { cut: 8 * S, lease: 2 * S }),
+        Err(_) => (2, Times { cut: 12 * S, lease: 3 * S }),
         Ok(rounds) => (rounds.parse().expect("a number"), Times { cut: 18 * S, lease: 5 * S }),
     }
 }

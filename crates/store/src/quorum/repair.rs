@@ -177,8 +177,7 @@ impl Repair<'_> {
         state.refused.keys().copied().collect()
     }
 
-    /// Label and token of those holds that a majority has, by their places. The greatest token that a node reports is that of the
-    /// hold: a majority has stored it, and the others lack it or have one of their own grant.
+    /// Label and token of those holds that a majority has, by their places.
     async fn known(&self, holds: &[Incomplete<'_>]) -> BTreeMap<usize, Known> {
         let asked = holds.iter().flat_map(|hold| hold.held_at.iter().map(move |node| (*node, hold)));
         let inspect = |hold: &Incomplete<'_>| {
@@ -292,7 +291,8 @@ impl Incomplete<'_> {
     }
 }
 
-/// What a majority agrees on: the token that most report, and the greatest of several.
+/// The token that a majority reports, or the greatest if they differ: a majority has stored that of the hold, and a node that
+/// was late for it has a smaller one of its own.
 fn agreed(known: Vec<Known>, needed: usize) -> Option<Known> {
     let count = |fence: FencingToken| known.iter().filter(|other| other.fence == fence).count();
     let majority = known.iter().map(|known| known.fence).find(|fence| count(*fence) >= needed);

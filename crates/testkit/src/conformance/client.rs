@@ -262,10 +262,11 @@ impl TestClient {
         self.extend_and(claim, lease, None).await
     }
 
-    /// Sends an extend that may have fencing tokens reserved.
+    /// Sends an extend that may have fencing tokens reserved. The votes of a quorum are an extend like any other.
     pub async fn extend_and(&self, claim: &Claim, lease: Duration, reserve: Option<Reserve>) -> Extended {
         let extend = Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false, reserve };
         match self.execute(&Op::Extend(extend)).await {
+            Reply::Extend(Extended::Voted(votes)) if votes.margin() > 0 => Extended::Extended,
             Reply::Extend(extended) => extended,
             other => panic!("{}: an extend was answered by {other:?}", self.lock),
         }

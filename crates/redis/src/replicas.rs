@@ -219,8 +219,8 @@ impl Replicas {
         deadline: Instant,
     ) -> Vec<Result<(), Fault>> {
         let mut settled: BTreeMap<usize, Result<(), Fault>> = BTreeMap::new();
-        // The hold whose key is written may have ended; then another one is.
-        for _ in 0..GROUP_ATTEMPTS {
+        // The hold whose key is written may have ended, or its slot may have moved; then another key is written.
+        for attempt in 0..GROUP_ATTEMPTS {
             let open: Vec<_> =
                 extends.iter().enumerate().filter(|(at, _)| !settled.contains_key(at)).collect();
             if open.is_empty() {
@@ -228,7 +228,7 @@ impl Replicas {
             }
             let groups = self.by_node(cluster, open, deadline).await.into_iter();
             let confirmed =
-                groups.map(async |(node, of)| self.confirm_group(node.as_ref(), of, deadline).await);
+                groups.map(async |(node, of)| self.confirm_group(node.as_ref(), of, attempt, deadline).await);
             settled.extend(join_all(confirmed).await.into_iter().flatten());
         }
         let results = extends.iter().enumerate().map(|(at, extend)| {
@@ -270,9 +270,11 @@ impl Replicas {
         &self,
         node: Option<&Address>,
         of: Vec<(usize, &Unconfirmed<'_>)>,
+        attempt: usize,
         deadline: Instant,
     ) -> Vec<(usize, Result<(), Fault>)> {
-        let Some(write) = of.first().map(|(_, first)| Call::rewrite_expiry(&first.keys)) else {
+        let written = of.get(attempt).or(of.first());
+        let Some(write) = written.map(|(_, extend)| Call::rewrite_expiry(&extend.keys)) else {
             return Vec::new();
         };
         // In a cluster the keys of a call must be in one slot.
@@ -372,23 +374,20 @@ impl Replicas {
                 return for_all(&Confirmation::Failed, fault(&link, self.too_few(0)));
             }
         };
-        // A redirect shows that the connection works.
-        let redirected = node.and_then(|node| replies.iter().find_map(|reply| redirected(node, reply)));
-        if let Some(to) = redirected {
-            let busy = fault(&link, FaultKind::Busy);
-            return for_all(&|fault| Confirmation::Redirected(to.clone(), fault), busy);
-        }
         let (written, found) = match &replies[..] {
             [.., written, found] => (written, found),
             _ => (&Value::Nil, &Value::Nil),
         };
-        let rereads = request.rereads.iter().zip(&replies);
-        let confirmations: Vec<_> = rereads
-            .flat_map(|(reread, value)| {
-                let parts = reread.replies(value).into_iter();
-                parts.map(|part| self.evaluate(&link, [value, written, found], part)).collect::<Vec<_>>()
-            })
-            .collect();
+        let mut confirmations = Vec::with_capacity(count);
+        for (reread, value) in request.rereads.iter().zip(&replies) {
+            // A redirect shows that the connection works.
+            let redirect =
+                node.and_then(|node| [value, written].into_iter().find_map(|reply| redirected(node, reply)));
+            confirmations.extend(reread.replies(value).into_iter().map(|part| match &redirect {
+                Some(to) => Confirmation::Redirected(to.clone(), fault(&link, FaultKind::Busy)),
+                None => self.evaluate(&link, [value, written, found], part),
+            }));
+        }
         let leads_elsewhere = |confirmation: &Confirmation| {
             matches!(confirmation, Confirmation::Elsewhere(_) | Confirmation::NotHeld(_))
         };

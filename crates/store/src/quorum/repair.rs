@@ -7,8 +7,8 @@
 //!    it has the short first lease, so that one that arrives after the hold was released ends soon. A node that has
 //!    seen the release grants nothing, since a hold ends once.
 //! 2. The node then stores exactly the token of the hold. Its own grant had another one, which no client has seen.
-//! 3. If a majority still has the hold, and this process is not releasing it, the node extends it. A hold that was released
-//!    meanwhile, here or by force, is released at the node as well.
+//! 3. If a majority still has the hold, and this process is not releasing it, the node extends it. A hold that has ended
+//!    meanwhile is released at the node as well. If that is not known, nothing is sent, and the first lease ends it there.
 //! 4. These votes do not count for the extend: it needs a majority where the hold never was away.
 //! 5. The caller waits for it, so that nothing is sent any more once the extend has returned. A node that refuses to vote is
 //!    left alone for a second.
@@ -20,8 +20,8 @@ use crate::store::Store;
 use futures_util::future::join_all;
 use leasehold_core::{
     Acquire, Acquired, Executed, Extend, Extended, FIRST_LEASE, FenceRaised, FencingToken, HoldId,
-    HoldStatus, Inspect, Label, Liveness, Lock, LockMode, Op, RaiseFence, Release, ReleaseAction, Reply,
-    whole_millis,
+    HoldStatus, Holder, Inspect, Label, Liveness, Lock, LockMode, Op, RaiseFence, Release, ReleaseAction,
+    Reply, whole_millis,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -123,9 +123,44 @@ struct Incomplete<'a> {
 }
 
 /// What a node knows of a hold.
+#[derive(Clone)]
 struct Known {
     label: Label,
     fence: FencingToken,
+}
+
+/// What the nodes that had a hold say of it.
+#[derive(Default)]
+struct Reading {
+    held: Vec<Known>,
+    /// How many do not have it any more.
+    ended: usize,
+}
+
+impl Reading {
+    fn note(&mut self, outcome: &Outcome) {
+        let Outcome::Done(Reply::Inspect(seen)) = outcome else { return };
+        if seen.hold_status != Some(HoldStatus::Held) {
+            self.ended += 1;
+        } else if let Some(Holder { label: Some(label), fence: Some(fence), .. }) = &seen.holder {
+            self.held.push(Known { label: label.clone(), fence: *fence });
+        }
+    }
+
+    /// Whether no majority can have the hold any more.
+    fn is_over(&self, hold: &Incomplete<'_>, needed: usize) -> bool {
+        hold.held_at.len() - self.ended < needed
+    }
+
+    /// What a majority says, with the token that a majority reports, or the greatest if they differ: a majority has stored
+    /// that of the hold, and a node that was late for it has a smaller one of its own.
+    fn agreed(&self, needed: usize) -> Option<Known> {
+        let fences = || self.held.iter().map(|known| known.fence);
+        let is_majority = |fence: &FencingToken| fences().filter(|other| other == fence).count() >= needed;
+        let fence = fences().find(is_majority).or_else(|| fences().max())?;
+        let known = self.held.first().filter(|_| self.held.len() >= needed)?;
+        Some(Known { fence, ..known.clone() })
+    }
 }
 
 impl Repair<'_> {
@@ -147,15 +182,23 @@ impl Repair<'_> {
         }
         let holds = incomplete.iter().map(|hold| hold.extend.claim.hold).collect();
         let running = Running::new(self.repairs, holds);
-        let known = self.known(&incomplete).await;
-        let granted = self.at_lacking(&incomplete, |node, holds| self.acquire(node, holds, &known)).await;
-        // The hold may have ended since (3).
-        let known = if granted.is_empty() { known } else { self.known(&incomplete).await };
+        let known = self.read(&incomplete).await;
+        let lacking = (0..self.nodes.len()).map(|node| self.acquire(node, &incomplete, &known));
+        let granted: Vec<_> = join_all(lacking).await.into_iter().flatten().collect();
+        if granted.is_empty() {
+            return repaired;
+        }
+        let now = self.read(&incomplete).await;
         let (mut extends, mut releases) = (Vec::new(), Vec::new());
-        for (node, at) in granted {
-            let Some(hold) = incomplete.iter().find(|hold| hold.at == at) else { continue };
-            let is_held = known.contains_key(&at) && !running.is_released(hold.extend.claim.hold);
-            if is_held { extends.push((node, hold)) } else { releases.push((node, hold)) }
+        for (node, hold) in granted {
+            let read = now.get(&hold.at);
+            if running.is_released(hold.extend.claim.hold)
+                || read.is_some_and(|read| read.is_over(hold, self.needed))
+            {
+                releases.push((node, hold));
+            } else if read.is_some_and(|read| read.held.len() >= self.needed) {
+                extends.push((node, hold));
+            }
         }
         let extended = self.send_each(extends, |hold| Op::Extend(hold.extend.clone())).await;
         for (at, outcome) in extended {
@@ -177,52 +220,35 @@ impl Repair<'_> {
         state.refused.keys().copied().collect()
     }
 
-    /// Label and token of those holds that a majority has, by their places.
-    async fn known(&self, holds: &[Incomplete<'_>]) -> BTreeMap<usize, Known> {
+    /// What the nodes that had these holds say of them now, by the places of the holds.
+    async fn read(&self, holds: &[Incomplete<'_>]) -> BTreeMap<usize, Reading> {
         let asked = holds.iter().flat_map(|hold| hold.held_at.iter().map(move |node| (*node, hold)));
         let inspect = |hold: &Incomplete<'_>| {
             Op::Inspect(Inspect { claim: Some(hold.extend.claim.clone()), details: false })
         };
-        let mut replies: BTreeMap<usize, Vec<Known>> = BTreeMap::new();
+        let mut read: BTreeMap<usize, Reading> = BTreeMap::new();
         for (at, outcome) in self.send_each(asked.collect(), inspect).await {
-            replies.entry(at).or_default().extend(known(&outcome));
+            read.entry(at).or_default().note(&outcome);
         }
-        let of_majority = replies.into_iter().filter(|(_, known)| known.len() >= self.needed);
-        of_majority.filter_map(|(at, known)| Some((at, agreed(known, self.needed)?))).collect()
+        read
     }
 
-    /// Runs this for each node with the holds that it lacks.
-    async fn at_lacking<'a, F>(
-        &self,
-        holds: &'a [Incomplete<'a>],
-        run: impl Fn(usize, Vec<&'a Incomplete<'a>>) -> F,
-    ) -> Vec<(usize, usize)>
-    where
-        F: Future<Output = Vec<(usize, usize)>>,
-    {
-        let nodes = (0..self.nodes.len()).filter_map(|node| {
-            let lacking: Vec<_> = holds.iter().filter(|hold| hold.lacking_at.contains(&node)).collect();
-            (!lacking.is_empty()).then(|| run(node, lacking))
-        });
-        join_all(nodes).await.into_iter().flatten().collect()
-    }
-
-    /// Acquires the holds that one node lacks, and has it store their tokens. Returns the node with the place of each that
-    /// it has now.
-    async fn acquire(
+    /// Acquires the holds that one node lacks, and has it store their tokens. Returns those that it has now.
+    async fn acquire<'h, 'a>(
         &self,
         node: usize,
-        holds: Vec<&Incomplete<'_>>,
-        known: &BTreeMap<usize, Known>,
-    ) -> Vec<(usize, usize)> {
-        let (holds, known): (Vec<_>, Vec<_>) =
-            holds.into_iter().filter_map(|hold| Some((hold, known.get(&hold.at)?))).unzip();
-        let acquires = holds.iter().zip(&known).map(|(hold, known)| (hold.lock.clone(), hold.acquire(known)));
+        holds: &'h [Incomplete<'a>],
+        read: &BTreeMap<usize, Reading>,
+    ) -> Vec<(usize, &'h Incomplete<'a>)> {
+        let lacking = holds.iter().filter(|hold| hold.lacking_at.contains(&node));
+        let known = |hold: &'h Incomplete<'a>| Some((hold, read.get(&hold.at)?.agreed(self.needed)?));
+        let lacking: Vec<_> = lacking.filter_map(known).collect();
+        let acquires = lacking.iter().map(|(hold, known)| (hold.lock.clone(), hold.acquire(known)));
         let outcomes = self.send(node, acquires.collect()).await;
         if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed(..))) {
             self.repairs.state().refused.insert(node, Instant::now() + REFUSED_FOR);
         }
-        let granted = holds.into_iter().zip(known).zip(outcomes).filter_map(|(hold, outcome)| {
+        let granted = lacking.into_iter().zip(outcomes).filter_map(|(hold, outcome)| {
             matches!(outcome, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))).then_some(hold)
         });
         let granted: Vec<_> = granted.collect();
@@ -230,8 +256,7 @@ impl Repair<'_> {
         let outcomes = self.send(node, stores.collect()).await;
         let stored = granted.into_iter().zip(outcomes).filter_map(|((hold, _), outcome)| {
             // Without it, the hold ends with its first lease.
-            matches!(outcome, Outcome::Done(Reply::RaiseFence(FenceRaised::Raised)))
-                .then_some((node, hold.at))
+            matches!(outcome, Outcome::Done(Reply::RaiseFence(FenceRaised::Raised))).then_some((node, hold))
         });
         stored.collect()
     }
@@ -289,19 +314,4 @@ impl Incomplete<'_> {
         let (claim, action) = (self.extend.claim.clone(), ReleaseAction::Free);
         Op::Release(Release { claim, action, next: None })
     }
-}
-
-/// The token that a majority reports, or the greatest if they differ: a majority has stored that of the hold, and a node that
-/// was late for it has a smaller one of its own.
-fn agreed(known: Vec<Known>, needed: usize) -> Option<Known> {
-    let count = |fence: FencingToken| known.iter().filter(|other| other.fence == fence).count();
-    let majority = known.iter().map(|known| known.fence).find(|fence| count(*fence) >= needed);
-    let fence = majority.or_else(|| known.iter().map(|known| known.fence).max())?;
-    Some(Known { label: known.into_iter().next()?.label, fence })
-}
-
-fn known(outcome: &Outcome) -> Option<Known> {
-    let Outcome::Done(Reply::Inspect(seen)) = outcome else { return None };
-    let holder = seen.holder.as_ref().filter(|_| seen.hold_status == Some(HoldStatus::Held))?;
-    Some(Known { label: holder.label.clone()?, fence: holder.fence? })
 }

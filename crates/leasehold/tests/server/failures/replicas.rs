@@ -1,9 +1,14 @@
 //! Acquires that wait for the acknowledgement of a replica: row 30.
 
 use super::fixture::{MS, S, client, mutex, quick, server, until, until_free, within};
-use leasehold::store::FaultKind;
+use leasehold::core::{
+    Acquire, Acquired, Claim, Extend, Extended, HoldId, Label, Liveness, Lock, LockMode, Op, Release,
+    ReleaseAction, Reply, SessionId,
+};
+use leasehold::store::{FaultKind, Outcome, RedisStore, Store};
 use leasehold::{AcquireError, Attempt, Client};
-use leasehold_testkit::{RedisServer, Sentinels};
+use leasehold_testkit::{Proxy, RedisServer, Sentinels, Stopwatch};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A server and a replica that has finished its initial synchronization.
@@ -169,6 +174,57 @@ async fn row_51_a_renewal_counts_once_a_replica_has_it() {
     within(20 * S, async { while kept.extend().await.is_err() {} }).await;
     let ttl = replica.cli(&["PTTL", "kept"]).expect("a reply").integer().expect("a number");
     assert!(ttl > 25_000, "{ttl}");
+}
+
+/// A hold that is released while its extend is being confirmed delays neither its release nor the other holds of the batch.
+#[tokio::test]
+async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let (primary, _replica) = pair().await;
+    let proxy = Proxy::to_server(&primary).expect("a proxy");
+    let connect = async |url: String| {
+        RedisStore::connect(url.parse().expect("a good URL")).await.expect("the server can be reached")
+    };
+    let (careful, plain) =
+        (connect(format!("{}?replicas=1", proxy.url())).await, connect(primary.url()).await);
+    let (mut locks, mut extends) = (Vec::new(), Vec::new());
+    for n in [1, 2] {
+        let lock = Lock::mutex(format!("job {n}").parse().expect("a good name"));
+        let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
+        let acquire = Op::Acquire(Acquire {
+            claim: claim.clone(),
+            lease_ms: 60_000,
+            label: Label::new("test").expect("a label"),
+            queue: None,
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor: None,
+            mode: LockMode::Exclusive,
+        });
+        let acquired = plain.execute(&lock, &acquire, LIMIT).await;
+        assert!(matches!(acquired, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{acquired:?}");
+        let extend = Extend { claim: claim.clone(), lease_ms: 90_000, keep_record: false, reserve: None };
+        extends.push((lock.clone(), Op::Extend(extend)));
+        locks.push((lock, claim));
+    }
+    let extended = |outcome: &Outcome| matches!(outcome, Outcome::Done(Reply::Extend(Extended::Extended)));
+    assert!(careful.execute_all(&extends, LIMIT).await.iter().all(extended), "both are confirmed");
+
+    // The second script of the batch is the re-read on the other connection.
+    let scripts = AtomicUsize::new(0);
+    proxy.pause_requests(1, move |words| {
+        words[0].eq_ignore_ascii_case(b"EVALSHA") && scripts.fetch_add(1, Ordering::Relaxed) == 1
+    });
+    let again = tokio::spawn(async move { careful.execute_all(&extends, LIMIT).await });
+    until("the confirmation is under way", 10 * S, async || proxy.paused_requests() > 0).await;
+    let (lock, claim) = locks[0].clone();
+    let release = Op::Release(Release { claim, action: ReleaseAction::Grant, next: None });
+    assert!(matches!(plain.execute(&lock, &release, LIMIT).await, Outcome::Done(_)));
+    let start = Stopwatch::start();
+    let _resumed = proxy.resume_requests();
+    let outcomes = again.await.expect("no panic");
+    start.assert_below(LIMIT / 2, "the batch waited for the time of its call");
+    assert!(!extended(&outcomes[0]) && extended(&outcomes[1]), "{outcomes:?}");
 }
 
 /// Row 54: a turn of a period that its replica does not know of is taken again after the promotion. With a confirmation each

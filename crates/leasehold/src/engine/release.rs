@@ -10,7 +10,7 @@
 //!    does not find. Then the result is *unknown*, not *lost*, unless the store knows how the hold ended.
 //! 6. A hold that the next local waiter can take over without the store is [handed off][handoff] instead.
 //! 7. A release without an answer returns an error with the hold, which can be released again. If the caller drops that,
-//!    the keeper goes on, as for a dropped guard. Until then nothing is sent.
+//!    the keeper goes on, as for a dropped guard. Until then nothing is sent, but by a shutdown.
 //!
 //! [handoff]: super::local::lock_entry::handoff
 
@@ -124,7 +124,8 @@ async fn release_at_store(
     };
     let result = pending.run(free_every).await;
     let is_unanswered = matches!(&result, Some(Err(NotReleased::Fault { .. })));
-    let unanswered = is_unanswered.then(|| UnansweredRelease { engine, hold });
+    // Before the keeper forgets it: a shutdown must find it at any time.
+    let unanswered = is_unanswered.then(|| UnansweredRelease::new(engine, hold));
     drop(pending);
     let result = match result {
         Some(result) => result,
@@ -159,7 +160,14 @@ async fn release_at_store(
 /// A release without an answer. If it is dropped, the keeper goes on.
 struct UnansweredRelease<'a> {
     engine: &'a Engine,
-    hold: &'a Hold,
+    hold: &'a Arc<Hold>,
+}
+
+impl<'a> UnansweredRelease<'a> {
+    fn new(engine: &'a Engine, hold: &'a Arc<Hold>) -> Self {
+        engine.keeper.add_unanswered(hold);
+        Self { engine, hold }
+    }
 }
 
 impl Drop for UnansweredRelease<'_> {
@@ -178,13 +186,12 @@ pub(crate) async fn release_again(
     earlier: Fault,
 ) -> Result<u64, NotReleased> {
     if engine.gate.is_closed() {
-        engine.keeper.ended().await;
-        return Err(NotReleased::NotFound(ended_early()));
+        return result_of_shutdown(engine, hold, in_time, earlier).await;
     }
     let (claim, action) = (hold.claim.clone(), ReleaseAction::Grant);
     let op = Op::Release(Release { claim, action, next: None });
     let reply = pin!(engine.request(&hold.lock, &op, engine.timings.call));
-    match engine.gate.run(reply).await {
+    let result = match engine.gate.run(reply).await {
         Some(Ok(Answer { reply: Reply::Release(released), .. })) => {
             read_release(released, in_time, Some(earlier))
         }
@@ -193,10 +200,24 @@ pub(crate) async fn release_again(
             Err(NotReleased::Fault { fault, executed })
         }
         Some(Err(CallFailure { fault, executed })) => Err(NotReleased::Fault { fault, executed }),
-        None => {
-            engine.keeper.ended().await;
-            Err(NotReleased::NotFound(ended_early()))
-        }
+        None => return result_of_shutdown(engine, hold, in_time, earlier).await,
+    };
+    if !matches!(result, Err(NotReleased::Fault { .. })) {
+        engine.keeper.unanswered_is_settled(hold);
+    }
+    result
+}
+
+/// The result of a shutdown's release of a hold whose release before had no answer.
+async fn result_of_shutdown(
+    engine: &Engine,
+    hold: &Hold,
+    in_time: bool,
+    earlier: Fault,
+) -> Result<u64, NotReleased> {
+    match engine.keeper.release_result(hold).await {
+        Ok(released) => read_release(released, in_time, Some(earlier)),
+        Err(_) => Err(NotReleased::NotFound(ended_early())),
     }
 }
 
@@ -245,9 +266,10 @@ pub(crate) fn abandon(
 /// A release had no answer, and no caller tries again: the keeper continues it (7).
 pub(crate) fn continue_release(engine: &Engine, hold: &Hold) {
     let _permit = engine.gate.permit();
-    // Otherwise a shutdown has cut it off (4), or the hold is left to the end of its session and lease.
+    // Otherwise a shutdown releases it (4).
     if !engine.gate.is_closed() {
         engine.keeper.release(hold);
+        engine.keeper.unanswered_is_settled(hold);
     }
 }
 

@@ -5,8 +5,8 @@
 //! 3. Requests are undone only when no future that could send them is being polled: an earlier undo could overtake
 //!    its request.
 //! 4. Everything but the sending happens in one step, and the keeper sends: the caller may drop its future.
-//! 5. A hold whose release is in flight belongs to no guard any more. It is released once more, after that release,
-//!    on the user's own connection; the store's reply then says what became of the first one. The keeper's connection
+//! 5. A hold whose release is in flight, or had no answer, belongs to no guard any more. It is released once more, after that
+//!    release, on the user's own connection; the store's reply then says what became of the first one. The keeper's connection
 //!    is used only if this is not answered.
 
 use super::keeper::shutdown_report::ShutdownReport;

@@ -67,8 +67,8 @@ impl ReleaseError {
 ///
 /// [`release`](Self::release) tries again. If this is dropped, with the error or without it, the client goes on to
 /// release the lock in the background, exactly as for a dropped guard: until the store answers, or the lease is
-/// over. As long as the error is kept, nothing is sent, unless the client connects again: so drop it, or try again,
-/// before the client is [shut down](crate::Client::shutdown). After that, the lock ends with its session or lease.
+/// over. As long as the error is kept, nothing is sent, unless the client connects again. If the client is
+/// [shut down](crate::Client::shutdown) meanwhile, that releases the lock, and another attempt returns what came of it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

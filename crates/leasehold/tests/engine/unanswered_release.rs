@@ -143,7 +143,7 @@ async fn another_attempt_does_not_report_a_loss_for_what_an_earlier_one_may_have
     assert!(matches!(error, ReleaseError::Unknown { unreleased: None, .. }), "{error:?}");
 }
 
-/// If the future of another attempt is dropped, or its client is shut down, nothing is left either.
+/// If the future of another attempt is dropped, nothing is left either.
 #[tokio::test(start_paused = true)]
 async fn another_attempt_that_is_dropped_goes_on_in_the_background() {
     let is_down = Arc::new(AtomicBool::new(false));
@@ -154,16 +154,55 @@ async fn another_attempt_that_is_dropped_goes_on_in_the_background() {
     let guard =
         timeout(2 * CALL, mutex(&other, "a").acquire()).await.expect("freed long before the lease is over");
     guard.expect("granted").release().await.expect("released");
+}
 
-    let is_down = Arc::new(AtomicBool::new(false));
-    let (client, other, sent, error) = failed_release(Behavior::LoseRequest, &is_down).await;
-    is_down.store(false, Ordering::SeqCst);
-    client.shutdown(SOON).await.expect("nothing else is held");
-    let before = sent.next();
-    drop(error);
-    sleep(5 * CALL).await;
-    assert_eq!(sent.next(), before + 1, "a client that was shut down sends nothing");
-    drop(other);
+/// A shutdown releases what a caller has with an error. After it nothing more is sent, and another attempt reports the result.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_releases_what_is_kept_with_an_error() {
+    for tries_again in [false, true] {
+        let is_down = Arc::new(AtomicBool::new(false));
+        let (client, other, sent, error) = failed_release(Behavior::LoseRequest, &is_down).await;
+        is_down.store(false, Ordering::SeqCst);
+        let before = sent.next();
+        client.shutdown(SOON).await.expect("all is released");
+        assert!(!mutex(&other, "a").inspect().await.expect("an answer").held);
+        assert_eq!(sent.next(), before + 2, "it is released once");
+        if tries_again {
+            error.into_unreleased().expect("it was not released").release().await.expect("released");
+        } else {
+            drop(error);
+        }
+        sleep(5 * CALL).await;
+        assert_eq!(sent.next(), before + 3, "a client that was shut down sends nothing");
+    }
+}
+
+/// What a shutdown cannot release is named, whether the error is kept or its hold is being released again.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_names_what_is_kept_with_an_error() {
+    for tries_again in [false, true] {
+        let is_down = Arc::new(AtomicBool::new(false));
+        let (client, _other, _sent, error) = failed_release(Behavior::LoseRequest, &is_down).await;
+        let unreleased = error.into_unreleased().expect("it is not released");
+        let again = async {
+            if !tries_again {
+                return unreleased;
+            }
+            let error = unreleased.release().await.expect_err("the client is shut down");
+            assert!(matches!(error, ReleaseError::Unknown { unreleased: None, .. }), "{error:?}");
+            std::future::pending().await
+        };
+        let shutdown = async {
+            sleep(MS).await;
+            client.shutdown(SOON).await.expect_err("it cannot be released")
+        };
+        let error = tokio::select! {
+            error = shutdown => error,
+            unreleased = async { let kept = again.await; sleep(100 * SOON).await; kept } => panic!("{unreleased:?}"),
+        };
+        let names: Vec<_> = error.unreleased.iter().map(|left| left.lock.as_str()).collect();
+        assert_eq!(names, ["a"]);
+    }
 }
 
 /// A loss that the store reports for certain is reported, even if the release may have been executed before.

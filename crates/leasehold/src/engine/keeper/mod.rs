@@ -102,6 +102,8 @@ struct State {
     unverified: BTreeSet<Partition>,
     /// Holds that have ended, and that a store may have again.
     ended_holds: EndedHolds,
+    /// Holds whose release had no answer, and that callers have with its error.
+    unanswered: BTreeMap<HoldId, Arc<Hold>>,
     /// Holds to be extended when the session of their partition has begun.
     awaiting_session: BTreeMap<Partition, BTreeSet<TrackingId>>,
     /// Holds of sessions that can never begin, until their loss is reported.
@@ -224,6 +226,7 @@ impl Keeper {
             compared_at: None,
             unverified: BTreeSet::new(),
             ended_holds: EndedHolds::default(),
+            unanswered: BTreeMap::new(),
             awaiting_session: BTreeMap::new(),
             lost_with_session: Vec::new(),
             tracked: HashMap::new(),
@@ -386,6 +389,17 @@ impl Keeper {
         let until = hold.may_last_until().max(now + self.shared.timings.call);
         self.shared.state().ended_holds.add(hold, now);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
+    }
+
+    /// A caller has a hold whose release had no answer: a shutdown releases it, unless it is
+    /// [settled](Self::unanswered_is_settled) before.
+    pub(super) fn add_unanswered(&self, hold: &Arc<Hold>) {
+        self.shared.state().unanswered.insert(hold.claim.hold, hold.clone());
+    }
+
+    /// Such a hold is released, or its release is a cleanup.
+    pub(super) fn unanswered_is_settled(&self, hold: &Hold) {
+        self.shared.state().unanswered.remove(&hold.claim.hold);
     }
 
     /// Requests a session in a partition that has none.

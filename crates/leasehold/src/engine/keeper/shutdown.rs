@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 /// A hold that a shutdown takes over.
 pub(in crate::engine) struct TakenHold {
     pub(in crate::engine) hold: Arc<Hold>,
-    /// Set if its release is in flight.
+    /// Set if its release is in flight, or had no answer.
     pub(in crate::engine) releasing: bool,
     /// Set if the user may have a request about it in flight.
     pub(in crate::engine) sent_by_user: bool,
@@ -44,7 +44,18 @@ impl Keeper {
                 in_background: tracked.background_release.is_some(),
             }
         };
-        state.tracked.values_mut().map(take).collect()
+        let mut taken: Vec<_> = state.tracked.values_mut().map(take).collect();
+        // A release that has just failed may still be tracked.
+        let tracked: BTreeSet<_> = taken.iter().map(|taken| taken.hold.claim.hold).collect();
+        let unanswered = std::mem::take(&mut state.unanswered).into_values();
+        let unanswered = unanswered.filter(|hold| !tracked.contains(&hold.claim.hold));
+        taken.extend(unanswered.map(|hold| TakenHold {
+            hold,
+            releasing: true,
+            sent_by_user: true,
+            in_background: false,
+        }));
+        taken
     }
 
     /// Records that a shutdown is releasing a hold.

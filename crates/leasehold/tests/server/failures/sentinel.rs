@@ -1,6 +1,6 @@
 //! Failover of a primary that Sentinels monitor: rows 30, 31 and 34.
 
-use super::fixture::{MS, S, client, mutex, quick, within};
+use super::fixture::{MS, S, client, mutex, quick, until_waiting, within};
 use leasehold::store::FaultKind;
 use leasehold::{Client, ConnectError, FencingToken};
 use leasehold_testkit::Sentinels;
@@ -76,6 +76,50 @@ async fn row_30_a_killed_primary_is_followed() {
     let since = since.iter().filter(|(at, _)| *at > promoted);
     assert!(since.clone().count() > 16, "{} since then", since.count());
     assert!(since.clone().all(|(_, token)| Some(*token) > greatest));
+}
+
+/// Row 49: of two locks held when the primary dies, one is released, which fails before there is another primary, and its error
+/// dropped. The guard of the other is dropped. The next holders get both soon after the promotion, and at about the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_49_a_failed_release_and_a_drop_free_their_locks_alike() {
+    let mut sentinels = formed();
+    let ours = quick(&sentinels.url(), 500 * MS, 60 * S).await;
+    let theirs = client(&sentinels.url()).await;
+    let name = |client: &Client, name: &str| client.mutex(name).expect("a good name");
+    let (mut guards, mut waits) = (Vec::new(), Vec::new());
+    for lock in ["released", "dropped"] {
+        let guard = name(&ours, lock).acquire().await.expect("acquired");
+        guard.extend().await.expect("extended");
+        guards.push(guard);
+        let theirs = name(&theirs, lock);
+        waits.push(tokio::spawn(async move {
+            let guard = theirs.acquire().await.expect("acquired");
+            (Instant::now(), guard)
+        }));
+        until_waiting(&name(&ours, lock), 1).await;
+    }
+    let at = sentinels.primary_index().expect("a primary");
+    let mut primary = sentinels.servers()[at].connect().expect("a connection");
+    primary.call(&["SET", "last", "", "PX", "1"]).expect("a reply");
+    assert_eq!(primary.call(&["WAIT", "1", "4000"]).expect("a reply").integer(), Some(1));
+    sentinels.servers()[at].kill().expect("killed");
+    let (released, dropped) = (guards.remove(0), guards.remove(0));
+    drop(dropped);
+    released.release().await.expect_err("the primary is gone");
+    tokio::task::block_in_place(|| sentinels.wait_promoted(at)).expect("promoted");
+    let promoted = Instant::now();
+    // Their leases of 60 s have just begun.
+    let mut freed = Vec::new();
+    for wait in waits {
+        let (at, guard) = within(20 * S, wait).await.expect("no panic");
+        freed.push(at.saturating_duration_since(promoted));
+        guard.release().await.expect("released");
+    }
+    let [released, dropped] = freed[..] else { unreachable!() };
+    println!(
+        "after the promotion: released {released:?}, dropped {dropped:?}, {:?} apart",
+        released.abs_diff(dropped)
+    );
 }
 
 /// The remaining lease of the lock `m`, as one of two servers knows it. Negative if it does not know the lock.

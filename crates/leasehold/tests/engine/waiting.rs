@@ -78,6 +78,28 @@ async fn an_outage_counts_from_its_beginning_and_not_from_the_last_request() {
     waiter.await.expect("no panic").expect("a single fault does not end the wait");
 }
 
+/// Each task waits for the store for as long as the limit says, however long others have waited.
+#[tokio::test(start_paused = true)]
+async fn an_outage_counts_for_each_task_from_its_own_beginning() {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let store = FaultyStore::new(&memory(), |_, op| match op {
+        Op::Acquire(_) => Behavior::Fail,
+        _ => Behavior::Execute,
+    });
+    let client = client_in_paused_time(store).outage_limit(LIMIT).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let waits = async |after: Duration| {
+        sleep(after).await;
+        let begun = tokio::time::Instant::now();
+        mutex.acquire().await.expect_err("the store does not answer");
+        begun.elapsed()
+    };
+    let (first, second) = tokio::join!(waits(Duration::ZERO), waits(LIMIT * 3 / 4));
+    for waited in [first, second] {
+        assert!((LIMIT..LIMIT * 11 / 10).contains(&waited), "{first:?}, {second:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     let memory = memory();

@@ -21,6 +21,8 @@ use std::time::Duration;
 pub(super) struct AcquireDeadline<'a> {
     engine: &'a Engine,
     params: &'a AcquireParams,
+    /// When the task began. Others may have waited for the store before.
+    begun: Moment,
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
     last_fault: Option<(Fault, Executed)>,
     /// The sessions last used, held here so that they do not count as idle during the attempt.
@@ -29,7 +31,8 @@ pub(super) struct AcquireDeadline<'a> {
 
 impl<'a> AcquireDeadline<'a> {
     pub(super) fn new(engine: &'a Engine, params: &'a AcquireParams) -> Self {
-        Self { engine, params, last_fault: None, sessions: BTreeMap::new() }
+        let begun = engine.environment.now();
+        Self { engine, params, begun, last_fault: None, sessions: BTreeMap::new() }
     }
 
     /// A live session for a partition, and the current time. If there is none, waits for the next one, as long as it
@@ -104,7 +107,7 @@ impl<'a> AcquireDeadline<'a> {
         self.last_fault = None;
     }
 
-    /// The store has not answered for `unresponsive_for`. Fails if a retry is useless.
+    /// The store has not answered this process for `unresponsive_for`. Fails if a retry is useless.
     pub(super) fn handle_fault(
         &mut self,
         fault: Fault,
@@ -114,6 +117,8 @@ impl<'a> AcquireDeadline<'a> {
         let (earlier, earlier_executed) = self.last_fault.take().unzip();
         let executed = earlier_executed.map_or(executed, |earlier| executed.or(earlier));
         let fault = fault.or_earlier(earlier);
+        let waited = self.engine.environment.now().since(self.begun);
+        let unresponsive_for = unresponsive_for.min(waited);
         let too_long = self.params.limit.is_none() && unresponsive_for >= self.engine.timings.outage;
         if too_long || !fault.is_transient() {
             return Err(AcquireFailure::Fault { fault, executed });

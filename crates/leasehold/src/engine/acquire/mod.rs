@@ -184,7 +184,16 @@ impl<'a> AcquireLoop<'a> {
                 self.sleep(None, now).await
             }
             WaiterAction::ReleaseIdle(hold, tracking) => {
-                release_idle(engine, entry, &hold, tracking).await;
+                // It may wait for a renewal in flight. At the deadline the keeper continues it.
+                let release = release_idle(engine, entry, &hold, tracking);
+                match self.params.limit {
+                    None => release.await,
+                    Some(limit) => tokio::select! {
+                        biased;
+                        () = release => {}
+                        () = engine.environment.sleep_until(limit) => {}
+                    },
+                }
                 Ok(())
             }
             WaiterAction::Undo(claims) => {

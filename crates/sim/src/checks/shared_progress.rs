@@ -1,6 +1,6 @@
 //! Waiters for a lock with several holders are granted once there is capacity, and take up their grants.
 
-use super::session_ends::SessionEnds;
+use super::session_ends::{SessionEnd, SessionEnds};
 use super::{Check, CheckContext, CheckResult, Health, POLL_INTERVAL};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
@@ -273,9 +273,9 @@ impl SharedProgress {
                 // A session without a record is spared because of any of its holds here.
                 let is_spared = !self.session_ends.is_known(session)
                     && view.holds.iter().any(|(held, _)| held.hold.session() == session);
-                let ended_at = self.session_ends.get(session).filter(|_| session != own && !is_spared)?.at;
-                (at > (waiting.max(since) + interval + checks).max(ended_at) + EVICTED_WITHIN)
-                    .then_some(ended_at)
+                let end = self.session_ends.get(session).filter(|_| session != own && !is_spared)?;
+                let checked_by = waiting.max(since) + interval + checks;
+                (at > noticed_by(end, checked_by, interval)).then_some(end.at)
             };
             let before = index.checked_sub(1).and_then(|before| view.queue.get(before));
             // An expired entry blocks no waiter.
@@ -304,6 +304,13 @@ impl SharedProgress {
         }
         Ok(())
     }
+}
+
+/// When a waiter has noticed the end of a session, which it checks until `checked_by`, and then after each interval.
+fn noticed_by(end: SessionEnd, checked_by: Instant, interval: Duration) -> Instant {
+    // A waiter knows when a session lapses, but not that its process ends it.
+    let found_at = if end.is_explicit { end.at + interval } else { end.at };
+    checked_by.max(found_at) + EVICTED_WITHIN
 }
 
 /// Whether it waits until a latch opens.
@@ -468,6 +475,19 @@ mod tests {
             }
             latch.wait(LATER).expect("none is left");
             assert_eq!(latch.waiters(), 0);
+        }
+    }
+
+    #[test]
+    fn a_waiter_notices_a_lapse_at_once_and_an_explicit_end_with_its_next_poll() {
+        let (early, at, late) = (Instant(1_000_000), Instant(5_000_000), Instant(9_000_000));
+        let interval = Duration::from_secs(3);
+        let noticed =
+            |is_explicit, checked_by| noticed_by(SessionEnd { at, is_explicit }, checked_by, interval);
+        assert_eq!(noticed(false, early), at + EVICTED_WITHIN);
+        assert_eq!(noticed(true, early), at + interval + EVICTED_WITHIN);
+        for is_explicit in [false, true] {
+            assert_eq!(noticed(is_explicit, late), late + EVICTED_WITHIN);
         }
     }
 

@@ -225,7 +225,7 @@ impl Scenario {
                 let lease_ms = after("for", words).expect("how long");
                 let reserve = after("reserving", words)
                     .map(|tokens| Reserve { tokens: count(tokens), notify_wanted: taken("notified", words) });
-                Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve })
+                Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve, fence: None })
             }
             Some("releases") => {
                 let claim = self.claim(who, words);

@@ -1,4 +1,4 @@
-//! Acknowledgement of holds and of extends by replicas, for configurations that request it.
+//! Acknowledgement of holds, extends and heartbeats by replicas, for configurations that request it.
 //!
 //! Owns a connection of its own, which carries nothing else: WAIT blocks the commands behind it, and counts only what
 //! was written on its own connection.
@@ -7,10 +7,12 @@
 //!    has it; then a write follows, which the server replicates after the hold; and WAIT queries which replicas
 //!    acknowledged that write.
 //! 2. The re-read is an extend: its reply compares the hold, for every kind of lock. For a new hold it cannot lengthen the
-//!    lease. For an extend it is that extend once more: this connection may lead to a server that lacks it.
-//! 3. Read and write use the lock's own key, so that both go to the node that has the hold, also while its slot
-//!    migrates. If nothing was written, the reply of WAIT means nothing.
-//! 4. Several extends are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone. A
+//!    lease, and compares the fencing token, too: this connection may lead to a server that lacks the grant, and has granted the
+//!    same queue entry since. For an extend it is that extend once more, and for a heartbeat that heartbeat: this connection may lead to a
+//!    server that lacks it.
+//! 3. Read and write use the key of the lock, or of the session's record, so that both go to the node that has it, also while
+//!    its slot migrates. If nothing was written, the reply of WAIT means nothing.
+//! 4. Several are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone. A
 //!    hold that has ended since its extend is settled: its release may wait for the extend.
 
 use super::cluster::{Cluster, Redirect, redirect};
@@ -25,7 +27,10 @@ use super::script::{Call, extends_by_token};
 use super::session_keys::SessionKeys;
 use super::store::MAX_EXTENDS_PER_CALL;
 use futures_util::future::join_all;
-use leasehold_core::{Claim, Extend, Extended, Kind, Lock, LockKeys, Op, Reply};
+use leasehold_core::{
+    Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, Kind, Lock, LockKeys, Op, Refused,
+    Reply,
+};
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::{Pipeline, Value, cmd};
 use std::collections::BTreeMap;
@@ -38,35 +43,44 @@ const WAIT_MARGIN: Duration = Duration::from_millis(150);
 /// Pauses between two requests: the first, and the longest.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
-/// How often extends are confirmed together before the rest is confirmed alone.
+/// How often several are confirmed together before the rest is confirmed alone.
 const GROUP_ATTEMPTS: usize = 2;
 
 /// The meaning of the replies.
 enum Confirmation {
-    /// Enough replicas acknowledged the hold.
+    /// Enough replicas acknowledged it.
     Acknowledged,
     /// Too few replicas did, or the request failed.
     Failed(Fault),
-    /// Another connection may lead to the server that has the hold.
+    /// Another connection may lead to the server that has it.
     Elsewhere(Fault),
-    /// The server does not have the hold, or does not have it any more.
-    NotHeld(Fault),
-    /// The node executed nothing: in a cluster another node may have the hold, or this one may in a moment.
+    /// The server does not have the hold or the session, or does not have it any more.
+    Missing(Fault),
+    /// The node executed nothing: in a cluster another node may have it, or this one may in a moment.
     Redirected(Redirect, Fault),
 }
 
-/// A hold, or an extend, that replicas are to acknowledge.
+/// What replicas are to acknowledge.
 pub(crate) struct Unconfirmed<'a> {
-    lock: &'a Lock,
-    keys: LockKeys,
     session_keys: SessionKeys<'a>,
-    extend: Extend,
+    written: Written<'a>,
+}
+
+/// What was written at the primary.
+enum Written<'a> {
+    Hold { lock: &'a Lock, keys: LockKeys, extend: Extend },
+    Session { key: String, heartbeat: Heartbeat },
 }
 
 impl<'a> Unconfirmed<'a> {
-    /// A new hold, whose lease stays as it is.
-    pub(crate) fn hold(lock: &'a Lock, keys: LockKeys, session_keys: SessionKeys<'a>, claim: &Claim) -> Self {
-        Self::extend(lock, keys, session_keys, claim, 1)
+    /// A new hold, granted with this token, whose lease stays as it is.
+    pub(crate) fn hold(
+        lock: &'a Lock,
+        keys: LockKeys,
+        session_keys: SessionKeys<'a>,
+        (claim, fence): (&Claim, FencingToken),
+    ) -> Self {
+        Self::of_hold(lock, keys, session_keys, (claim, Some(fence)), 1)
     }
 
     /// An extend that was executed.
@@ -77,20 +91,73 @@ impl<'a> Unconfirmed<'a> {
         claim: &Claim,
         lease_ms: u64,
     ) -> Self {
-        let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None };
-        Self { lock, keys, session_keys, extend }
+        Self::of_hold(lock, keys, session_keys, (claim, None), lease_ms)
     }
 
-    /// Whether its re-read can share a call with others.
-    fn is_by_token(&self) -> bool {
-        extends_by_token(self.lock.kind, &self.extend)
+    fn of_hold(
+        lock: &'a Lock,
+        keys: LockKeys,
+        session_keys: SessionKeys<'a>,
+        (claim, fence): (&Claim, Option<FencingToken>),
+        lease_ms: u64,
+    ) -> Self {
+        let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None, fence };
+        Self { session_keys, written: Written::Hold { lock, keys, extend } }
+    }
+
+    /// A heartbeat that was executed.
+    pub(crate) fn heartbeat(session_keys: SessionKeys<'a>, of: &Heartbeat) -> Self {
+        // What it reports is for people, and is not confirmed.
+        let heartbeat = Heartbeat {
+            session: of.session,
+            alive_ms: of.alive_ms,
+            begin: None,
+            acquired: Vec::new(),
+            released: Vec::new(),
+            renew_listing: false,
+        };
+        let key = session_keys.session(of.session);
+        Self { session_keys, written: Written::Session { key, heartbeat } }
+    }
+
+    fn slot(&self) -> u16 {
+        match &self.written {
+            Written::Hold { keys, .. } => keys.slot(),
+            Written::Session { .. } => self.session_keys.slot.unwrap_or(0),
+        }
+    }
+
+    /// The write (3).
+    fn write(&self) -> Call {
+        match &self.written {
+            Written::Hold { keys, .. } => Call::rewrite_expiry(keys.name()),
+            Written::Session { key, .. } => Call::rewrite_expiry(key),
+        }
+    }
+
+    /// The extend, if its re-read can share a call with others.
+    fn by_token(&self) -> Option<(&LockKeys, Kind, &Extend)> {
+        match &self.written {
+            Written::Hold { lock, keys, extend } if extends_by_token(lock.kind, extend) => {
+                Some((keys, lock.kind, extend))
+            }
+            _ => None,
+        }
     }
 
     fn reread(&self) -> Option<Reread> {
-        let (op, kind) = (Op::Extend(self.extend.clone()), self.lock.kind);
-        let call = Call::reduced(&op, kind, &self.session_keys, &self.keys)
-            .or_else(|| Call::new(&op, kind, &self.session_keys, &self.keys))?;
-        Some(Reread { ops: vec![op], call })
+        match &self.written {
+            Written::Hold { lock, keys, extend } => {
+                let op = Op::Extend(extend.clone());
+                let call = Call::reduced(&op, lock.kind, &self.session_keys, keys)
+                    .or_else(|| Call::new(&op, lock.kind, &self.session_keys, keys))?;
+                Some(Reread { of: RereadOf::Holds(vec![op]), call })
+            }
+            Written::Session { heartbeat, .. } => {
+                let call = Call::reduced_heartbeat(heartbeat, &self.session_keys);
+                Some(Reread { of: RereadOf::Session, call })
+            }
+        }
     }
 }
 
@@ -109,29 +176,67 @@ impl Request {
     }
 }
 
-/// The re-read of holds by one call (2).
+/// A re-read by one call (2).
 struct Reread {
-    ops: Vec<Op>,
+    of: RereadOf,
     call: Call,
 }
 
+/// What is read again.
+enum RereadOf {
+    /// Holds, each by such an extend.
+    Holds(Vec<Op>),
+    Session,
+}
+
+/// What a re-read has found.
+enum Found {
+    Yes,
+    No,
+    Refused(Refused),
+    /// The reply cannot be read.
+    Unreadable,
+}
+
 impl Reread {
-    fn shared(of: &[&Unconfirmed<'_>]) -> Self {
-        let parts: Vec<(&LockKeys, Kind, &Extend)> =
-            of.iter().map(|hold| (&hold.keys, hold.lock.kind, &hold.extend)).collect();
-        let ops = of.iter().map(|hold| Op::Extend(hold.extend.clone())).collect();
-        Self { ops, call: Call::extends(&parts) }
+    fn shared(of: &[(&LockKeys, Kind, &Extend)]) -> Self {
+        let ops = of.iter().map(|(_, _, extend)| Op::Extend((*extend).clone())).collect();
+        Self { of: RereadOf::Holds(ops), call: Call::extends(of) }
     }
 
-    /// The reply for each hold, from the reply to the call; `None` if it cannot be read.
-    fn replies(&self, value: &Value) -> Vec<Option<Reply>> {
-        let read = |(op, value): (&Op, &Value)| reply::read(op, value).ok();
-        match (&self.ops[..], value) {
+    /// How many are read.
+    fn count(&self) -> usize {
+        match &self.of {
+            RereadOf::Holds(ops) => ops.len(),
+            RereadOf::Session => 1,
+        }
+    }
+
+    /// What it found for each, from the reply to the call.
+    fn found(&self, value: &Value) -> Vec<Found> {
+        let ops = match &self.of {
+            RereadOf::Holds(ops) => &ops[..],
+            RereadOf::Session => {
+                return vec![match reply::heartbeat(value) {
+                    Ok(Ok(HeartbeatReply::Alive)) => Found::Yes,
+                    Ok(Ok(HeartbeatReply::Lapsed)) => Found::No,
+                    Ok(Err(refused)) => Found::Refused(refused),
+                    Err(_) => Found::Unreadable,
+                }];
+            }
+        };
+        let read = |(op, value): (&Op, &Value)| match reply::read(op, value) {
+            Ok(Reply::Extend(Extended::Extended)) => Found::Yes,
+            Ok(Reply::Extend(Extended::NotHeld)) => Found::No,
+            Ok(Reply::Refused(refused)) => Found::Refused(refused),
+            _ => Found::Unreadable,
+        };
+        match (ops, value) {
             ([op], value) => vec![read((op, value))],
             (ops, Value::Array(values)) if values.len() == ops.len() => {
                 ops.iter().zip(values).map(read).collect()
             }
-            (ops, _) => vec![None; ops.len()],
+            (ops, _) => ops.iter().map(|_| Found::Unreadable).collect(),
         }
     }
 }
@@ -159,18 +264,18 @@ impl Replicas {
         Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
     }
 
-    /// Waits until enough replicas acknowledge a hold or an extend. Commands may still be executed after a failure, which
+    /// Waits until enough replicas acknowledge something. Commands may still be executed after a failure, which
     /// changes nothing. So the request is repeated until the deadline if the connection breaks or leads to another server,
     /// or if the slot migrates.
     pub(crate) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
-        hold: &Unconfirmed<'_>,
+        unconfirmed: &Unconfirmed<'_>,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        let (keys, write) = (&hold.keys, Call::rewrite_expiry(&hold.keys));
-        let rereads = vec![hold.reread().ok_or_else(|| self.unusable())?];
-        let request = Request { rereads, write, deadline };
+        let slot = unconfirmed.slot();
+        let rereads = vec![unconfirmed.reread().ok_or_else(|| self.unusable())?];
+        let request = Request { rereads, write: unconfirmed.write(), deadline };
         let Some(cluster) = cluster else { return self.confirm_at_one(&request).await };
         let (mut ask_target, mut pause): (Option<Address>, _) = (None, RETRY_BACKOFF.first);
         loop {
@@ -179,7 +284,7 @@ impl Replicas {
                 None => {
                     let map = cluster.map(deadline).await?;
                     self.retain_links(map.primaries());
-                    map.primary(keys.slot()).cloned()
+                    map.primary(slot).cloned()
                 }
                 there => there,
             };
@@ -197,12 +302,12 @@ impl Replicas {
                     continue;
                 }
                 Confirmation::Redirected(Redirect::Moved(to), fault) => {
-                    cluster.moved(keys.slot(), to);
+                    cluster.moved(slot, to);
                     fault
                 }
                 Confirmation::Redirected(_, fault)
                 | Confirmation::Elsewhere(fault)
-                | Confirmation::NotHeld(fault) => {
+                | Confirmation::Missing(fault) => {
                     cluster.mark_stale();
                     fault
                 }
@@ -211,18 +316,18 @@ impl Replicas {
         }
     }
 
-    /// The same for several extends (4). Returns the result of each.
+    /// The same for several (4). Returns the result of each.
     pub(crate) async fn confirm_all(
         &self,
         cluster: Option<&Cluster>,
-        extends: &[Unconfirmed<'_>],
+        unconfirmed: &[Unconfirmed<'_>],
         deadline: Instant,
     ) -> Vec<Result<(), Fault>> {
         let mut settled: BTreeMap<usize, Result<(), Fault>> = BTreeMap::new();
         // The hold whose key is written may have ended, or its slot may have moved; then another key is written.
         for attempt in 0..GROUP_ATTEMPTS {
             let open: Vec<_> =
-                extends.iter().enumerate().filter(|(at, _)| !settled.contains_key(at)).collect();
+                unconfirmed.iter().enumerate().filter(|(at, _)| !settled.contains_key(at)).collect();
             if open.is_empty() {
                 break;
             }
@@ -231,41 +336,41 @@ impl Replicas {
                 groups.map(async |(node, of)| self.confirm_group(node.as_ref(), of, attempt, deadline).await);
             settled.extend(join_all(confirmed).await.into_iter().flatten());
         }
-        let results = extends.iter().enumerate().map(|(at, extend)| {
+        let results = unconfirmed.iter().enumerate().map(|(at, one)| {
             let settled = settled.remove(&at);
             async move {
                 match settled {
                     Some(result) => result,
-                    None => self.confirm(cluster, extend, deadline).await,
+                    None => self.confirm(cluster, one, deadline).await,
                 }
             }
         });
         join_all(results).await
     }
 
-    /// The extends of each node of a cluster, or of the only server. Those of a slot without a known primary are left out.
+    /// What each node of a cluster has, or the only server. That of a slot without a known primary is left out.
     async fn by_node<'e, 'a>(
         &self,
         cluster: Option<&Cluster>,
-        extends: Vec<(usize, &'e Unconfirmed<'a>)>,
+        unconfirmed: Vec<(usize, &'e Unconfirmed<'a>)>,
         deadline: Instant,
     ) -> BTreeMap<Option<Address>, Vec<(usize, &'e Unconfirmed<'a>)>> {
         let mut nodes: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let Some(cluster) = cluster else {
-            nodes.insert(None, extends);
+            nodes.insert(None, unconfirmed);
             return nodes;
         };
         let Ok(map) = cluster.map(deadline).await else { return nodes };
         self.retain_links(map.primaries());
-        for (at, extend) in extends {
-            if let Some(primary) = map.primary(extend.keys.slot()) {
-                nodes.entry(Some(primary.clone())).or_default().push((at, extend));
+        for (at, one) in unconfirmed {
+            if let Some(primary) = map.primary(one.slot()) {
+                nodes.entry(Some(primary.clone())).or_default().push((at, one));
             }
         }
         nodes
     }
 
-    /// Confirms extends at one server, once. Returns the results that are settled.
+    /// Confirms what one server has, once. Returns the results that are settled.
     async fn confirm_group(
         &self,
         node: Option<&Address>,
@@ -274,25 +379,23 @@ impl Replicas {
         deadline: Instant,
     ) -> Vec<(usize, Result<(), Fault>)> {
         let written = of.get(attempt).or(of.first());
-        let Some(write) = written.map(|(_, extend)| Call::rewrite_expiry(&extend.keys)) else {
-            return Vec::new();
-        };
-        // In a cluster the keys of a call must be in one slot.
-        let (together, alone): (Vec<_>, Vec<_>) =
-            of.into_iter().partition(|(_, extend)| node.is_none() && extend.is_by_token());
-        let (mut rereads, mut order, mut settled) = (Vec::new(), Vec::new(), Vec::new());
-        for part in together.chunks(MAX_EXTENDS_PER_CALL) {
-            order.extend(part.iter().map(|(at, _)| *at));
-            rereads.push(Reread::shared(&part.iter().map(|(_, extend)| *extend).collect::<Vec<_>>()));
-        }
-        for (at, extend) in alone {
-            match extend.reread() {
-                Some(reread) => {
+        let Some(write) = written.map(|(_, one)| one.write()) else { return Vec::new() };
+        let (mut together, mut rereads, mut order, mut settled) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (at, one) in of {
+            // In a cluster the keys of a call must be in one slot.
+            match (one.by_token().filter(|_| node.is_none()), one.reread()) {
+                (Some(extend), _) => together.push((at, extend)),
+                (None, Some(reread)) => {
                     order.push(at);
                     rereads.push(reread);
                 }
-                None => settled.push((at, Err(self.unusable()))),
+                (None, None) => settled.push((at, Err(self.unusable()))),
             }
+        }
+        for part in together.chunks(MAX_EXTENDS_PER_CALL) {
+            order.extend(part.iter().map(|(at, _)| *at));
+            rereads.push(Reread::shared(&part.iter().map(|(_, extend)| *extend).collect::<Vec<_>>()));
         }
         let within = if node.is_some() { RETRY_BACKOFF.longest } else { Duration::MAX };
         let request = Request { rereads, write, deadline };
@@ -300,7 +403,7 @@ impl Replicas {
         settled.extend(order.into_iter().zip(confirmations).filter_map(
             |(at, confirmation)| match confirmation {
                 Confirmation::Acknowledged => Some((at, Ok(()))),
-                Confirmation::Failed(fault) | Confirmation::NotHeld(fault) => Some((at, Err(fault))),
+                Confirmation::Failed(fault) | Confirmation::Missing(fault) => Some((at, Err(fault))),
                 Confirmation::Elsewhere(_) | Confirmation::Redirected(..) => None,
             },
         ));
@@ -320,14 +423,14 @@ impl Replicas {
                 Confirmation::Acknowledged => return Ok(()),
                 Confirmation::Failed(fault) => return Err(fault),
                 Confirmation::Elsewhere(fault)
-                | Confirmation::NotHeld(fault)
+                | Confirmation::Missing(fault)
                 | Confirmation::Redirected(_, fault) => fault,
             };
             pause = pause_before_retry(pause, fault, request.deadline).await?;
         }
     }
 
-    /// As [`request_at`](Self::request_at), for one hold.
+    /// As [`request_at`](Self::request_at), for one re-read.
     async fn request_one_at(
         &self,
         node: Option<&Address>,
@@ -339,7 +442,7 @@ impl Replicas {
         confirmation.unwrap_or_else(|| Confirmation::Failed(self.unusable()))
     }
 
-    /// Asks a node, or the only server, once, and returns the confirmation of each hold; `connect_within` limits the wait for
+    /// Asks a node, or the only server, once, and returns the confirmation of each; `connect_within` limits the wait for
     /// a connection. `asking` is set after an ASK redirect.
     async fn request_at(
         &self,
@@ -349,8 +452,7 @@ impl Replicas {
         connect_within: Duration,
     ) -> Vec<Confirmation> {
         let link = self.link(node);
-        let (deadline, count) =
-            (request.deadline, request.rereads.iter().map(|reread| reread.ops.len()).sum());
+        let (deadline, count) = (request.deadline, request.rereads.iter().map(Reread::count).sum());
         let for_all = |confirmation: &dyn Fn(Fault) -> Confirmation, fault: Fault| {
             (0..count).map(|_| confirmation(fault.clone())).collect::<Vec<_>>()
         };
@@ -383,13 +485,13 @@ impl Replicas {
             // A redirect shows that the connection works.
             let redirect =
                 node.and_then(|node| [value, written].into_iter().find_map(|reply| redirected(node, reply)));
-            confirmations.extend(reread.replies(value).into_iter().map(|part| match &redirect {
+            confirmations.extend(reread.found(value).into_iter().map(|found_there| match &redirect {
                 Some(to) => Confirmation::Redirected(to.clone(), fault(&link, FaultKind::Busy)),
-                None => self.evaluate(&link, [value, written, found], part),
+                None => self.evaluate(&link, [value, written, found], found_there),
             }));
         }
         let leads_elsewhere = |confirmation: &Confirmation| {
-            matches!(confirmation, Confirmation::Elsewhere(_) | Confirmation::NotHeld(_))
+            matches!(confirmation, Confirmation::Elsewhere(_) | Confirmation::Missing(_))
         };
         if confirmations.iter().any(leads_elsewhere) {
             link.replace(&connection);
@@ -422,8 +524,8 @@ impl Replicas {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Interprets the replies to the call of a re-read, the write and WAIT, and what the first says about a hold.
-    fn evaluate(&self, link: &Link, replies: [&Value; 3], reread: Option<Reply>) -> Confirmation {
+    /// Interprets the replies to the call of a re-read, the write and WAIT, and what the first says about one of those read.
+    fn evaluate(&self, link: &Link, replies: [&Value; 3], found_there: Found) -> Confirmation {
         let malformed = || Confirmation::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
         let errors = replies.into_iter().filter_map(|reply| match reply {
             Value::ServerError(error) if goes_elsewhere(error) => {
@@ -440,26 +542,20 @@ impl Replicas {
         if let Some(error) = errors.into_iter().next() {
             return Confirmation::Failed(fault(link, error.kind));
         }
-        let [_, written, found] = replies;
-        match (reread, found) {
-            // The hold ended in between, and WAIT had no write to count (3).
-            (Some(Reply::Extend(Extended::Extended)), _) if *written != Value::Int(1) => {
+        let [_, written, confirmed] = replies;
+        match (found_there, confirmed) {
+            // It ended in between, and WAIT had no write to count (3).
+            (Found::Yes, _) if *written != Value::Int(1) => {
                 Confirmation::Elsewhere(fault(link, self.too_few(0)))
             }
-            (Some(Reply::Extend(Extended::Extended)), Value::Int(found)) => {
-                match u32::try_from(*found).unwrap_or(0) {
-                    found if found >= self.wanted => Confirmation::Acknowledged,
-                    found => Confirmation::Failed(fault(link, self.too_few(found))),
-                }
-            }
-            // The server has lost the hold, or this connection leads to another server than the one that has it.
-            (Some(Reply::Extend(Extended::NotHeld)), _) => {
-                Confirmation::NotHeld(fault(link, self.too_few(0)))
-            }
-            (Some(Reply::Refused(refused)), _) => {
-                Confirmation::Failed(fault(link, FaultKind::Refused(refused)))
-            }
-            _ => malformed(),
+            (Found::Yes, Value::Int(confirmed)) => match u32::try_from(*confirmed).unwrap_or(0) {
+                confirmed if confirmed >= self.wanted => Confirmation::Acknowledged,
+                confirmed => Confirmation::Failed(fault(link, self.too_few(confirmed))),
+            },
+            // The server has lost it, or this connection leads to another server than the one that has it.
+            (Found::No, _) => Confirmation::Missing(fault(link, self.too_few(0))),
+            (Found::Refused(refused), _) => Confirmation::Failed(fault(link, FaultKind::Refused(refused))),
+            (Found::Yes | Found::Unreadable, _) => malformed(),
         }
     }
 

@@ -1,9 +1,11 @@
 //! [`RedisStore`], the public handle: how it is opened, and the [`Store`] interface.
 //!
 //! [`send`] sends operations, [`fanout`] sends them to several primaries of a cluster, [`sessions`] executes
-//! session operations, and [`diagnosis`] reads the settings and the clock of a server.
+//! session operations, [`confirmation`] waits for replicas, and [`diagnosis`] reads the settings and the clock of a
+//! server.
 
 mod call_target;
+mod confirmation;
 mod diagnosis;
 mod fanout;
 mod send;
@@ -22,8 +24,8 @@ use super::script::Call;
 use super::session_keys::SessionKeys;
 use futures_util::future::BoxFuture;
 use leasehold_core::{
-    Acquire, Claim, Executed, Extended, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op,
-    Partition, Reply, SessionId, SessionOp, SessionReply, whole_millis,
+    Acquire, Claim, FencingToken, KeyError, KeySpace, Kind, Lock, LockKeys, MultiAcquired, Op, Partition,
+    Reply, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
     Capabilities, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store,
@@ -171,41 +173,6 @@ impl RedisStore {
         Ok(Self { keys, backend: Arc::new(Backend::Borrowed(borrowed)), replicas: None })
     }
 
-    /// Has replicas confirm the extends that were executed. The others are as if they had no reply: the holder must not
-    /// rely on what only this server has.
-    async fn confirm_extends(
-        &self,
-        replicas: &Replicas,
-        ops: &[(Lock, Op)],
-        mut outcomes: Vec<Outcome>,
-        deadline: Instant,
-    ) -> Vec<Outcome> {
-        let is_extended = |outcome: &Outcome| matches!(outcome, Outcome::Done(Reply::Extend(extended)) if *extended != Extended::NotHeld);
-        let mut places = Vec::new();
-        let mut extends = Vec::new();
-        for (place, ((lock, op), outcome)) in ops.iter().zip(&outcomes).enumerate() {
-            if let (Op::Extend(extend), Ok(keys)) = (op, self.keys.lock(lock))
-                && is_extended(outcome)
-                // A reservation of tokens does not lengthen the lease.
-                && extend.lease_ms > 1
-            {
-                let session_keys = self.session_keys(&keys);
-                places.push(place);
-                extends.push(Unconfirmed::extend(lock, keys, session_keys, &extend.claim, extend.lease_ms));
-            }
-        }
-        if extends.is_empty() {
-            return outcomes;
-        }
-        let results = replicas.confirm_all(self.cluster(), &extends, deadline).await;
-        for (place, result) in places.into_iter().zip(results) {
-            if let (Some(outcome), Err(fault)) = (outcomes.get_mut(place), result) {
-                *outcome = Outcome::Failed(Executed::Unknown, fault);
-            }
-        }
-        outcomes
-    }
-
     fn node(&self) -> &Arc<str> {
         match &*self.backend {
             Backend::Link(link) => link.node(),
@@ -275,13 +242,7 @@ impl Store for RedisStore {
             if let Outcome::Done(Reply::Inspect(seen)) = &mut outcome {
                 seen.blocked_ms = self.vote_delay_ms(deadline).await;
             }
-            match &self.replicas {
-                Some(replicas) if matches!(op, Op::Extend(_)) => {
-                    let ops = [(lock.clone(), op.clone())];
-                    self.confirm_extends(replicas, &ops, vec![outcome], deadline).await.swap_remove(0)
-                }
-                _ => outcome,
-            }
+            self.confirm_extend(lock, op, outcome, deadline).await
         })
     }
 
@@ -289,10 +250,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             let deadline = deadline(within);
             let outcomes = self.send_all(ops, deadline).await;
-            match &self.replicas {
-                Some(replicas) => self.confirm_extends(replicas, ops, outcomes, deadline).await,
-                None => outcomes,
-            }
+            self.confirm_extends(ops, outcomes, deadline).await
         })
     }
 
@@ -410,7 +368,11 @@ impl Store for RedisStore {
         op: &'a SessionOp,
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        Box::pin(self.send_session_op(partition, op, deadline(within)))
+        Box::pin(async move {
+            let deadline = deadline(within);
+            let outcome = self.send_session_op(partition, op, deadline).await;
+            self.confirm_heartbeat(partition, op, outcome, deadline).await
+        })
     }
 
     fn execute_sessions<'a>(
@@ -418,13 +380,18 @@ impl Store for RedisStore {
         ops: &'a [(Partition, SessionOp)],
         within: Duration,
     ) -> BoxFuture<'a, Vec<Outcome<SessionReply>>> {
-        Box::pin(self.send_session_ops(ops, deadline(within)))
+        Box::pin(async move {
+            let deadline = deadline(within);
+            let outcomes = self.send_session_ops(ops, deadline).await;
+            self.confirm_heartbeats(ops, outcomes, deadline).await
+        })
     }
 
     fn confirm<'a>(
         &'a self,
         lock: &'a Lock,
         claim: &'a Claim,
+        fence: FencingToken,
         within: Duration,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
@@ -433,7 +400,7 @@ impl Store for RedisStore {
             let keys =
                 keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
             let session_keys = self.session_keys(&keys);
-            let hold = Unconfirmed::hold(lock, keys, session_keys, claim);
+            let hold = Unconfirmed::hold(lock, keys, session_keys, (claim, fence));
             replicas.confirm(self.cluster(), &hold, deadline(within)).await
         })
     }

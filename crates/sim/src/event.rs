@@ -177,6 +177,12 @@ pub enum ServerEvent {
     },
     /// A replica took over. Updates that had not reached it are lost.
     FailedOver,
+    /// It is isolated together with some of the processes.
+    Isolated,
+    /// Its replica takes over for the other processes.
+    Promoted,
+    /// The one that was cut off is no server any more.
+    Rejoined,
     /// Its clock was set.
     Jumped(i64),
     /// An operator has deleted the key of a lock.
@@ -322,7 +328,12 @@ pub enum PeriodEvent {
         period: Duration,
     },
     /// It begins to finish, give up or drop its guard.
-    Releasing(FencingToken),
+    Releasing {
+        /// The fencing token.
+        fence: FencingToken,
+        /// Set if the period is to last until its end: nothing gives it up.
+        finishes: bool,
+    },
 }
 
 /// What a task has acquired.
@@ -393,6 +404,8 @@ pub enum AcquireFailure {
     TimedOut,
     /// The store failed.
     Fault,
+    /// Too few replicas had the hold in time.
+    Unconfirmed,
     /// The lease ended before the reply arrived.
     LeaseTooShort,
     /// Of several locks, one was lost before all were acquired.

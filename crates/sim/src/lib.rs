@@ -3,8 +3,8 @@
 //! The library's engine runs in it. Clients are [`leasehold::Client`]s whose clock, randomness, timers and store come from
 //! this crate. Everything else is simulated on one thread in virtual time, in an order drawn from a seed: a server that
 //! executes the model; a network that loses, delays, duplicates and reorders messages; processes that stop and crash; a
-//! server that restarts with or without its data, or fails over to a lagging replica; clocks that drift and jump; and
-//! futures that are dropped at any await.
+//! server that restarts with or without its data, or fails over to a lagging replica; two primaries at once, with clients at
+//! each; clocks that drift and jump; and futures that are dropped at any await.
 //!
 //! ```
 //! use leasehold_sim::{Run, run};
@@ -39,7 +39,7 @@ pub use event::{
 };
 pub use model_server::{Data, ModelServer, ServerMutant, ServerObservation};
 pub use mutants::Mutant;
-pub use run::{Outcome, Run, run};
+pub use run::{Outcome, Run, Scenario, run};
 pub use world::faults::FaultProfile;
 pub use world::scheduler::HostId;
 pub use world::time::{Clock, Instant};

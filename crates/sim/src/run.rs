@@ -1,6 +1,7 @@
 //! A run of the world: what it draws from its seed, what it starts, and its outcome.
 
 use crate::checks::recorder::{Counts, Recorder, Violation};
+use crate::checks::{self, CheckContext};
 use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
 use crate::event::LockId;
 use crate::mutants::Mutant;
@@ -18,16 +19,39 @@ use leasehold_testkit::Random;
 pub struct Run {
     /// The seed of all random choices.
     pub seed: u64,
+    /// What kind of world it is.
+    pub scenario: Scenario,
     /// The defect to plant, if any.
     pub mutant: Option<Mutant>,
     /// Set to record a line for each event.
     pub with_trace: bool,
 }
 
+/// What kind of world a run has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// One server, with all kinds of faults.
+    OneServer,
+    /// A primary and its replica, for which all clients wait. Partitions make both a primary, with clients at each. Only some
+    /// checks apply.
+    TwoPrimaries,
+}
+
 impl Run {
     /// A run without a defect.
     pub const fn new(seed: u64) -> Self {
-        Self { seed, mutant: None, with_trace: false }
+        Self { seed, scenario: Scenario::OneServer, mutant: None, with_trace: false }
+    }
+
+    /// A run with partitions, without a defect.
+    pub const fn with_two_primaries(seed: u64) -> Self {
+        Self { scenario: Scenario::TwoPrimaries, ..Self::new(seed) }
+    }
+
+    /// A run with this defect, in a world that can show it.
+    pub const fn with_mutant(seed: u64, mutant: Mutant) -> Self {
+        let run = if mutant.is_of_replicas() { Self::with_two_primaries(seed) } else { Self::new(seed) };
+        Self { mutant: Some(mutant), ..run }
     }
 
     /// Whether it uses `RwLocks`, Semaphores, Latches and Barriers: one run in three.
@@ -61,8 +85,10 @@ pub struct Outcome {
 
 impl Mutant {
     /// Whether a run has the locks that the mutant is about.
-    pub const fn applies_to(self, run: &Run) -> bool {
-        if self.is_of_shared_locks() {
+    pub fn applies_to(self, run: &Run) -> bool {
+        if self.is_of_replicas() {
+            run.scenario == Scenario::TwoPrimaries
+        } else if self.is_of_shared_locks() {
             run.has_shared_locks()
         } else if self.is_of_elections() {
             run.has_elections()
@@ -79,7 +105,12 @@ pub fn run(run: &Run) -> Outcome {
     let random = Random::from_seed(run.seed);
     let processes = usize::try_from(random.between(1, 4)).unwrap_or(1);
     let locks = u8::try_from(*random.pick(&[1, 2, 2, 3])).unwrap_or(1);
-    let fault_plan = FaultPlan::draw(&random, processes, locks);
+    let (fault_plan, checks) = match run.scenario {
+        Scenario::OneServer => (FaultPlan::draw(&random, processes, locks), checks::all()),
+        Scenario::TwoPrimaries => {
+            (FaultPlan::draw_two_primaries(&random, processes, locks), checks::of_two_primaries())
+        }
+    };
     let profile = fault_plan.profile;
     let clock = Clock::new(1_760_000_000_000_000 + random.below(1_000_000), drift(&random, &fault_plan));
     let mut locks: Vec<_> = (0..locks).filter_map(|number| lock(number, &random)).collect();
@@ -98,10 +129,12 @@ pub fn run(run: &Run) -> Outcome {
         first.kind = Kind::Mutex;
     }
     let kinds: Vec<_> = locks.iter().map(|lock| lock.kind).collect();
-    let server = Server::new(clock, profile == FaultProfile::DataLoss, kinds.clone());
+    let has_replica = matches!(profile, FaultProfile::DataLoss | FaultProfile::TwoPrimaries);
+    let server = Server::new(clock, has_replica, kinds.clone());
     let net = Net::new(random.branch(), server);
     let (scheduler_random, config) = (random.branch(), WorkloadConfig::draw(&random));
-    let recorder = Recorder::new(fault_plan.promises(), config.yield_every.is_some(), kinds, run.with_trace);
+    let context = CheckContext::new(fault_plan.promises(), config.yield_every.is_some(), kinds);
+    let recorder = Recorder::new(checks, context, run.with_trace);
     let sim = Sim::new(SimConfig {
         scheduler_random,
         fault_plan,
@@ -118,7 +151,8 @@ pub fn run(run: &Run) -> Outcome {
     for _ in 0..processes {
         sim.add_slot(random.branch());
     }
-    if random.chance(250) {
+    // A client of another library waits for no replica.
+    if random.chance(250) && run.scenario == Scenario::OneServer {
         let host = sim.scheduler.add_host(Clock::new(0, 0));
         sim.scheduler.spawn(host, Box::pin(foreign_client(sim.clone(), random.branch())));
     }
@@ -126,7 +160,7 @@ pub fn run(run: &Run) -> Outcome {
         let (host, random) = (sim.scheduler.add_host(Clock::new(0, 0)), random.branch());
         sim.scheduler.spawn(host, Box::pin(admin::monitor(sim.store(host, &random), random)));
     }
-    if random.chance(200) {
+    if random.chance(200) && run.scenario == Scenario::OneServer {
         let (host, random) = (sim.scheduler.add_host(Clock::new(0, 0)), random.branch());
         sim.scheduler.spawn(host, Box::pin(admin::operator(sim.store(host, &random), random)));
     }

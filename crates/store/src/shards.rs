@@ -19,8 +19,8 @@ use crate::store::Store;
 use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
-    SessionReply,
+    Acquire, Claim, Executed, FencingToken, KeyError, Lock, MultiAcquired, Op, Partition, SessionId,
+    SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -273,9 +273,10 @@ impl Store for Shards {
         &'a self,
         lock: &'a Lock,
         claim: &'a Claim,
+        fence: FencingToken,
         within: Duration,
     ) -> BoxFuture<'a, Result<(), Fault>> {
-        self.of(lock).confirm(lock, claim, within)
+        self.of(lock).confirm(lock, claim, fence, within)
     }
 
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {

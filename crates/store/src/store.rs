@@ -8,8 +8,8 @@ use crate::outcome::Outcome;
 use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, KeyError, Lock, MultiAcquired, Op, Partition, SessionId, SessionOp,
-    SessionReply,
+    Acquire, Claim, Executed, FencingToken, KeyError, Lock, MultiAcquired, Op, Partition, SessionId,
+    SessionOp, SessionReply,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -171,12 +171,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(futures_util::future::join_all(all))
     }
 
-    /// Waits until the configured number of replicas has confirmed this hold. Fails if the hold is gone, or too few
-    /// replicas confirm in time; nothing is undone then.
+    /// Waits until the configured number of replicas has confirmed this hold, granted with this token. Fails if the hold is
+    /// gone or was granted anew, or too few replicas confirm in time; nothing is undone then.
     fn confirm<'a>(
         &'a self,
         _lock: &'a Lock,
         _claim: &'a Claim,
+        _fence: FencingToken,
         _within: Duration,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(ready(Ok(())))

@@ -135,7 +135,8 @@ impl LockState {
 
     /// Extends a hold, and reserves tokens for it.
     pub(super) fn extend(&mut self, now: Now, extend: &Extend) -> Extended {
-        if !self.is_held_by(&extend.claim) {
+        let is_of_grant = extend.fence.is_none_or(|fence| self.fence_of(&extend.claim) == Some(fence));
+        if !self.is_held_by(&extend.claim) || !is_of_grant {
             return Extended::NotHeld;
         }
         let until_ms = now.ms + extend.lease_ms;

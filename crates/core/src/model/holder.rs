@@ -165,6 +165,18 @@ impl LockState {
         self.record.as_ref().and_then(|record| record.last_holder.as_ref())
     }
 
+    /// The fencing token of a hold that exists, if it is known.
+    pub(super) fn fence_of(&self, claim: &Claim) -> Option<FencingToken> {
+        if let Some(held) = self.shared_hold(&claim.hold) {
+            return Some(held.fence);
+        }
+        if let Some(reentrant) = self.reentrant_holds() {
+            return reentrant.fence;
+        }
+        let is_last = self.last_holder().is_some_and(|recorded| recorded.claim == *claim);
+        self.record.as_ref().and_then(|record| record.last_fence).filter(|_| is_last)
+    }
+
     /// The fencing token of the holder, if it uses Leasehold.
     pub(super) fn fence(&self) -> Option<FencingToken> {
         match self.reentrant_holds() {

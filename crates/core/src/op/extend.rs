@@ -1,6 +1,6 @@
 //! Extending a hold.
 
-use crate::{Claim, TokenBlock, Votes};
+use crate::{Claim, FencingToken, TokenBlock, Votes};
 
 /// Extend a hold: its expiry never moves closer.
 ///
@@ -15,6 +15,9 @@ pub struct Extend {
     pub keep_record: bool,
     /// Set to reserve fencing tokens for the tasks to which a Mutex is handed off.
     pub reserve: Option<Reserve>,
+    /// Set to extend the hold only if it was granted with this token. A store that has lost a grant may have granted the
+    /// same hold anew, and its client does not know.
+    pub fence: Option<FencingToken>,
 }
 
 /// What to reserve together with an [`Extend`](crate::Extend) of a Mutex.

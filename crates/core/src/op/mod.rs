@@ -65,7 +65,7 @@ use crate::{
 /// let (reply, _) = execute(Op::Acquire(acquire(2)));
 /// assert!(matches!(reply, Reply::Acquire(Acquired::Taken { position: Some(0), .. })));
 ///
-/// let (reply, _) = execute(Op::Extend(Extend { claim: claim(1), lease_ms: 30_000, keep_record: false, reserve: None }));
+/// let (reply, _) = execute(Op::Extend(Extend { claim: claim(1), lease_ms: 30_000, keep_record: false, reserve: None, fence: None }));
 /// assert_eq!(reply, Reply::Extend(Extended::Extended));
 ///
 /// // The release grants the lock to the waiter and notifies its mailbox.

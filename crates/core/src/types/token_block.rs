@@ -26,7 +26,7 @@ use crate::FencingToken;
 /// lock.apply(5_000_000, &Op::Acquire(request), &all_alive);
 ///
 /// let reserve = Some(Reserve { tokens: 32, notify_wanted: false });
-/// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve });
+/// let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve, fence: None });
 /// let (reply, _) = lock.apply(5_000_400, &extend, &all_alive);
 /// let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("it is held") };
 /// assert_eq!(block.pop_first().map(u64::from), Some(5_000_001)); // after the hold's own token

@@ -127,7 +127,7 @@ impl Environment {
                 let recorded = before.record.as_ref().and_then(|record| record.last_holder.clone());
                 let claim = recorded.map_or_else(|| claim(0, 0), |recorded| recorded.claim);
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
-                let extend = Extend { claim, lease_ms, keep_record, reserve };
+                let extend = Extend { claim, lease_ms, keep_record, reserve, fence: None };
                 self.execute(&before, &Op::Extend(extend));
             }
             Event::SessionOp(op) => drop(self.sessions.apply(now_ms, op)),
@@ -530,7 +530,7 @@ proptest! {
             let (mut state, now_us) = (environment.state.clone(), environment.now_us);
             let held = environment.hold_status(&claim) == Some(HoldStatus::Held);
             let before = state.clone();
-            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
+            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve, fence: None };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &all_alive);
             if held {
                 let Reply::Extend(Extended::Extended | Extended::Reserved { .. }) = reply else { panic!("{reply:?}") };
@@ -590,7 +590,7 @@ fn an_idle_lock_leaves_a_token_that_all_names_share() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: false });
-    let extend = Extend { claim: first.clone(), lease_ms: 1, keep_record: false, reserve };
+    let extend = Extend { claim: first.clone(), lease_ms: 1, keep_record: false, reserve, fence: None };
     let (reply, _) = state.apply(START_US, &Op::Extend(extend), &all_alive);
     let Reply::Extend(Extended::Reserved { mut block, .. }) = reply else { panic!("{reply:?}") };
     let greatest = std::iter::from_fn(|| block.pop_first()).last().expect("a token");
@@ -693,7 +693,8 @@ fn a_resent_release_spares_a_foreign_lock_with_the_same_value() {
     state.apply(START_US, &free(own.clone()), &all_alive);
     let foreign = Value { content: Content::Token(own.token()), expires_ms: Some(START_US / 1000 + 9_000) };
     state.value = Some(foreign.clone());
-    let extend = Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
+    let extend =
+        Extend { claim: own.clone(), lease_ms: 60_000, keep_record: false, reserve: None, fence: None };
     assert_eq!(state.apply(START_US, &Op::Extend(extend), &all_alive).0, Reply::Extend(Extended::NotHeld));
     state.apply(START_US, &free(own.clone()), &all_alive);
     state.evict_session(START_US, own.hold.session(), &watcher());

@@ -701,7 +701,7 @@ proptest! {
             environment.step(step);
             let (mut state, now_us) = (environment.state.clone(), environment.now_us);
             let before = holds(&state, now_us / 1000);
-            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None };
+            let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve: None, fence: None };
             let (reply, _) = state.apply(now_us, &Op::Extend(extend), &all_alive);
             let mut expected = before.clone();
             let own = expected.iter_mut().find(|entry| entry.hold == claim.hold);
@@ -780,7 +780,13 @@ fn a_claim_without_an_owner_is_refused() {
         };
         for op in [
             Op::Acquire(take(&no_owner)),
-            Op::Extend(Extend { claim: no_owner.clone(), lease_ms: 1, keep_record: true, reserve: None }),
+            Op::Extend(Extend {
+                claim: no_owner.clone(),
+                lease_ms: 1,
+                keep_record: true,
+                reserve: None,
+                fence: None,
+            }),
             release(&no_owner, None),
             release(&named("ada"), Some(take(&no_owner))),
             Op::Inspect(Inspect { claim: Some(no_owner.clone()), details: true }),

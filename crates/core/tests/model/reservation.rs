@@ -55,7 +55,7 @@ fn claim(s: u8, n: u8) -> Claim {
 fn any_event() -> impl Strategy<Value = Event> {
     let extend = (any_claim(claim), any_lease_ms(), any::<bool>(), any_reserve()).prop_map(
         |(claim, lease_ms, keep_record, reserve)| {
-            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: Some(reserve) })
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: Some(reserve), fence: None })
         },
     );
     prop_oneof![
@@ -104,7 +104,7 @@ impl Environment {
                 let recorded = self.state.record.as_ref().and_then(|record| record.last_holder.as_ref());
                 let claim = recorded.map_or_else(|| claim(0, 0), |recorded| recorded.claim.clone());
                 let (lease_ms, keep_record, reserve) = (*lease_ms, *keep_record, Some(*reserve));
-                self.execute(&Op::Extend(Extend { claim, lease_ms, keep_record, reserve }));
+                self.execute(&Op::Extend(Extend { claim, lease_ms, keep_record, reserve, fence: None }));
             }
             Event::ForceRelease => {
                 let last = last(&self.state).unwrap_or(FencingToken::new(0));
@@ -291,7 +291,8 @@ fn nothing_is_reserved_for_a_lock_of_another_kind() {
         let before = state.clone();
         for notify_wanted in [false, true] {
             let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted });
-            let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve };
+            let extend =
+                Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: true, reserve, fence: None };
             let (reply, notifications) = state.apply(START_US, &Op::Extend(extend), &all_alive);
             assert_eq!((reply, notifications), (Reply::Refused(Refused::Unsupported), vec![]), "{kind:?}");
             assert_eq!(state, before, "{kind:?}");

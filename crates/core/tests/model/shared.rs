@@ -99,7 +99,7 @@ fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
     });
     let extend =
         (any_hold(kind), any_lease_ms(), any::<bool>()).prop_map(|((claim, _), lease_ms, keep_record)| {
-            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None })
         });
     let inspect = proptest::option::of(any_hold(kind))
         .prop_map(|of| Op::Inspect(Inspect { claim: of.map(|(claim, _)| claim), details: true }));

@@ -86,7 +86,8 @@ fn mutex() -> LockState {
         Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
     };
     let reserve = Some(Reserve { tokens: 32, notify_wanted: true });
-    let extend = Extend { claim: claim(Kind::Mutex, 2), lease_ms: 60_000, keep_record: true, reserve };
+    let extend =
+        Extend { claim: claim(Kind::Mutex, 2), lease_ms: 60_000, keep_record: true, reserve, fence: None };
     let evict = Op::Evict(Evict { session: session(9), actor: watcher() });
     execute(
         &mut state,

@@ -109,7 +109,7 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
     let extend = (any_claim(of), any_lease_ms(), any::<bool>());
     prop_oneof![
         6 => any_request(of).prop_map(Op::Acquire),
-        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None })),
+        2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None })),
         4 => release.prop_map(move |(claim, action, next)| {
             let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), predecessor: None, ..next });
             Op::Release(Release { claim, action, next })

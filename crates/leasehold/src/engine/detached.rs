@@ -216,6 +216,7 @@ async fn extend(
         lease_ms: whole_millis(lease),
         keep_record: true,
         reserve: None,
+        fence: None,
     });
     match request(engine, lock, &op, within).await.map(|answer| answer.reply) {
         Ok(Reply::Extend(Extended::Extended | Extended::Voted(_))) => Ok(sent_at + lease - drift(lease)),

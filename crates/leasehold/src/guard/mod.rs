@@ -269,7 +269,7 @@ impl Guard {
         let allowed = engine.keeper.allowed_lease(self.tracking, sent_at, request);
         let (lease, keep_record) = allowed.map_err(|remaining| ExtendError::Capped { remaining })?;
         let lease_ms = whole_millis(lease);
-        let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None });
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None });
         let within = engine.timings.call.min(self.remaining());
         self.hold.may_last(sent_at + within + lease);
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;

@@ -7,7 +7,7 @@ use leasehold::store::{
     SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, SessionId};
-use leasehold_core::{Claim, Extended, KeyError, Partition};
+use leasehold_core::{Claim, Extended, FencingToken, KeyError, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -150,6 +150,7 @@ impl Store for FaultyStore {
         &'a self,
         _lock: &'a Lock,
         _claim: &'a Claim,
+        _fence: FencingToken,
         _within: Duration,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async {

@@ -126,11 +126,12 @@ impl RedisConfig {
 
     /// Sets how many replicas must acknowledge a hold before an acquire succeeds. Default: none. If too few
     /// acknowledge it in time, the acquire fails with
-    /// [`FaultKind::Unconfirmed`](leasehold_store::FaultKind::Unconfirmed), and the lock is released again.
+    /// [`FaultKind::Unconfirmed`](leasehold_store::FaultKind::Unconfirmed), and the lock is released again. Renewals and
+    /// heartbeats count in the same way: what too few replicas have lengthens no hold.
     ///
-    /// Each acquire then takes one more round trip, plus the time until the replicas acknowledge. This narrows the
-    /// window in which a fail-over loses a hold, but does not close it: a replica that has not acknowledged may be
-    /// promoted, and renewals do not wait for replicas. See `WAIT` in the Redis documentation.
+    /// Each acquire, and each batch of renewals or heartbeats, then takes one more round trip, plus the time until the
+    /// replicas acknowledge. This narrows the window in which a fail-over loses a hold, but does not close it: a replica that
+    /// has not acknowledged may be promoted. See `WAIT` in the Redis documentation.
     #[must_use]
     pub const fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;

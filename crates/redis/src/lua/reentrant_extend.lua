@@ -6,10 +6,11 @@
 -- ARGV[2]  its owner
 -- ARGV[3]  lease_ms: the least remaining time of the hold afterwards
 -- ARGV[4]  '1' to make the record last as long, or empty
+-- ARGV[5]  the fencing token of the only grant of the hold that is extended, or empty
 --
 -- Replies
 --   1  extended
---   0  not held
+--   0  not held, or of another grant
 --
 -- A script, because finding the hold and extending it are one step. PEXPIRE is the first write: full memory does not refuse it,
 -- and refuses nothing after it; and no hold lasts longer than its key.
@@ -22,7 +23,7 @@ local extended
 for _, entry in ipairs(lock.holds) do
   if entry.hold == ARGV[1] then extended = entry end
 end
-if not extended then return 0 end
+if not extended or ARGV[5] ~= '' and lock.owner_fence ~= tonumber(ARGV[5]) then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
 local left_ms, until_ms = redis.call('PTTL', KEYS[1]), now() + lease_ms

@@ -7,11 +7,12 @@
 -- ARGV[2]  its owner, or another value of the user's own, or empty
 -- ARGV[3]  lease_ms: the least remaining time of the hold afterwards
 -- ARGV[4]  '1' to make the record last as long, or empty
--- ARGV[5]  the kind
+-- ARGV[5]  the fencing token of the only grant of the hold that is extended, or empty
+-- ARGV[6]  the kind
 --
 -- Replies
 --   1  extended
---   0  not held
+--   0  not held, or of another grant
 --
 -- A script, because finding the hold and extending it are one step. The first write is one that full memory does not refuse, and
 -- then it refuses nothing; and no hold lasts longer than its key.
@@ -21,9 +22,10 @@ if found.err then
   if string.sub(found.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return found end
   return 0
 end
-if kind_of(found[1]) ~= ARGV[5] then return 0 end
+if kind_of(found[1]) ~= ARGV[6] then return 0 end
 local held = parse_hold(ARGV[1], found[2])
 if not held or held.until_ms < now() then return 0 end
+if ARGV[5] ~= '' and held.fence ~= tonumber(ARGV[5]) then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
 local new_until_ms, left_ms = now() + lease_ms, redis.call('PTTL', KEYS[1])

@@ -200,6 +200,10 @@ impl Call {
         let call = self;
         let keep_record = if extend.keep_record { "1" } else { "" };
         call.claim(&extend.claim).cmd.arg(extend.lease_ms).arg(keep_record);
+        match extend.fence {
+            Some(fence) => call.cmd.arg(fence.as_u64()),
+            None => call.cmd.arg(""),
+        };
         if kind.is_plain_string() {
             call.cmd.arg(kind.token_prefix());
         }
@@ -425,9 +429,9 @@ impl Call {
         call
     }
 
-    /// The call that writes the expiry of a lock's key again, unchanged.
-    pub(crate) fn rewrite_expiry(keys: &LockKeys) -> Self {
-        Self::of(&SCRIPTS.rewrite_expiry, [keys.name()])
+    /// The call that writes the expiry of a key again, unchanged.
+    pub(crate) fn rewrite_expiry(key: &str) -> Self {
+        Self::of(&SCRIPTS.rewrite_expiry, [key])
     }
 
     /// Whether it may acquire a lock for its caller, and not only for a waiter.
@@ -551,7 +555,8 @@ fn liveness(liveness: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter
 
 /// Whether the token alone identifies the hold, and only its end changes: such extends share a call.
 pub(crate) fn extends_by_token(kind: Kind, extend: &Extend) -> bool {
-    kind.is_plain_string() && extend.claim.value.is_none() && !extend.keep_record && extend.reserve.is_none()
+    let is_plain = !extend.keep_record && extend.reserve.is_none() && extend.fence.is_none();
+    kind.is_plain_string() && extend.claim.value.is_none() && is_plain
 }
 
 /// The field of a held lock in a session's record.

@@ -409,7 +409,7 @@ fn entries() -> Vec<Path> {
     let take = |n: u8| Op::Acquire(request(owned(n), Some(60_000)));
     let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
-        Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None })
+        Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None, fence: None })
     };
     let evict = |n: u8| {
         Op::Evict(Evict { session: claim(n).hold.session(), actor: Label::new("test").expect("a label") })
@@ -818,13 +818,13 @@ fn release_own() -> Op {
 }
 
 fn short_extend(n: u8) -> Op {
-    Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false, reserve: None })
+    Op::Extend(Extend { claim: claim(n), lease_ms: 1, keep_record: false, reserve: None, fence: None })
 }
 
 /// Reserves tokens; the holder is notified of waiters.
 fn reserve(n: u8, lease_ms: u64) -> Op {
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
-    Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve })
+    Op::Extend(Extend { claim: claim(n), lease_ms, keep_record: false, reserve, fence: None })
 }
 
 fn keeping(op: Op) -> Op {
@@ -835,5 +835,5 @@ fn keeping(op: Op) -> Op {
 }
 
 fn extend(n: u8, keep_record: bool) -> Op {
-    Op::Extend(Extend { claim: claim(n), lease_ms: 90_000_000, keep_record, reserve: None })
+    Op::Extend(Extend { claim: claim(n), lease_ms: 90_000_000, keep_record, reserve: None, fence: None })
 }

@@ -370,7 +370,7 @@ fn op_beside(sequence: &mut Sequence<'_>) -> Op {
     match (random.below(10), hold) {
         (0 | 1, Some(hold)) => {
             let claim = Claim { hold: hold.hold, value: hold.owner };
-            Op::Extend(Extend { claim, lease_ms: 5_000, keep_record: false, reserve: None })
+            Op::Extend(Extend { claim, lease_ms: 5_000, keep_record: false, reserve: None, fence: None })
         }
         (2 | 3, Some(hold)) => release(&Claim { hold: hold.hold, value: hold.owner }),
         (4, Some(hold)) => {
@@ -441,7 +441,7 @@ fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {
 
 fn reserve(claim: &Claim, tokens: u32) -> Op {
     let reserve = Some(Reserve { tokens, notify_wanted: false });
-    Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve })
+    Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve, fence: None })
 }
 
 fn release(claim: &Claim) -> Op {

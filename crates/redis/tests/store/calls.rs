@@ -45,7 +45,8 @@ async fn extends_that_follow_one_another_are_one_call() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     let lock = |n: u8| Lock::mutex(format!("job/{n}").parse().unwrap());
-    let extend = |n: u8| Extend { claim: claim(n), lease_ms: 90_000, keep_record: false, reserve: None };
+    let extend =
+        |n: u8| Extend { claim: claim(n), lease_ms: 90_000, keep_record: false, reserve: None, fence: None };
     for n in 0..100 {
         if n % 10 != 3 {
             let taken = store.execute(&lock(n), &take(&claim(n), None), LONG).await;
@@ -99,8 +100,15 @@ async fn the_commands_of_an_uncontended_lock_are_counted() {
     let server = RedisServer::start().unwrap();
     let store = connect(&server).await;
     granted(acquire(&store, &claim(1), None).await);
-    let extend =
-        |n| Op::Extend(Extend { claim: claim(n), lease_ms: 30_000, keep_record: false, reserve: None });
+    let extend = |n| {
+        Op::Extend(Extend {
+            claim: claim(n),
+            lease_ms: 30_000,
+            keep_record: false,
+            reserve: None,
+            fence: None,
+        })
+    };
     drop(execute(&store, &extend(1), LONG).await);
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
     let mut counted = Vec::new();

@@ -76,6 +76,7 @@ async fn what_is_no_such_lock_is_named_and_left_alone() {
             lease_ms: 1_000,
             keep_record: true,
             reserve: None,
+            fence: None,
         });
         assert!(matches!(execute(&store, &extend).await, Outcome::Done(Reply::Extend(Extended::NotHeld))));
         assert_eq!(server.cli(&["DUMP", "job"]).unwrap(), before, "{command:?}");
@@ -129,7 +130,13 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
         let next = Some(ask.clone());
         for op in [
             Op::Acquire(ask),
-            Op::Extend(Extend { claim: claim.clone(), lease_ms: 1, keep_record: false, reserve: None }),
+            Op::Extend(Extend {
+                claim: claim.clone(),
+                lease_ms: 1,
+                keep_record: false,
+                reserve: None,
+                fence: None,
+            }),
             Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None }),
             Op::Release(Release { claim: self::claim(1, "ours"), action: ReleaseAction::Grant, next }),
             Op::Inspect(Inspect { claim: Some(claim.clone()), details: false }),
@@ -170,7 +177,8 @@ async fn with_full_memory_no_new_owner_acquires_but_owners_extend_and_release() 
     // A request that only extends a hold is a write as well, and so is one without a visible change in Redis.
     for lease_ms in [60_000, 60_001, 10] {
         for n in 1..=3 {
-            let extend = Extend { claim: claim(n, "ours"), lease_ms, keep_record: true, reserve: None };
+            let extend =
+                Extend { claim: claim(n, "ours"), lease_ms, keep_record: true, reserve: None, fence: None };
             let outcome = execute(&store, &Op::Extend(extend)).await;
             assert!(matches!(outcome, Outcome::Done(Reply::Extend(Extended::Extended))), "{outcome:?}");
         }
@@ -212,7 +220,13 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     let store = connect(&server).await;
     let ops = [
         Op::Acquire(ask(1, "ours", true)),
-        Op::Extend(Extend { claim: claim(1, "ours"), lease_ms: 30_000, keep_record: false, reserve: None }),
+        Op::Extend(Extend {
+            claim: claim(1, "ours"),
+            lease_ms: 30_000,
+            keep_record: false,
+            reserve: None,
+            fence: None,
+        }),
         Op::Inspect(Inspect { claim: Some(claim(1, "ours")), details: true }),
         Op::Release(Release { claim: claim(1, "ours"), action: ReleaseAction::Grant, next: None }),
         Op::Evict(Evict { session: session(1), actor: label() }),

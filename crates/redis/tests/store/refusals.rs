@@ -39,7 +39,13 @@ async fn with_full_memory_no_client_acquires_but_the_holder_extends_and_releases
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap().ok().unwrap();
     assert_eq!(refused(acquire_of(&store, "other", &claim(3)).await).kind, FaultKind::OutOfMemory);
     assert_eq!(refused(acquire(&store, &claim(3), Some(nonce(8))).await).kind, FaultKind::OutOfMemory);
-    let extend = Op::Extend(Extend { claim: claim(1), lease_ms: 60_000, keep_record: true, reserve: None });
+    let extend = Op::Extend(Extend {
+        claim: claim(1),
+        lease_ms: 60_000,
+        keep_record: true,
+        reserve: None,
+        fence: None,
+    });
     let extended = execute(&store, &extend, LONG).await;
     assert!(matches!(extended, Outcome::Done(Reply::Extend(Extended::Extended))), "{extended:?}");
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
@@ -73,7 +79,7 @@ async fn with_full_memory_a_hold_is_extended_and_nothing_may_be_reserved_for_it(
 /// Reserves a block of tokens, and requests to be notified of other waiters.
 async fn reserve(store: &RedisStore, claim: &Claim, lease_ms: u64) -> Extended {
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
-    let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve };
+    let extend = Extend { claim: claim.clone(), lease_ms, keep_record: false, reserve, fence: None };
     match execute(store, &Op::Extend(extend), LONG).await {
         Outcome::Done(Reply::Extend(extended)) => extended,
         other => panic!("{other:?}"),
@@ -225,11 +231,11 @@ async fn the_permissions_that_the_docs_name_suffice() {
         matches!(results, Some(Outcome::Done(results)) if matches!(results[..], [MultiAcquired::Acquired(_)]))
     );
     for keep_record in [false, true] {
-        let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None };
+        let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record, reserve: None, fence: None };
         assert_eq!(done(Op::Extend(extend)).await, Reply::Extend(Extended::Extended));
     }
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: true });
-    let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record: true, reserve };
+    let extend = Extend { claim: claim(1), lease_ms: 40_000, keep_record: true, reserve, fence: None };
     let reply = done(Op::Extend(extend)).await;
     assert!(matches!(reply, Reply::Extend(Extended::Reserved { .. })), "{reply:?}");
     done(take(&claim(2), Some(nonce(2)))).await;
@@ -260,7 +266,13 @@ async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
     let mut listening = store.subscribe(&lock, LONG).await.unwrap().unwrap();
     listening.notified().await;
     let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });
-    let extend = Op::Extend(Extend { claim: owned(1), lease_ms: 40_000, keep_record: true, reserve: None });
+    let extend = Op::Extend(Extend {
+        claim: owned(1),
+        lease_ms: 40_000,
+        keep_record: true,
+        reserve: None,
+        fence: None,
+    });
     let inspect = Op::Inspect(Inspect { claim: Some(owned(1)), details: true });
     for op in [take(1), take(2), extend, inspect, release(1), release(2)] {
         let outcome = store.execute(&lock, &op, LONG).await;

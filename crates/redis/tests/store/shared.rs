@@ -52,7 +52,8 @@ async fn release(store: &RedisStore, n: u8) -> HoldStatus {
 }
 
 async fn extends(store: &RedisStore, n: u8) -> bool {
-    let extend = Extend { claim: reader(n), lease_ms: 60_000, keep_record: false, reserve: None };
+    let extend =
+        Extend { claim: reader(n), lease_ms: 60_000, keep_record: false, reserve: None, fence: None };
     matches!(execute(store, Op::Extend(extend)).await, Reply::Extend(Extended::Extended))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask sim` is the usual way to it.
 
-use leasehold_sim::{Counts, FaultProfile, Mutant, Outcome, Run, run};
+use leasehold_sim::{Counts, FaultProfile, Mutant, Outcome, Run, Scenario, run};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: sim [--seeds N] [--from SEED]                  run N seeds, starting at SEED (default 1)
-       sim --seed SEED [--mutant MUTANT]              run one seed, and print its trace
-       sim --mutants [--mutant MUTANT] [--seeds N]    run each mutant, or one, until a check finds it, for at most N seeds
+usage: sim [--two-primaries] [--seeds N] [--from SEED]        run N seeds, starting at SEED (default 1)
+       sim [--two-primaries] --seed SEED [--mutant MUTANT]    run one seed, and print its trace
+       sim --mutants [--mutant MUTANT] [--seeds N]            run each mutant, or one, until a check finds it, for at most N seeds
 
-N is 5000 if it is not given.";
+--two-primaries has a primary and a replica, and partitions that make both a primary; otherwise there is one server. A
+mutant selects the world that can show it. N is 5000 if it is not given, and 10000 for mutants.";
 
 /// A seed that takes longer is named. It is one in some 10 000.
 const SLOW: Duration = Duration::from_secs(10);
@@ -28,14 +29,26 @@ struct Args {
     seed: Option<u64>,
     mutant: Option<Mutant>,
     mutants: bool,
+    two_primaries: bool,
+}
+
+impl Args {
+    /// The run of a seed.
+    fn run(&self, seed: u64) -> Run {
+        match self.mutant {
+            Some(mutant) => Run::with_mutant(seed, mutant),
+            None if self.two_primaries => Run::with_two_primaries(seed),
+            None => Run::new(seed),
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
         Ok(args) => match args.seed {
-            Some(seed) => show(seed, args.mutant),
-            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(5_000)),
-            None => run_many(args.from.unwrap_or(1), args.seeds.unwrap_or(5_000)),
+            Some(seed) => show(args.run(seed)),
+            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(10_000)),
+            None => run_many(&args, args.from.unwrap_or(1), args.seeds.unwrap_or(5_000)),
         },
         Err(error) => Err(format!("{error}\n\n{USAGE}")),
     };
@@ -60,6 +73,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Args, String> {
             "--from" => args.from = Some(number("--from")?),
             "--seed" => args.seed = Some(number("--seed")?),
             "--mutants" => args.mutants = true,
+            "--two-primaries" => args.two_primaries = true,
             "--mutant" => {
                 let name = arguments.next().unwrap_or_default();
                 let mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
@@ -73,8 +87,8 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Args, String> {
 }
 
 /// Runs one seed, and prints its trace.
-fn show(seed: u64, mutant: Option<Mutant>) -> Result<(), String> {
-    let outcome = run(&Run { seed, mutant, with_trace: true });
+fn show(one: Run) -> Result<(), String> {
+    let outcome = run(&Run { with_trace: true, ..one });
     for line in &outcome.trace {
         println!("{line}");
     }
@@ -103,7 +117,7 @@ struct Sum {
 }
 
 /// Runs many seeds, on as many threads as there are cores.
-fn run_many(from: u64, seeds: u64) -> Result<(), String> {
+fn run_many(args: &Args, from: u64, seeds: u64) -> Result<(), String> {
     let (next, is_stopped, sum, started) =
         (AtomicU64::new(from), AtomicBool::new(false), Mutex::new(Sum::default()), Instant::now());
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -117,7 +131,7 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
                         break;
                     }
                     let began = Instant::now();
-                    let outcome = run_one(&Run::new(seed));
+                    let outcome = run_one(&args.run(seed));
                     if began.elapsed() > SLOW {
                         eprintln!("seed {seed} took {:.0?}", began.elapsed());
                     }
@@ -152,8 +166,9 @@ fn run_many(from: u64, seeds: u64) -> Result<(), String> {
     match sum.failures.iter().min() {
         None => Ok(()),
         Some((seed, what)) => Err(format!(
-            "{} seeds failed, the first is {seed}: {what}\nrepeat it with `cargo xtask sim --seed {seed}`",
-            sum.failures.len()
+            "{} seeds failed, the first is {seed}: {what}\nrepeat it with `cargo xtask sim {}--seed {seed}`",
+            sum.failures.len(),
+            if args.run(*seed).scenario == Scenario::TwoPrimaries { "--two-primaries " } else { "" },
         )),
     }
 }
@@ -164,6 +179,7 @@ fn name(profile: FaultProfile) -> &'static str {
         FaultProfile::Tolerated => "tolerated faults",
         FaultProfile::DataLoss => "data loss",
         FaultProfile::ClockFaults => "clock faults",
+        FaultProfile::TwoPrimaries => "two primaries",
     }
 }
 
@@ -171,7 +187,7 @@ fn name(profile: FaultProfile) -> &'static str {
 fn find_mutants(only: Option<Mutant>, seeds: u64) -> Result<(), String> {
     let mut missed = Vec::new();
     for mutant in Mutant::ALL.into_iter().filter(|mutant| only.is_none_or(|only| only == *mutant)) {
-        let runs = (1..=seeds).map(|seed| Run { seed, mutant: Some(mutant), with_trace: false });
+        let runs = (1..=seeds).map(|seed| Run::with_mutant(seed, mutant));
         let found = runs
             .filter(|args| mutant.applies_to(args))
             .find_map(|args| run_one(&args).err().map(|what| (args.seed, what)));

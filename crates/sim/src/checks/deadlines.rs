@@ -42,7 +42,13 @@ impl Deadlines {
             context.health(task.host).and_then(Health::healthy_since).is_some_and(|healthy| healthy <= since);
         let slack = |limit: Duration| limit / 10 + Duration::from_millis(20);
         let is_early = match (method, failure) {
-            (_, AcquireFailure::LeaseTooShort | AcquireFailure::Lost | AcquireFailure::Impossible)
+            (
+                _,
+                AcquireFailure::LeaseTooShort
+                | AcquireFailure::Unconfirmed
+                | AcquireFailure::Lost
+                | AcquireFailure::Impossible,
+            )
             | (AcquireMethod::Try | AcquireMethod::TryAll | AcquireMethod::Poll(_), _) => false,
             (AcquireMethod::Wait | AcquireMethod::All(None), _) => {
                 failure != AcquireFailure::Fault || took < OUTAGE_TOLERANCE

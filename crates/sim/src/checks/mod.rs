@@ -23,9 +23,11 @@
 //! | [`AfterRelease`] | after a release has returned, the client sends nothing about its hold |
 //! | [`Observers`] | observers of an Election report each leader in order and soon, and no other |
 //! | [`OncePerPeriod`] | at most one start succeeds in a period, and its guard is not valid for longer than the store keeps the hold |
+//! | [`Reports`] | tokens grow and a period is started once, by what clients report alone |
 //! | [`SessionLiveness`] | a lapsed session is over, at the store and in its process; none lapses without a cause |
 //!
-//! The first two apply only while the documentation promises exclusion ([`Promises`]).
+//! The first two apply only while the documentation promises exclusion ([`Promises`]). With two primaries at once, only those of
+//! [`of_two_primaries`] apply.
 
 mod after_release;
 mod cleanup;
@@ -45,6 +47,7 @@ mod progress;
 pub(crate) mod recorder;
 mod reentrancy;
 mod renewal;
+mod reports;
 mod session_ends;
 mod sessions;
 mod shared_order;
@@ -69,6 +72,7 @@ pub use ownership::Ownership;
 pub use progress::Progress;
 pub use reentrancy::Reentrancy;
 pub use renewal::Renewal;
+pub use reports::Reports;
 pub use sessions::SessionLiveness;
 pub use shared_order::SharedOrder;
 pub use shared_progress::SharedProgress;
@@ -192,7 +196,15 @@ impl CheckContext {
             Event::Server(what) => {
                 self.last_server_event = Some(at);
                 // After the first data loss, exclusion is no longer promised.
-                let keeps_data = matches!(what, ServerEvent::Down | ServerEvent::Up { with_data: true });
+                let keeps_data = matches!(
+                    what,
+                    ServerEvent::Down
+                        | ServerEvent::Up { with_data: true }
+                        // What the promoted replica lacks, no replica had confirmed.
+                        | ServerEvent::Isolated
+                        | ServerEvent::Promoted
+                        | ServerEvent::Rejoined
+                );
                 self.promises.exclusion &= keeps_data;
             }
             Event::Host(host, what) => {
@@ -267,7 +279,12 @@ impl CheckContext {
     }
 }
 
-/// All checks.
+/// The checks that apply to two primaries at once. The others compare what clients report with one server.
+pub fn of_two_primaries() -> Vec<Box<dyn Check + Send>> {
+    vec![Box::new(Exclusion::default()), Box::new(Deadlines::default()), Box::new(Reports::default())]
+}
+
+/// All checks of one server.
 pub fn all() -> Vec<Box<dyn Check + Send>> {
     vec![
         Box::new(Exclusion::default()),

@@ -163,7 +163,7 @@ impl OncePerPeriod {
                     return self.check_guard(at, (lock, fence));
                 }
             }
-            PeriodEvent::Releasing(fence) => drop(self.valid_guards.remove(&(lock, fence))),
+            PeriodEvent::Releasing { fence, .. } => drop(self.valid_guards.remove(&(lock, fence))),
         }
         Ok(())
     }

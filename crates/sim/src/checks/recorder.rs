@@ -1,9 +1,11 @@
 //! The recorder runs the checks, keeps the trace and counts the coverage.
 
-use crate::checks::{self, Check, CheckContext, GuardRecord, Promises};
-use crate::event::{Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent};
+use crate::checks::{Check, CheckContext, GuardRecord};
+use crate::event::{
+    AcquireFailure, Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent,
+};
 use crate::world::time::Instant;
-use leasehold_core::{Acquired, Ended, Kind, LockMode, Notification, Op, Reply, Resized, SessionOp};
+use leasehold_core::{Acquired, Ended, LockMode, Notification, Op, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
 
 /// A violation that a check has found.
@@ -80,6 +82,10 @@ pub struct Counts {
     pub observed: u64,
     /// Periods that tasks started.
     pub periods: u64,
+    /// Partitions that left two primaries.
+    pub partitions: u64,
+    /// Acquires that no replica confirmed.
+    pub unconfirmed: u64,
 }
 
 impl AddAssign for Counts {
@@ -114,6 +120,8 @@ impl AddAssign for Counts {
         self.resized += other.resized;
         self.observed += other.observed;
         self.periods += other.periods;
+        self.partitions += other.partitions;
+        self.unconfirmed += other.unconfirmed;
     }
 }
 
@@ -147,6 +155,7 @@ impl Counts {
             Event::Host(_, HostEvent::Stopped) => &mut self.stops,
             Event::Host(_, HostEvent::LinkDown { .. }) => &mut self.broken_links,
             Event::Server(ServerEvent::Up { .. }) => return,
+            Event::Server(ServerEvent::Promoted) => &mut self.partitions,
             Event::Server(_) => &mut self.server_events,
             Event::Task(_, _, TaskEvent::Acquired(guard_id, new_guard)) => {
                 let was_handed_off = context.guards.get(*guard_id).is_some_and(GuardRecord::was_handed_off);
@@ -158,6 +167,7 @@ impl Counts {
                 &mut self.acquired
             }
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
+            Event::Task(_, _, TaskEvent::NotAcquired(AcquireFailure::Unconfirmed)) => &mut self.unconfirmed,
             Event::Task(_, _, TaskEvent::Admitted) => &mut self.admitted,
             Event::Task(_, _, TaskEvent::LossReported(..)) => &mut self.lost,
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
@@ -205,14 +215,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(promises: Promises, may_leave_free: bool, kinds: Vec<Kind>, with_trace: bool) -> Self {
-        Self {
-            context: CheckContext::new(promises, may_leave_free, kinds),
-            checks: checks::all(),
-            violation: None,
-            counts: Counts::default(),
-            trace: with_trace.then(Vec::new),
-        }
+    pub(crate) fn new(checks: Vec<Box<dyn Check + Send>>, context: CheckContext, with_trace: bool) -> Self {
+        Self { context, checks, violation: None, counts: Counts::default(), trace: with_trace.then(Vec::new) }
     }
 
     pub(crate) fn record(&mut self, at: Instant, event: &Event<'_>) {

@@ -122,13 +122,9 @@ impl LockCall {
                 Op::ForceRelease(ForceRelease { observed, actor })
             }
             Script::ExtendOne => {
-                let (claim, lease_ms) = (claim.ok_or_else(malformed)?, arguments.number()?);
-                let keep_record = !arguments.text()?.is_empty();
-                if kind == Kind::Mutex {
-                    kind = kind_of_mark(arguments.text()?)?;
-                }
-                let reserve = if arguments.is_empty() { None } else { Some(arguments.reserve()?) };
-                Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
+                let (extend, kind_of_token) = arguments.extend_one(claim, kind)?;
+                kind = kind_of_token;
+                Op::Extend(extend)
             }
             Script::Acquire => {
                 arguments.text()?.clone_into(&mut mailboxes);
@@ -219,6 +215,19 @@ impl<'a> Arguments<'a> {
         Ok(Some(Claim { hold, value }))
     }
 
+    /// The arguments of an extend of one hold, and the kind of its lock.
+    fn extend_one(&mut self, claim: Option<Claim>, kind: Kind) -> CallResult<(Extend, Kind)> {
+        let (claim, lease_ms) = (claim.ok_or_else(malformed)?, self.number()?);
+        let keep_record = !self.text()?.is_empty();
+        let fence = match self.text()? {
+            "" => None,
+            fence => Some(parsed(fence)?),
+        };
+        let kind = if kind == Kind::Mutex { kind_of_mark(self.text()?)? } else { kind };
+        let reserve = if self.is_empty() { None } else { Some(self.reserve()?) };
+        Ok((Extend { claim, lease_ms, keep_record, reserve, fence }, kind))
+    }
+
     /// The arguments of an extend that reserves fencing tokens.
     fn reserve(&mut self) -> CallResult<Reserve> {
         let (tokens, notify) = (parsed(self.text()?)?, self.text()?);
@@ -234,8 +243,13 @@ impl<'a> Arguments<'a> {
         let kind = if Kind::Election.matches_token(token) { Kind::Election } else { Kind::Mutex };
         let hold = token.strip_prefix(kind.token_prefix()).ok_or_else(malformed)?;
         let hold = HoldId::from_token(hold).map_err(|_| malformed())?;
-        let extend =
-            Extend { claim: Claim::new(hold), lease_ms: self.number()?, keep_record: false, reserve: None };
+        let extend = Extend {
+            claim: Claim::new(hold),
+            lease_ms: self.number()?,
+            keep_record: false,
+            reserve: None,
+            fence: None,
+        };
         let (mailboxes, released, sessions) = (String::new(), String::new(), String::new());
         let key = key.to_owned();
         Ok(LockCall { key, kind, op: Op::Extend(extend), mailboxes, released, sessions })

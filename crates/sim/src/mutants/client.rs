@@ -386,7 +386,8 @@ impl MutantStore {
         let wait = sim.scheduler.sleep_until(at);
         let renewal = async move {
             wait.await;
-            let extend = Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve: None });
+            let extend =
+                Op::Extend(Extend { claim, lease_ms: 3_000, keep_record: false, reserve: None, fence: None });
             // The outcome does not matter.
             drop(store.execute(&lock, &extend, Duration::from_secs(1)).await);
         };
@@ -456,6 +457,16 @@ impl Store for MutantStore {
             }
             _ => self.inner.execute_session(partition, op, within),
         }
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        lock: &'a Lock,
+        claim: &'a Claim,
+        fence: FencingToken,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        self.inner.confirm(lock, claim, fence, within)
     }
 
     fn fork(&self) -> Arc<dyn Store> {

@@ -201,11 +201,22 @@ pub enum Mutant {
     WantedIsIgnored,
     /// A cached hold is never released.
     CachedHoldIsNotReleased,
+
+    /// An acquire does not wait for the replica.
+    AcquireIsNotConfirmed,
+    /// A hold is confirmed whichever grant the server has of it.
+    AnyGrantIsConfirmed,
+    /// A renewal does not wait for the replica.
+    RenewalIsNotConfirmed,
+    /// A heartbeat does not wait for the replica.
+    HeartbeatIsNotConfirmed,
+    /// The server confirms a write that its replica does not have yet.
+    ConfirmedBeforeReplicated,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 87] = [
+    pub const ALL: [Self; 92] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -293,7 +304,24 @@ impl Mutant {
         Self::EarlierBlockIsUsed,
         Self::WantedIsIgnored,
         Self::CachedHoldIsNotReleased,
+        Self::AcquireIsNotConfirmed,
+        Self::AnyGrantIsConfirmed,
+        Self::RenewalIsNotConfirmed,
+        Self::HeartbeatIsNotConfirmed,
+        Self::ConfirmedBeforeReplicated,
     ];
+
+    /// Whether it is a defect in waiting for a replica, which only two primaries show.
+    pub const fn is_of_replicas(self) -> bool {
+        matches!(
+            self,
+            Self::AcquireIsNotConfirmed
+                | Self::AnyGrantIsConfirmed
+                | Self::RenewalIsNotConfirmed
+                | Self::HeartbeatIsNotConfirmed
+                | Self::ConfirmedBeforeReplicated
+        )
+    }
 
     /// Executes an operation at the server. Has an effect if this is a server mutant.
     pub(crate) fn apply(

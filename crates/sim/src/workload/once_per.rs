@@ -30,11 +30,12 @@ impl TaskRunner {
             self.sim
                 .fail("workload", format!("the check of {}'s period disagrees with its deadline", self.task));
         }
-        note(PeriodEvent::Releasing(fence));
         let dropped = self.random.chance(self.sim.config.drops_future);
         let polls = if dropped { self.random.between(1, 3) } else { u64::MAX };
+        let how = self.random.below(10);
+        note(PeriodEvent::Releasing { fence, finishes: how < 6 && !dropped });
         // The outcome does not matter: the store shows it.
-        match self.random.below(10) {
+        match how {
             0..6 => drop(DroppedAfter { inner: Box::pin(period_guard.finish()), polls }.await),
             6..8 => drop(DroppedAfter { inner: Box::pin(period_guard.release()), polls }.await),
             _ => drop(period_guard),

@@ -436,6 +436,7 @@ pub(crate) fn failure_of(error: &AcquireError) -> AcquireFailure {
         AcquireError::TimedOut { .. } => AcquireFailure::TimedOut,
         AcquireError::LeaseTooShort { .. } => AcquireFailure::LeaseTooShort,
         AcquireError::Lost(_) => AcquireFailure::Lost,
+        AcquireError::Unconfirmed(_) => AcquireFailure::Unconfirmed,
         AcquireError::Impossible(_) => AcquireFailure::Impossible,
         _ => AcquireFailure::Fault,
     }

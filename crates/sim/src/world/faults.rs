@@ -17,6 +17,9 @@ pub enum FaultProfile {
     DataLoss,
     /// In addition, clocks jump, or drift by more than the allowance.
     ClockFaults,
+    /// The faults that are tolerated, and partitions that cut the primary off with some of the clients, while its replica takes
+    /// over for the others. All clients wait for the replica.
+    TwoPrimaries,
 }
 
 /// A fault at one point in time.
@@ -28,8 +31,20 @@ pub(crate) enum Fault {
     Crash { process_index: usize, back_after: Duration },
     Restart { lasts: Duration, with_data: bool },
     FailOver { lasts: Duration, lag: Duration },
+    IsolatePrimary(PrimaryIsolation),
     Jump { by_us: i64 },
     Delete { lock: u8 },
+}
+
+/// A partition that cuts the primary off from its replica.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PrimaryIsolation {
+    /// The machines whose processes are cut off with it, one bit for each.
+    pub(crate) machines: u8,
+    /// How long it takes until the replica takes over.
+    pub(crate) outage: Duration,
+    /// How long both are primaries.
+    pub(crate) lasts: Duration,
 }
 
 /// The faults of one run.
@@ -49,6 +64,8 @@ pub(crate) struct FaultPlan {
     pub(crate) duplicated: u64,
     /// The largest rate error of a client's clock, in millionths.
     pub(crate) drift_ppm: i64,
+    /// How far behind the replica is that clients wait for, if they do.
+    pub(crate) replica_lag: Option<Duration>,
 }
 
 impl FaultPlan {
@@ -80,11 +97,44 @@ impl FaultPlan {
                 FaultProfile::ClockFaults => 60_000,
                 _ => 4_500,
             },
+            replica_lag: None,
         };
         for _ in 0..count {
             let at = Instant(random.between(200_000, faults_end_at.0));
             let fault = fault_plan.fault(random, processes, locks);
             fault_plan.faults.push((at, fault));
+        }
+        fault_plan
+    }
+
+    /// Faults with partitions that leave two primaries.
+    pub(crate) fn draw_two_primaries(random: &Random, processes: usize, locks: u8) -> Self {
+        let faults_end_at = Instant(random.between(8_000_000, 30_000_000));
+        let rate = |most: u64| if random.chance(500) { 0 } else { random.between(0, most) };
+        let mut fault_plan = Self {
+            profile: FaultProfile::TwoPrimaries,
+            faults: Vec::new(),
+            faults_end_at,
+            latency_us: (20, random.between(50, 3_000)),
+            in_order: random.chance(700),
+            lost: rate(60),
+            delayed: rate(60),
+            duplicated: rate(60),
+            drift_ppm: 4_500,
+            replica_lag: Some(Duration::from_micros(random.between(0, 300_000))),
+        };
+        let at = || Instant(random.between(200_000, faults_end_at.0));
+        for _ in 0..random.between(1, 3) {
+            let machines = u8::try_from(random.between(0, 15)).unwrap_or(0);
+            let (outage, lasts) = (random.between(1_000, 3_000_000), random.between(500_000, 20_000_000));
+            let (outage, lasts) = (Duration::from_micros(outage), Duration::from_micros(lasts));
+            fault_plan
+                .faults
+                .push((at(), Fault::IsolatePrimary(PrimaryIsolation { machines, outage, lasts })));
+        }
+        for _ in 0..random.between(0, 4) {
+            let fault = (at(), fault_plan.fault(random, processes, locks));
+            fault_plan.faults.push(fault);
         }
         fault_plan
     }

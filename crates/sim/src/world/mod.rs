@@ -4,6 +4,7 @@ pub(crate) mod environment;
 pub(crate) mod faults;
 pub(crate) mod link;
 pub(crate) mod network;
+pub(crate) mod partition;
 pub(crate) mod scheduler;
 pub(crate) mod server;
 pub(crate) mod store;
@@ -15,7 +16,7 @@ use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
 use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, TaskEvent, TaskId, Validity};
 use crate::mutants::Mutant;
 use environment::ProcessEnvironment;
-use faults::{Fault, FaultPlan, FaultProfile};
+use faults::{Fault, FaultPlan, FaultProfile, PrimaryIsolation};
 use leasehold::Owner;
 use leasehold_core::{AUDIT_TTL, Kind, Lock};
 use leasehold_testkit::Random;
@@ -299,6 +300,10 @@ impl Sim {
                     self.scheduler.at(now + lasts, None, move || sim.fail_over(lasts, lag));
                 }
             }
+            Fault::IsolatePrimary(PrimaryIsolation { machines, outage, lasts }) => {
+                let (outage, lasts) = (outage.min(left / 2), lasts.min(left / 2));
+                self.isolate_primary(PrimaryIsolation { machines, outage, lasts });
+            }
             Fault::Jump { by_us } => self.jump(by_us),
             Fault::Delete { lock } => self.delete(LockId(lock)),
         }
@@ -345,6 +350,7 @@ impl Sim {
             let mut processes = locked(&sim.processes);
             let Some(process) = processes.get_mut(process_index) else { return };
             process.host = sim.boot(&process.random);
+            sim.assign_server(process_index, process.host);
         });
     }
 

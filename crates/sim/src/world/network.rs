@@ -12,13 +12,14 @@ use crate::checks::POLL_INTERVAL;
 use crate::event::{Event, Execution, HostEvent, LockId, MessageFault, MultiExecution, SessionExecution};
 use crate::world::Sim;
 use crate::world::link::LinkId;
+use crate::world::partition::IsolatedPrimary;
 use crate::world::scheduler::HostId;
 use crate::world::server::Server;
 use crate::world::time::Instant;
 use leasehold::store::NotificationSink;
 use leasehold_core::{Acquire, MultiAcquired, Notification, Op, Reply, SessionId, SessionOp, SessionReply};
 use leasehold_testkit::Random;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
@@ -31,7 +32,10 @@ pub(crate) struct Net {
     pub(crate) random: Random,
     links: Vec<Link>,
     last_message: u64,
+    /// The primary.
     pub(crate) server: Server,
+    /// A former primary, while it is cut off from the present one with some of the processes.
+    pub(crate) isolated: Option<IsolatedPrimary>,
     /// Set until faults end.
     pub(crate) is_faulty: bool,
 }
@@ -112,6 +116,7 @@ impl PendingCall {
 
 /// A request in flight.
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own, and all of them can be true")]
 struct Request {
     link: LinkId,
     generation: u64,
@@ -125,11 +130,27 @@ struct Request {
     is_ghost: bool,
     /// Set if it is a duplicate.
     is_copy: bool,
+    /// Set if the reply waits until the replica has what it wrote.
+    is_confirmed: bool,
 }
 
 impl Net {
     pub(crate) fn new(random: Random, server: Server) -> Self {
-        Self { random, links: Vec::new(), last_message: 0, server, is_faulty: true }
+        Self { random, links: Vec::new(), last_message: 0, server, isolated: None, is_faulty: true }
+    }
+
+    /// The server that a process reaches.
+    fn server_of(&self, host: HostId) -> &Server {
+        let isolated = self.isolated.as_ref().filter(|isolated| isolated.hosts.contains(&host));
+        isolated.map_or(&self.server, |isolated| &isolated.server)
+    }
+
+    fn server_of_mut(&mut self, host: HostId) -> &mut Server {
+        let isolated = self.isolated.as_mut().filter(|isolated| isolated.hosts.contains(&host));
+        match isolated {
+            Some(isolated) => &mut isolated.server,
+            None => &mut self.server,
+        }
     }
 
     /// The two links of a process.
@@ -222,6 +243,7 @@ impl Sim {
         link: LinkId,
         command: Command,
         until: Instant,
+        is_confirmed: bool,
     ) -> (u64, Arc<PendingCall>) {
         let mut net = self.net();
         net.last_message += 1;
@@ -257,6 +279,7 @@ impl Sim {
             is_stale: false,
             is_ghost,
             is_copy: false,
+            is_confirmed,
         };
         if net.occurs(self.fault_plan.duplicated) {
             let at = self.scheduler.now() + Duration::from_micros(net.random.between(100, 6_000_000));
@@ -298,7 +321,7 @@ impl Sim {
             }
             return;
         }
-        if !net.server.is_up {
+        if !net.server_of(request.host).is_up {
             return;
         }
         let (now, net) = (self.scheduler.now(), &mut *net);
@@ -312,8 +335,14 @@ impl Sim {
             }
             Command::Sessions(_, op) => Response::Sessions(self.execute_session(net, now, &request, op)),
         };
-        if !request.is_copy {
-            self.reply(net, &request, answer);
+        if request.is_copy {
+            return;
+        }
+        match self.fault_plan.replica_lag {
+            Some(lag) if request.is_confirmed && !self.confirms_too_early() => {
+                self.reply_once_replicated(net, request, answer, lag);
+            }
+            _ => self.reply(net, &request, answer),
         }
     }
 
@@ -325,10 +354,10 @@ impl Sim {
         lock: LockId,
         op: &Op,
     ) -> Reply {
-        let (reply, notifications) = net.server.execute(now, lock, op, self.mutant);
+        let (reply, notifications) = net.server_of_mut(request.host).execute(now, lock, op, self.mutant);
         self.record_execution(net, request, lock, (op, &reply, &notifications), false);
         for notification in notifications {
-            self.publish(net, notification);
+            self.publish(net, request.host, notification);
         }
         reply
     }
@@ -343,7 +372,8 @@ impl Sim {
         in_multi_acquire: bool,
     ) {
         let (op, reply, notifications) = what;
-        let Some(state) = net.server.locks.get(&lock) else { return };
+        let server = net.server_of(request.host);
+        let Some(state) = server.locks.get(&lock) else { return };
         self.record(&Event::Executed(&Execution {
             host: request.host,
             message: request.message,
@@ -354,8 +384,8 @@ impl Sim {
             reply,
             notifications,
             state,
-            sessions: &net.server.sessions,
-            clock: &net.server.clock,
+            sessions: &server.sessions,
+            clock: &server.clock,
         }));
     }
 
@@ -367,12 +397,12 @@ impl Sim {
         request: &Request,
         acquires: &[(LockId, Acquire)],
     ) -> Vec<MultiAcquired> {
-        let replies = net.server.acquire_all(now, acquires, self.mutant);
+        let replies = net.server_of_mut(request.host).acquire_all(now, acquires, self.mutant);
+        let server = net.server_of(request.host);
         let each = acquires.iter().zip(&replies);
-        let each = each.filter_map(|((lock, acquire), reply)| {
-            Some((*lock, acquire, reply, net.server.locks.get(lock)?))
-        });
-        let (host, message, clock) = (request.host, request.message, &net.server.clock);
+        let each = each
+            .filter_map(|((lock, acquire), reply)| Some((*lock, acquire, reply, server.locks.get(lock)?)));
+        let (host, message, clock) = (request.host, request.message, &server.clock);
         self.record(&Event::MultiExecuted(&MultiExecution {
             host,
             message,
@@ -395,17 +425,30 @@ impl Sim {
         request: &Request,
         op: &SessionOp,
     ) -> SessionReply {
-        let reply = net.server.execute_session(now, op, self.mutant);
+        let reply = net.server_of_mut(request.host).execute_session(now, op, self.mutant);
+        let server = net.server_of(request.host);
         self.record(&Event::SessionExecuted(&SessionExecution {
             host: request.host,
             message: request.message,
             is_stale: request.is_stale,
             op,
             reply: &reply,
-            sessions: &net.server.sessions,
-            clock: &net.server.clock,
+            sessions: &server.sessions,
+            clock: &server.clock,
         }));
         reply
+    }
+
+    /// Replies once the replica has all that the server has now. It never has if the server is cut off by then.
+    fn reply_once_replicated(self: &Arc<Self>, net: &Net, request: Request, answer: Response, lag: Duration) {
+        let (sim, number) = (self.clone(), net.server_of(request.host).number);
+        self.scheduler.at(self.scheduler.now() + lag, None, move || {
+            let mut net = sim.net();
+            let server = net.server_of(request.host);
+            if server.is_up && server.number == number && server.has_replica() {
+                sim.reply(&mut net, &request, answer);
+            }
+        });
     }
 
     fn reply(self: &Arc<Self>, net: &mut Net, request: &Request, answer: Response) {
@@ -432,10 +475,10 @@ impl Sim {
         });
     }
 
-    fn publish(self: &Arc<Self>, net: &mut Net, notification: Notification) {
-        let Some((link, generation)) = net.server.subscriptions.get(&notification.to()).copied() else {
-            return;
-        };
+    /// Publishes a notification at the server that a process reaches.
+    fn publish(self: &Arc<Self>, net: &mut Net, from: HostId, notification: Notification) {
+        let subscription = net.server_of(from).subscriptions.get(&notification.to()).copied();
+        let Some((link, generation)) = subscription else { return };
         let host = net.link(link).host;
         let message = net.last_message;
         if net.occurs(self.fault_plan.lost) {
@@ -488,9 +531,10 @@ impl Sim {
     /// A subscription reaches the server, if its connection is still there.
     fn subscription_arrives(&self, link: LinkId, generation: u64, session: SessionId) -> bool {
         let mut net = self.net();
-        let arrives = net.link(link).generation == generation && net.server.is_up;
+        let (host, current) = (net.link(link).host, net.link(link).generation);
+        let arrives = current == generation && net.server_of(host).is_up;
         if arrives {
-            net.server.subscriptions.insert(session, (link, generation));
+            net.server_of_mut(host).subscriptions.insert(session, (link, generation));
         }
         arrives
     }
@@ -498,7 +542,8 @@ impl Sim {
     pub(crate) fn unsubscribe(&self, link: LinkId, session: SessionId) {
         let mut net = self.net();
         net.link(link).sinks.remove(&session);
-        net.server.subscriptions.remove(&session);
+        let host = net.link(link).host;
+        net.server_of_mut(host).subscriptions.remove(&session);
     }
 
     /// Breaks a link, which reconnects as soon as possible.
@@ -509,7 +554,7 @@ impl Sim {
         let was_up = mem::replace(&mut link.is_up, false);
         let (host, keeper) = (link.host, link.keeper);
         let calls = mem::take(&mut link.calls);
-        net.server.subscriptions.retain(|_, (link, _)| *link != id);
+        net.server_of_mut(host).subscriptions.retain(|_, (link, _)| *link != id);
         let pause = Duration::from_micros(net.random.between(1_000, 300_000));
         drop(net);
         if was_up {
@@ -540,23 +585,24 @@ impl Sim {
         if net.link(id).generation != generation || net.link(id).is_up {
             return;
         }
-        if !net.server.is_up || net.link(id).cut_off_until > now {
+        let host = net.link(id).host;
+        if !net.server_of(host).is_up || net.link(id).cut_off_until > now {
             let pause = Duration::from_micros(net.random.between(20_000, 500_000));
             drop(net);
             return self.connect_after(pause, id);
         }
         let latency = self.latency(&net);
         drop(net);
-        let (sim, host) = (self.clone(), self.net().link(id).host);
+        let sim = self.clone();
         self.scheduler.at(now + latency * 2, None, move || {
             let mut net = sim.net();
-            if net.link(id).generation != generation || !net.server.is_up {
+            if net.link(id).generation != generation || !net.server_of(host).is_up {
                 // It broke during the attempt, and the break has scheduled another one.
                 return;
             }
             let sessions: Vec<_> = net.link(id).sinks.keys().copied().collect();
             for session in sessions {
-                net.server.subscriptions.insert(session, (id, generation));
+                net.server_of_mut(host).subscriptions.insert(session, (id, generation));
             }
             drop(net);
             let this = sim.clone();
@@ -612,15 +658,22 @@ impl Sim {
             link.generation += 1;
             link.is_up = false;
             let left = (mem::take(&mut link.calls), mem::take(&mut link.sinks), mem::take(&mut link.wakers));
-            net.server.subscriptions.retain(|_, (link, _)| *link != id);
+            net.server_of_mut(host).subscriptions.retain(|_, (link, _)| *link != id);
             drop(left);
         }
     }
 
     /// Breaks the links of all running processes.
     pub(crate) fn break_all_links(self: &Arc<Self>) {
+        self.break_links_of_others(&BTreeSet::new());
+    }
+
+    /// Breaks the links of all running processes but these.
+    pub(crate) fn break_links_of_others(self: &Arc<Self>, hosts: &BTreeSet<HostId>) {
         let net = self.net();
-        let links = net.links.iter().enumerate().filter(|(_, link)| !self.scheduler.is_dead(link.host));
+        let links = net.links.iter().enumerate();
+        let links =
+            links.filter(|(_, link)| !self.scheduler.is_dead(link.host) && !hosts.contains(&link.host));
         let running: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
         drop(net);
         for link in running {

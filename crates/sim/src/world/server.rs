@@ -19,6 +19,8 @@ use std::time::Duration;
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Server {
+    /// Which one: each that is promoted has the next number.
+    pub(crate) number: u32,
     pub(crate) is_up: bool,
     pub(crate) clock: Clock,
     pub(crate) locks: BTreeMap<LockId, LockState>,
@@ -45,11 +47,45 @@ enum ReplicaUpdate {
     Sessions(Sessions),
 }
 
+impl Replica {
+    /// One that has all this.
+    fn of(locks: &BTreeMap<LockId, LockState>, sessions: &Sessions) -> Self {
+        Self { locks: locks.clone(), sessions: sessions.clone(), log: VecDeque::new() }
+    }
+
+    /// What it has after the updates before `until`.
+    fn apply(self, until: Instant) -> (BTreeMap<LockId, LockState>, Sessions) {
+        let Self { mut locks, mut sessions, log } = self;
+        for (_, update) in log.into_iter().take_while(|(at, _)| *at <= until) {
+            match update {
+                ReplicaUpdate::Lock(lock, state) => drop(locks.insert(lock, *state)),
+                ReplicaUpdate::Sessions(known) => sessions = known,
+            }
+        }
+        (locks, sessions)
+    }
+}
+
 impl Server {
     pub(crate) fn new(clock: Clock, with_replica: bool, kinds: Vec<Kind>) -> Self {
         let replica = with_replica.then(Replica::default);
         let (locks, sessions, subscriptions) = (BTreeMap::new(), Sessions::default(), BTreeMap::new());
-        Self { is_up: true, clock, locks, kinds, sessions, subscriptions, replica }
+        Self { number: 0, is_up: true, clock, locks, kinds, sessions, subscriptions, replica }
+    }
+
+    /// Whether a replica follows it.
+    pub(crate) fn has_replica(&self) -> bool {
+        self.replica.is_some()
+    }
+
+    /// The replica as a server of its own, which is not up yet, with the updates before `applied_until`. Another replica
+    /// follows it, and none follows this server any more.
+    pub(crate) fn promote_replica(&mut self, applied_until: Instant) -> Self {
+        let (locks, sessions) = self.replica.take().unwrap_or_default().apply(applied_until);
+        let replica = Some(Replica::of(&locks, &sessions));
+        let (kinds, subscriptions) = (self.kinds.clone(), BTreeMap::new());
+        let (number, clock) = (self.number + 1, self.clock);
+        Self { number, is_up: false, clock, locks, kinds, sessions, subscriptions, replica }
     }
 
     /// Executes an operation, with a mutant if given.
@@ -130,15 +166,8 @@ impl Server {
 
     /// The replica takes over with the updates before `applied_until`.
     fn fail_over(&mut self, now: Instant, applied_until: Instant, clock_differs_us: i64) {
-        let Replica { mut locks, mut sessions, log } = self.replica.take().unwrap_or_default();
-        for (_, update) in log.into_iter().take_while(|(at, _)| *at <= applied_until) {
-            match update {
-                ReplicaUpdate::Lock(lock, state) => drop(locks.insert(lock, *state)),
-                ReplicaUpdate::Sessions(known) => sessions = known,
-            }
-        }
-        let log = VecDeque::new();
-        self.replica = Some(Replica { locks: locks.clone(), sessions: sessions.clone(), log });
+        let (locks, sessions) = self.replica.take().unwrap_or_default().apply(applied_until);
+        self.replica = Some(Replica::of(&locks, &sessions));
         (self.locks, self.sessions) = (locks, sessions);
         self.clock.jump(now, clock_differs_us);
     }

@@ -1,6 +1,7 @@
 //! The store of one process: its link to the server.
 
 use crate::event::{Event, HostEvent};
+use crate::mutants::Mutant;
 use crate::world::Sim;
 use crate::world::environment::ProcessEnvironment;
 use crate::world::link::LinkId;
@@ -10,7 +11,10 @@ use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, NotificationSink, Op, Outcome, Phase, SessionOp,
     SessionReply, SessionTracking, Store,
 };
-use leasehold_core::{Acquire, KeyError, MultiAcquired, Partition, SessionId};
+use leasehold_core::{
+    Acquire, Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, KeyError, MultiAcquired,
+    Partition, Reply, SessionId,
+};
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,12 +29,45 @@ pub(crate) struct SimStore {
     pub(crate) keeper_link: LinkId,
 }
 
+/// The pause before a hold is confirmed again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
 impl SimStore {
     fn sim(&self) -> &Arc<Sim> {
         &self.world.sim
     }
 
+    /// Whether it waits for the replica, unless this mutant prevents it.
+    fn confirms(&self, unless: Mutant) -> bool {
+        self.sim().fault_plan.replica_lag.is_some() && self.sim().mutant != Some(unless)
+    }
+
+    async fn call_lock(&self, lock: &Lock, op: &Op, within: Duration, is_confirmed: bool) -> Outcome {
+        let command = Command::Lock(self.sim().lock_id(lock), op.clone());
+        expect_kind(self.send(command, within, is_confirmed).await, |response| match response {
+            Response::Lock(reply) => Some(*reply),
+            _ => None,
+        })
+    }
+
+    async fn call_session(
+        &self,
+        op: &SessionOp,
+        within: Duration,
+        is_confirmed: bool,
+    ) -> Outcome<SessionReply> {
+        let command = Command::Sessions(self.sim().scheduler.now(), op.clone());
+        expect_kind(self.send(command, within, is_confirmed).await, |response| match response {
+            Response::Sessions(reply) => Some(reply),
+            _ => None,
+        })
+    }
+
     async fn call(&self, command: Command, within: Duration) -> Outcome<Response> {
+        self.send(command, within, false).await
+    }
+
+    async fn send(&self, command: Command, within: Duration, is_confirmed: bool) -> Outcome<Response> {
         let (sim, host) = (self.sim(), self.world.host);
         let until = self.world.shows_at(self.world.now() + within);
         let mut timeout = pin!(sim.scheduler.sleep_until(until));
@@ -43,7 +80,7 @@ impl SimStore {
             Command::MultiAcquire(_) => |host, message| Event::MultiAnswered { host, message, replies: None },
             Command::Sessions(..) => |host, message| Event::SessionAnswered { host, message, reply: None },
         };
-        let (message, call) = sim.send(self.link, command, until);
+        let (message, call) = sim.send(self.link, command, until, is_confirmed);
         let fault = match select(pin!(call.outcome()), timeout).await {
             Either::Left((Ok(response), _)) => {
                 sim.record(&match &response {
@@ -62,6 +99,12 @@ impl SimStore {
         sim.record(&Event::Host(host, HostEvent::OperationFailed));
         Outcome::Failed(Executed::Unknown, Fault::new(fault, Phase::Reply, "the simulated server"))
     }
+}
+
+/// The fault of what too few replicas have.
+fn unconfirmed() -> Fault {
+    let kind = FaultKind::Unconfirmed { required: 1, confirmed: 0 };
+    Fault::new(kind, Phase::Reply, "the simulated server")
 }
 
 fn unreachable() -> Fault {
@@ -88,11 +131,53 @@ impl fmt::Debug for SimStore {
 impl Store for SimStore {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         Box::pin(async move {
-            let command = Command::Lock(self.sim().lock_id(lock), op.clone());
-            expect_kind(self.call(command, within).await, |response| match response {
-                Response::Lock(reply) => Some(*reply),
-                _ => None,
-            })
+            let until = self.world.now() + within;
+            let outcome = self.call_lock(lock, op, within, false).await;
+            let Op::Extend(extend) = op else { return outcome };
+            // As in the store on Redis: a reservation of tokens does not lengthen the lease.
+            let is_extended =
+                matches!(&outcome, Outcome::Done(Reply::Extend(extended)) if *extended != Extended::NotHeld);
+            if !self.confirms(Mutant::RenewalIsNotConfirmed) || !is_extended || extend.lease_ms <= 1 {
+                return outcome;
+            }
+            let again = Extend { keep_record: false, reserve: None, ..extend.clone() };
+            let left = until.since(self.world.now());
+            match self.call_lock(lock, &Op::Extend(again), left, true).await {
+                Outcome::Done(Reply::Extend(Extended::Extended)) => outcome,
+                _ => Outcome::Failed(Executed::Unknown, unconfirmed()),
+            }
+        })
+    }
+
+    fn confirm<'a>(
+        &'a self,
+        lock: &'a Lock,
+        claim: &'a Claim,
+        fence: FencingToken,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(async move {
+            if !self.confirms(Mutant::AcquireIsNotConfirmed) {
+                return Ok(());
+            }
+            let until = self.world.now() + within;
+            let fence = self.confirms(Mutant::AnyGrantIsConfirmed).then_some(fence);
+            let claim = claim.clone();
+            let extend = Extend { claim, lease_ms: 1, keep_record: false, reserve: None, fence };
+            let op = Op::Extend(extend);
+            loop {
+                let left = until.since(self.world.now());
+                if let Outcome::Done(Reply::Extend(Extended::Extended)) =
+                    self.call_lock(lock, &op, left, true).await
+                {
+                    return Ok(());
+                }
+                let next = self.world.now() + RETRY_AFTER;
+                if next >= until {
+                    return Err(unconfirmed());
+                }
+                self.sim().scheduler.sleep_until(self.world.shows_at(next)).await;
+            }
         })
     }
 
@@ -144,7 +229,8 @@ impl Store for SimStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::default().sessions(SessionTracking::ByHeartbeat)
+        let confirms = self.sim().fault_plan.replica_lag.is_some();
+        Capabilities::default().sessions(SessionTracking::ByHeartbeat).confirmation(confirms)
     }
 
     fn execute_session<'a>(
@@ -154,11 +240,17 @@ impl Store for SimStore {
         within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
         Box::pin(async move {
-            let command = Command::Sessions(self.sim().scheduler.now(), op.clone());
-            expect_kind(self.call(command, within).await, |response| match response {
-                Response::Sessions(reply) => Some(reply),
-                _ => None,
-            })
+            let until = self.world.now() + within;
+            let outcome = self.call_session(op, within, false).await;
+            let SessionOp::Heartbeat(Heartbeat { begin: None, .. }) = op else { return outcome };
+            let is_alive = matches!(outcome, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)));
+            if !self.confirms(Mutant::HeartbeatIsNotConfirmed) || !is_alive {
+                return outcome;
+            }
+            match self.call_session(op, until.since(self.world.now()), true).await {
+                Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => outcome,
+                _ => Outcome::Failed(Executed::Unknown, unconfirmed()),
+            }
         })
     }
 

@@ -38,7 +38,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         .prop_map(|reserve| reserve.map(|(tokens, notify_wanted)| Reserve { tokens, notify_wanted }));
     let extend = (claims(), 1..9000_u64, any::<bool>(), reserve).prop_map(
         |(claim, lease_ms, keep_record, reserve)| {
-            Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve, fence: None })
         },
     );
     let release =

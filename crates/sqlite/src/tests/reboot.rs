@@ -20,7 +20,13 @@ async fn a_reboot_is_written_down_with_its_time() {
     done(
         &store,
         &lock("held"),
-        Op::Extend(Extend { claim: claim(1, 1), lease_ms: 7_200_000, keep_record: true, reserve: None }),
+        Op::Extend(Extend {
+            claim: claim(1, 1),
+            lease_ms: 7_200_000,
+            keep_record: true,
+            reserve: None,
+            fence: None,
+        }),
     )
     .await;
     drop(store);
@@ -67,8 +73,9 @@ async fn a_new_boot_is_later_than_what_was_reserved_before() {
     let host = TestHost::new();
     let store = host.open("boot-1", WALL_US).await;
     let fence = granted(&store, &lock("a"), 1, 1).await;
-    let extend =
-        |lease_ms, reserve| Op::Extend(Extend { claim: claim(1, 1), lease_ms, keep_record: true, reserve });
+    let extend = |lease_ms, reserve| {
+        Op::Extend(Extend { claim: claim(1, 1), lease_ms, keep_record: true, reserve, fence: None })
+    };
     done(&store, &lock("a"), extend(7_200_000, None)).await;
     host.advance(HOUR_US);
     let reply = done(

@@ -65,7 +65,8 @@ impl FiveNodes {
     }
 
     pub(crate) async fn extend(&self, claim: &Claim) -> Result<Extended, Fault> {
-        let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
+        let extend =
+            Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None, fence: None };
         match self.execute(Op::Extend(extend)).await {
             Outcome::Done(Reply::Extend(extended)) => Ok(extended),
             Outcome::Failed(Executed::Unknown, fault) => Err(fault),

@@ -223,7 +223,8 @@ async fn each_hold_of_a_batch_is_put_where_it_is_missing() {
         let outcome = five.quorum.execute(lock, &Op::Acquire(acquire(claim)), CALL).await;
         assert!(matches!(outcome, Outcome::Done(Reply::Acquire(_))));
         five.nodes[number].set(NodeFault::None);
-        let extend = Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None };
+        let extend =
+            Extend { claim: claim.clone(), lease_ms: 60_000, keep_record: false, reserve: None, fence: None };
         ops.push((lock.clone(), Op::Extend(extend)));
     }
     for _ in 0..2 {

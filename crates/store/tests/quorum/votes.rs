@@ -366,8 +366,13 @@ async fn nothing_is_kept_for_longer_than_a_node_may_forget() {
     five.quorum = five.quorum.max_lease(Some(Duration::from_secs(30)));
     let one = claim();
     five.granted(&one).await;
-    let extend =
-        leasehold_core::Extend { claim: one.clone(), lease_ms: 30_001, keep_record: false, reserve: None };
+    let extend = leasehold_core::Extend {
+        claim: one.clone(),
+        lease_ms: 30_001,
+        keep_record: false,
+        reserve: None,
+        fence: None,
+    };
     let outcome = five.execute(Op::Extend(extend)).await;
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("min_uptime"), "{fault}");

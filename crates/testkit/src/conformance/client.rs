@@ -262,9 +262,20 @@ impl TestClient {
         self.extend_and(claim, lease, None).await
     }
 
-    /// Sends an extend that may have fencing tokens reserved. The votes of a quorum are an extend like any other.
+    /// Sends an extend that may have fencing tokens reserved.
     pub async fn extend_and(&self, claim: &Claim, lease: Duration, reserve: Option<Reserve>) -> Extended {
-        let extend = Extend { claim: claim.clone(), lease_ms: millis(lease), keep_record: false, reserve };
+        let (claim, lease_ms) = (claim.clone(), millis(lease));
+        self.send_extend(Extend { claim, lease_ms, keep_record: false, reserve, fence: None }).await
+    }
+
+    /// Sends an extend of a hold that was granted with this token.
+    pub async fn extend_grant(&self, claim: &Claim, fence: FencingToken, lease: Duration) -> Extended {
+        let (claim, lease_ms, fence) = (claim.clone(), millis(lease), Some(fence));
+        self.send_extend(Extend { claim, lease_ms, keep_record: false, reserve: None, fence }).await
+    }
+
+    /// The votes of a quorum are an extend like any other.
+    async fn send_extend(&self, extend: Extend) -> Extended {
         match self.execute(&Op::Extend(extend)).await {
             Reply::Extend(Extended::Voted(votes)) if votes.margin() > 0 => Extended::Extended,
             Reply::Extend(extended) => extended,

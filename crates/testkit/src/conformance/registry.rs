@@ -129,6 +129,7 @@ macro_rules! conformance_cases {
             // leases.rs
             an_extend_never_shortens: every;
             a_hold_that_has_ended_cannot_be_extended: queued;
+            an_extend_that_names_a_token_extends_only_that_grant: every;
             a_lease_lasts_as_long_as_its_client_assumes: queued;
             any_lease_from_a_millisecond_to_a_month: every;
             // mailbox.rs

@@ -204,7 +204,8 @@ impl Workload {
             9..=11 => {
                 let (claim, lease_ms) = (self.likely_claim(state), self.lease());
                 let (keep_record, reserve) = (self.random.below(3) == 0, self.reserve());
-                Op::Extend(Extend { claim, lease_ms, keep_record, reserve })
+                let fence = self.compared_token(state, &claim);
+                Op::Extend(Extend { claim, lease_ms, keep_record, reserve, fence })
             }
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
@@ -213,6 +214,26 @@ impl Workload {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, details: self.random.below(2) == 0 })
             }
+        }
+    }
+
+    /// The token that an extend compares: mostly none, and otherwise often that of the hold.
+    fn compared_token(&self, state: &LockState, claim: &Claim) -> Option<FencingToken> {
+        let of_hold = || {
+            let content = state.value.as_ref().map(|value| &value.content)?;
+            if let Some(holders) = content.shared_holders() {
+                return holders.holds.iter().find(|held| held.hold == claim.hold).map(|held| held.fence);
+            }
+            if let Some(entries) = content.reentrant_holds() {
+                return entries.fence;
+            }
+            state.record.as_ref()?.last_fence
+        };
+        match self.random.below(12) {
+            0..=3 => of_hold(),
+            4 => of_hold().map(|fence| FencingToken::new(fence.as_u64() + 1)),
+            5 => Some(FencingToken::new(1)),
+            _ => None,
         }
     }
 

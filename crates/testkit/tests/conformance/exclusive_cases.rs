@@ -16,6 +16,7 @@ fn a_mutant_fails_its_case() {
         fails(all, StoreMutant::ReleasesAnyHold, cases::a_release_by_another_hold_changes_nothing);
         fails(all, StoreMutant::ExtendShortens, cases::an_extend_never_shortens);
         fails(all, StoreMutant::ExtendsNothing, cases::a_hold_that_has_ended_cannot_be_extended);
+        fails(all, StoreMutant::ExtendsNothing, cases::an_extend_that_names_a_token_extends_only_that_grant);
         fails(all, StoreMutant::WholeSeconds, cases::any_lease_from_a_millisecond_to_a_month);
         fails(all, StoreMutant::OneToken, cases::fencing_tokens_grow);
         fails(all, StoreMutant::Barges, cases::a_try_does_not_overtake_waiters);

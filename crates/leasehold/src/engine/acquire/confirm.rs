@@ -5,6 +5,8 @@
 //!    [`ReleasePolicy::TO_STORE`](crate::engine::ReleasePolicy::TO_STORE).
 //! 2. A grant is written by the client that released the lock, on another connection. So the store re-reads the hold
 //!    and adds a write of its own on the connection on which it then sends WAIT.
+//! 3. The re-read compares the fencing token as well. A replica that is promoted may know the queue entry and not its grant,
+//!    and grant the same hold once more: with another token, and another end than this client assumes.
 
 use crate::engine::{AcquireFailure, Engine, Hold};
 use leasehold_core::{Executed, Moment};
@@ -24,7 +26,8 @@ pub(crate) async fn confirm(
     }
     let call = engine.timings.call;
     let within = limit.map_or(call, |limit| limit.since(engine.environment.now()).min(call));
-    let confirming = pin!(async { engine.store.confirm(&hold.lock, &hold.claim, within).await });
+    let confirming =
+        pin!(async { engine.store.confirm(&hold.lock, &hold.claim, hold.store_fence, within).await });
     match engine.gate.run(confirming).await {
         None => Err(AcquireFailure::Closed),
         Some(Ok(())) => Ok(()),

@@ -63,7 +63,10 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     let op = |sent: &Sent| {
         let claim = sent.hold.claim.clone();
         let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
-        (sent.hold.lock.clone(), Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None }))
+        (
+            sent.hold.lock.clone(),
+            Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None }),
+        )
     };
     let ops: Vec<_> = sent.iter().map(op).collect();
     let outcomes = shared.store.execute_all(&ops, within).await;

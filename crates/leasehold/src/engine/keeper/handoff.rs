@@ -48,7 +48,7 @@ pub(super) async fn send_reserve(shared: Arc<Shared>, pending: ReserveInFlight) 
     let lease = request.lease.unwrap_or(Lease::MIN);
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: request.notify_wanted });
     let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
-    let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve });
+    let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve, fence: None });
     let outcome = shared.store.execute(&hold.lock, &op, within).await;
     let reserved = match &outcome {
         Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait })) => {

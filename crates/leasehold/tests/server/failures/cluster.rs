@@ -376,6 +376,35 @@ async fn row_34_a_killed_primary_of_a_cluster_is_followed() {
     kept.release().await.expect("released");
 }
 
+/// Row 51: with confirmed heartbeats the sessions of many slots live on, also of one that moves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_sessions_in_many_slots_are_confirmed() {
+    let cluster = with_replicas();
+    let url = format!("{}?replicas=1", cluster.url());
+    let ours = Client::builder(url).session_ttl(3 * S).call_timeout(2 * S).connect().await;
+    let ours = ours.expect("the cluster can be reached");
+    let mut guards = Vec::new();
+    for n in 0..40 {
+        let mutex = ours.mutex(format!("{{{n}}}")).expect("a good name");
+        guards.push(mutex.acquire().await.expect("acquired"));
+    }
+    // Each slot has a session by then.
+    tokio::time::sleep(3 * S).await;
+    let slot = cluster.slot("{7}").expect("a slot");
+    let from = cluster.owner(slot).expect("an owner");
+    let to = (from + 1) % 3;
+    cluster.begin_move(slot, from, to).expect("begun");
+    tokio::time::sleep(S).await;
+    cluster.move_keys(&cluster.keys(slot, from).expect("keys"), from, to).expect("moved");
+    tokio::time::sleep(S).await;
+    cluster.end_move(slot, from, to).expect("ended");
+    tokio::time::sleep(7 * S).await;
+    for guard in guards {
+        guard.check().unwrap_or_else(|loss| panic!("{}: {loss}", guard.name()));
+        guard.release().await.expect("released");
+    }
+}
+
 /// Row 45: the printed list of ACL rules suffices in a cluster, too: no node refuses the user anything while locks
 /// are awaited and handed off, leaders observed, sessions listed, replicas waited for, and a slot moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,8 +2,8 @@
 
 use super::fixture::{MS, S, client, mutex, quick, server, until, until_free, within};
 use leasehold::core::{
-    Acquire, Acquired, Claim, Extend, Extended, HoldId, Label, Liveness, Lock, LockMode, Op, Release,
-    ReleaseAction, Reply, SessionId,
+    Acquire, Acquired, Claim, Extend, Extended, HoldId, Kind, Label, Liveness, Lock, LockMode, Op, OwnValue,
+    Release, ReleaseAction, Reply, SessionId,
 };
 use leasehold::store::{FaultKind, Outcome, RedisStore, Store};
 use leasehold::{AcquireError, Attempt, Client};
@@ -176,6 +176,50 @@ async fn row_51_a_renewal_counts_once_a_replica_has_it() {
     assert!(ttl > 25_000, "{ttl}");
 }
 
+/// Row 51: a heartbeat counts once a replica has it. While the replica is suspended the session ends, and its hold with it,
+/// although the primary has its heartbeats; if the replica is back before that, both go on.
+#[tokio::test]
+async fn row_51_a_heartbeat_counts_once_a_replica_has_it() {
+    let (primary, replica) = pair().await;
+    let url = format!("{}?replicas=1", primary.url());
+    let ours = Client::builder(url).call_timeout(500 * MS).session_ttl(6 * S).connect().await;
+    let ours = ours.expect("the server can be reached");
+    let guard = mutex(&ours).acquire().await.expect("acquired");
+    until("the first lease was extended", 10 * S, async || guard.remaining() > 3200 * MS).await;
+    let record = format!("leasehold:{{sessions}}:{}", ours.session_id());
+    let mut connection = replica.connect().expect("a connection");
+    // Whatever the holder relies on, the replica has it: its lease of 30 s is longer than the session.
+    let mut replica_has_it = || {
+        let (remaining, asked) = (guard.remaining(), std::time::Instant::now());
+        let time = connection.call(&["TIME"]).expect("a reply");
+        let now: Vec<u64> = time
+            .elements()
+            .iter()
+            .map(|part| part.text().expect("a text").parse().expect("a number"))
+            .collect();
+        let now_ms = now[0] * 1000 + now[1] / 1000;
+        let alive_until = connection.call(&["HGET", &record, "until"]).expect("a reply");
+        let alive_until: u64 = alive_until.text().expect("a record").parse().expect("a number");
+        let alive = Duration::from_millis(alive_until.saturating_sub(now_ms));
+        assert!(alive + asked.elapsed() + MS >= remaining, "{alive:?} at the replica, {remaining:?} here");
+    };
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < 8 * S {
+        replica_has_it();
+        tokio::time::sleep(20 * MS).await;
+    }
+    replica.stop().expect("stopped");
+    tokio::time::sleep(2 * S).await;
+    replica.resume().expect("it goes on");
+    until("a heartbeat is confirmed", 10 * S, async || guard.remaining() > 5 * S).await;
+    replica_has_it();
+    replica.stop().expect("stopped");
+    let loss = within(10 * S, guard.lost()).await;
+    assert_eq!(loss.reason, leasehold::LostReason::SessionLapsed);
+    let answers = primary.cli(&["EXISTS", &record]).expect("a reply").integer();
+    assert_eq!(answers, Some(1), "the primary has its heartbeats");
+}
+
 /// A hold that is released while its extend is being confirmed delays neither its release nor the other holds of the batch.
 #[tokio::test]
 async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
@@ -203,7 +247,8 @@ async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
         });
         let acquired = plain.execute(&lock, &acquire, LIMIT).await;
         assert!(matches!(acquired, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{acquired:?}");
-        let extend = Extend { claim: claim.clone(), lease_ms: 90_000, keep_record: false, reserve: None };
+        let extend =
+            Extend { claim: claim.clone(), lease_ms: 90_000, keep_record: false, reserve: None, fence: None };
         extends.push((lock.clone(), Op::Extend(extend)));
         locks.push((lock, claim));
     }
@@ -225,6 +270,50 @@ async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
     let outcomes = again.await.expect("no panic");
     start.assert_below(LIMIT / 2, "the batch waited for the time of its call");
     assert!(!extended(&outcomes[0]) && extended(&outcomes[1]), "{outcomes:?}");
+}
+
+/// Row 51: a promoted replica may have the place in the queue and not its grant, and grant the same hold anew. The earlier grant
+/// is not confirmed by that, whatever the kind of lock.
+#[tokio::test]
+async fn row_51_a_hold_that_was_granted_anew_is_not_confirmed() {
+    let (primary, _replica) = pair().await;
+    let url = format!("{}?replicas=1", primary.url());
+    let store =
+        RedisStore::connect(url.parse().expect("a good URL")).await.expect("the server can be reached");
+    let owner = OwnValue::new("an owner").expect("a short text");
+    let kinds: [(Kind, LockMode, Option<OwnValue>); 4] = [
+        (Kind::Mutex, LockMode::Exclusive, None),
+        (Kind::Mutex, LockMode::Exclusive, Some(owner.clone())),
+        (Kind::Reentrant, LockMode::Exclusive, Some(owner.clone())),
+        (Kind::RwLock, LockMode::Read, Some(owner)),
+    ];
+    for (n, (kind, mode, value)) in (1..).zip(kinds) {
+        let lock = Lock { kind, ..Lock::mutex(format!("job {n}").parse().expect("a good name")) };
+        let hold = HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]);
+        let claim = Claim { hold, value };
+        let acquire = Op::Acquire(Acquire {
+            claim: claim.clone(),
+            lease_ms: 60_000,
+            label: Label::new("test").expect("a label"),
+            queue: None,
+            expire_foreign_ms: None,
+            liveness: Liveness::Lease,
+            predecessor: None,
+            mode,
+        });
+        let acquire = async || match store.execute(&lock, &acquire, 20 * S).await {
+            Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) => fence,
+            other => panic!("{other:?}"),
+        };
+        let lost = acquire().await;
+        store.confirm(&lock, &claim, lost, 20 * S).await.expect("the replica has it");
+        primary.cli(&["FLUSHALL"]).expect("a reply").ok().expect("flushed");
+        store.confirm(&lock, &claim, lost, 300 * MS).await.expect_err("it is gone");
+        let anew = acquire().await;
+        assert!(anew > lost);
+        store.confirm(&lock, &claim, lost, 300 * MS).await.expect_err("that was another grant");
+        store.confirm(&lock, &claim, anew, 20 * S).await.expect("the replica has this one");
+    }
 }
 
 /// Row 54: a turn of a period that its replica does not know of is taken again after the promotion. With a confirmation each

@@ -35,18 +35,28 @@ async fn relay(listener: TcpListener, port: u16, cut: CancellationToken) {
     }
 }
 
-/// How long a partition lasts, and the leases.
+/// How long a partition lasts, the leases, and how long a session lives without a heartbeat.
 #[derive(Clone, Copy)]
 struct Times {
     cut: Duration,
     lease: Duration,
+    session: Duration,
+}
+
+impl Times {
+    /// As above, with a session that ends before the lease, as by default.
+    fn with_short_session(self) -> Self {
+        Self { cut: 4 * self.lease, lease: 3 * self.lease, session: self.lease }
+    }
 }
 
 /// How many partitions, and how long they last.
 fn scale() -> (usize, Times) {
     match std::env::var("LEASEHOLD_SPLIT_ROUNDS") {
-        Err(_) => (2, Times { cut: 12 * S, lease: 3 * S }),
-        Ok(rounds) => (rounds.parse().expect("a number"), Times { cut: 18 * S, lease: 5 * S }),
+        Err(_) => (2, Times { cut: 12 * S, lease: 3 * S, session: 10 * S }),
+        Ok(rounds) => {
+            (rounds.parse().expect("a number"), Times { cut: 18 * S, lease: 5 * S, session: 10 * S })
+        }
     }
 }
 
@@ -85,12 +95,13 @@ impl Pair {
 async fn overlap(options: &str, settings: &[(&str, &str)], times: Times) -> (Duration, Duration) {
     let pair = Pair::start(settings).await;
     let connect = async |server: &RedisServer, options: &str| {
-        let builder = Client::builder(format!("{}{options}", server.url())).watchdog_lease(times.lease);
+        let builder = Client::builder(format!("{}{options}", server.url()));
+        let builder = builder.watchdog_lease(times.lease).session_ttl(times.session);
         builder.connect().await.expect("the server can be reached")
     };
     let first = connect(&pair.primary, options).await;
     let guard = first.mutex("job").expect("a good name").acquire().await.expect("acquired");
-    // So that it is somewhere between two renewals.
+    // So that it is somewhere between two renewals, and its session between two heartbeats.
     tokio::time::sleep(times.lease + times.lease / 7).await;
     guard.check().expect("it is renewed");
     pair.cut();
@@ -100,25 +111,26 @@ async fn overlap(options: &str, settings: &[(&str, &str)], times: Times) -> (Dur
     let second = second.mutex("job").expect("a good name").max_wait(times.cut);
     let held = second.acquire().await.expect("the lease at the promoted server ends");
     let acquired_at = Instant::now();
+    let mut both = Duration::ZERO;
     while guard.check().is_ok() && cut_at.elapsed() < times.cut {
         tokio::time::sleep(Duration::from_millis(1)).await;
+        both = acquired_at.elapsed();
     }
-    let both = if guard.check().is_ok() || acquired_at.elapsed() > Duration::from_millis(1) {
-        acquired_at.elapsed()
-    } else {
-        Duration::ZERO
-    };
     assert!(held.fencing_token() > guard.fencing_token());
     (both, acquired_at.duration_since(cut_at))
 }
 
-async fn overlaps(what: &str, options: &str, settings: &[(&str, &str)]) -> Vec<Duration> {
-    let (rounds, times) = scale();
+async fn overlaps(
+    what: &str,
+    options: &str,
+    settings: &[(&str, &str)],
+    (rounds, times): (usize, Times),
+) -> Vec<Duration> {
     let rounds = (0..rounds).map(async |_| overlap(options, settings, times).await);
     let (both, waited): (Vec<_>, Vec<_>) = join_all(rounds).await.into_iter().unzip();
     println!(
-        "{what}: lease {:?}, cut of {:?}: two holders for {both:?}, waited {waited:?}",
-        times.lease, times.cut
+        "{what}: lease {:?}, session {:?}, cut of {:?}: two holders for {both:?}, waited {waited:?}",
+        times.lease, times.session, times.cut
     );
     both
 }
@@ -126,9 +138,20 @@ async fn overlaps(what: &str, options: &str, settings: &[(&str, &str)]) -> Vec<D
 /// Row 51: what only the old primary has does not lengthen the hold, so its lease bounds the time with two holders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_with_replicas_confirmed_the_lease_bounds_two_holders() {
-    let (_, times) = scale();
-    for both in overlaps("?replicas=1", "?replicas=1", &[]).await {
+    let (rounds, times) = scale();
+    for both in overlaps("?replicas=1", "?replicas=1", &[], (rounds, times)).await {
         assert!(both <= times.lease, "{both:?}");
+    }
+}
+
+/// Row 51: nor does a heartbeat that only the old primary has keep the session alive at its client, so that no hold outlives
+/// its session at the promoted server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn row_51_with_replicas_confirmed_a_session_ends_at_its_client_first() {
+    let (rounds, times) = scale();
+    let times = times.with_short_session();
+    for both in overlaps("?replicas=1", "?replicas=1", &[], (rounds, times)).await {
+        assert_eq!(both, Duration::ZERO);
     }
 }
 
@@ -136,7 +159,7 @@ async fn row_51_with_replicas_confirmed_the_lease_bounds_two_holders() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_confirmation_the_partition_bounds_two_holders() {
     let (_, times) = scale();
-    for both in overlaps("no setting", "", &[]).await {
+    for both in overlaps("no setting", "", &[], scale()).await {
         assert!(both > times.lease, "{both:?}");
     }
 }
@@ -146,7 +169,7 @@ async fn without_confirmation_the_partition_bounds_two_holders() {
 async fn a_primary_that_needs_replicas_to_write_bounds_two_holders() {
     let (_, times) = scale();
     let settings = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "2")];
-    for both in overlaps("min-replicas-to-write 1, max-lag 2", "", &settings).await {
+    for both in overlaps("min-replicas-to-write 1, max-lag 2", "", &settings, scale()).await {
         assert!(both <= times.lease + 3 * S, "{both:?}");
     }
 }

@@ -8,7 +8,7 @@ use leasehold_core::{
 fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     match what {
-        "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None }),
+        "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None, fence: None }),
         "release" => Op::Release(Release { claim, action: ReleaseAction::FreeAndPublish, next: None }),
         "inspect" => Op::Inspect(Inspect { claim: Some(claim), details: false }),
         other => panic!("no operation `{other}`"),

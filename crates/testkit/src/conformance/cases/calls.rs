@@ -23,10 +23,18 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         let at = a.at(&fixture.another_lock());
         let claim = at.acquire_new(LONG).await;
         let op = match n % 4 {
-            0 => Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None }),
+            0 => {
+                Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None, fence: None })
+            }
             1 => Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }),
             2 => Op::Inspect(Inspect { claim: Some(claim), details: false }),
-            _ => Op::Extend(Extend { claim: at.claim(), lease_ms: 1, keep_record: false, reserve: None }),
+            _ => Op::Extend(Extend {
+                claim: at.claim(),
+                lease_ms: 1,
+                keep_record: false,
+                reserve: None,
+                fence: None,
+            }),
         };
         ops.push((at.lock, op));
     }

@@ -2,7 +2,7 @@
 
 use crate::conformance::client::{LONG, millis};
 use crate::conformance::fixture::Fixture;
-use leasehold_core::{Extended, HoldStatus, drift};
+use leasehold_core::{Extended, FencingToken, HoldStatus, drift};
 use std::time::{Duration, Instant};
 
 /// An extend never shortens the lease, however late it arrives or however little it requests.
@@ -35,6 +35,23 @@ pub async fn a_hold_that_has_ended_cannot_be_extended(fixture: &Fixture) {
     let (queued, _) = a.enqueue().await;
     assert_eq!(a.extend(&queued, LONG * 5).await, Extended::NotHeld, "a waiter does not hold the lock");
     assert!(b.remaining_ms().await <= millis(LONG));
+}
+
+/// Row 51: an extend that names a fencing token extends the hold only if it was granted with that token. A promoted replica
+/// may have granted the same hold anew.
+pub async fn an_extend_that_names_a_token_extends_only_that_grant(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let (claim, fence) = a.acquire_with_token().await;
+    assert_eq!(a.extend_grant(&claim, fence, LONG * 2).await, Extended::Extended);
+    for other in [fence.as_u64() - 1, fence.as_u64() + 1] {
+        assert_eq!(a.extend_grant(&claim, FencingToken::new(other), LONG * 5).await, Extended::NotHeld);
+    }
+    let left = b.remaining_ms().await;
+    assert!(left > millis(LONG) && left <= millis(LONG * 2), "{left}");
+    assert_eq!(b.extend_grant(&b.claim(), fence, LONG * 5).await, Extended::NotHeld);
+    assert_eq!(a.status(&claim).await, HoldStatus::Held);
+    a.release(&claim).await;
+    assert_eq!(a.extend_grant(&claim, fence, LONG).await, Extended::NotHeld);
 }
 
 /// Row 13: the hold lasts as long as its client assumes: the lease counted from before the request was sent, less the

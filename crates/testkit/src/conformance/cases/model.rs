@@ -221,14 +221,26 @@ impl<'a> ModelComparison<'a> {
             let lease_ms = 1000 * random.pick(&LEASES_S);
             return (
                 client_index,
-                Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve }),
+                Op::Extend(Extend {
+                    claim,
+                    lease_ms,
+                    keep_record: random.below(2) == 0,
+                    reserve,
+                    fence: None,
+                }),
             );
         }
         let op = match random.below(10) {
             0..4 => Op::Acquire(self.any_request(client_index, &claim, random)),
             4..5 => {
                 let lease_ms = 1000 * random.pick(&LEASES_S);
-                Op::Extend(Extend { claim, lease_ms, keep_record: random.below(2) == 0, reserve: None })
+                Op::Extend(Extend {
+                    claim,
+                    lease_ms,
+                    keep_record: random.below(2) == 0,
+                    reserve: None,
+                    fence: None,
+                })
             }
             5..9 => {
                 let action = match random.below(8) {

@@ -273,7 +273,7 @@ pub async fn this_kind_of_lock_reserves_no_tokens(fixture: &Fixture) {
     let claim = a.acquire_new(LONG).await;
     for keep_record in [false, true] {
         let (claim, lease_ms, reserve) = (claim.clone(), millis(LONG * 5), Some(WITH_NOTIFICATIONS));
-        let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve });
+        let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve, fence: None });
         assert_eq!(a.execute(&op).await, Reply::Refused(Refused::Unsupported));
     }
     assert!(a.remaining_ms().await <= millis(LONG));

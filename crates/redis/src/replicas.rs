@@ -11,7 +11,8 @@
 //!    same queue entry since. For an extend it is that extend once more, and for a heartbeat that heartbeat: this connection may lead to a
 //!    server that lacks it.
 //! 3. Read and write use the key of the lock, or of the session's record, so that both go to the node that has it, also while
-//!    its slot migrates. If nothing was written, the reply of WAIT means nothing.
+//!    its slot migrates. Only a new hold of a Mutex or an Election needs the lock's record as well, which has its token: it is
+//!    confirmed once both have moved. If nothing was written, the reply of WAIT means nothing.
 //! 4. Several are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone. A
 //!    hold that has ended since its extend is settled: its release may wait for the extend.
 
@@ -107,7 +108,7 @@ impl<'a> Unconfirmed<'a> {
 
     /// A heartbeat that was executed.
     pub(crate) fn heartbeat(session_keys: SessionKeys<'a>, of: &Heartbeat) -> Self {
-        // What it reports is for people, and is not confirmed.
+        // What it reports is for people, and is not confirmed. It begins no session: the server must have it.
         let heartbeat = Heartbeat {
             session: of.session,
             alive_ms: of.alive_ms,
@@ -265,7 +266,7 @@ impl Replicas {
     }
 
     /// Waits until enough replicas acknowledge something. Commands may still be executed after a failure, which
-    /// changes nothing. So the request is repeated until the deadline if the connection breaks or leads to another server,
+    /// at most lengthens a hold or a session there. So the request is repeated until the deadline if the connection breaks or leads to another server,
     /// or if the slot migrates.
     pub(crate) async fn confirm(
         &self,
@@ -486,7 +487,7 @@ impl Replicas {
             let redirect =
                 node.and_then(|node| [value, written].into_iter().find_map(|reply| redirected(node, reply)));
             confirmations.extend(reread.found(value).into_iter().map(|found_there| match &redirect {
-                Some(to) => Confirmation::Redirected(to.clone(), fault(&link, FaultKind::Busy)),
+                Some(to) => Confirmation::Redirected(to.clone(), fault(&link, self.too_few(0))),
                 None => self.evaluate(&link, [value, written, found], found_there),
             }));
         }

@@ -132,8 +132,11 @@ pub fn run(run: &Run) -> Outcome {
     let has_replica = matches!(profile, FaultProfile::DataLoss | FaultProfile::TwoPrimaries);
     let server = Server::new(clock, has_replica, kinds.clone());
     let net = Net::new(random.branch(), server);
-    let (scheduler_random, config) = (random.branch(), WorkloadConfig::draw(&random));
-    let context = CheckContext::new(fault_plan.promises(), config.yield_every.is_some(), kinds);
+    let (scheduler_random, mut config) = (random.branch(), WorkloadConfig::draw(&random));
+    // A call takes as long as the replica needs, several times in a row.
+    config.call_timeout += fault_plan.replica_lag.unwrap_or_default() * 3;
+    let mut context = CheckContext::new(fault_plan.promises(), config.yield_every.is_some(), kinds);
+    context.replica_lag = fault_plan.replica_lag.unwrap_or_default();
     let recorder = Recorder::new(checks, context, run.with_trace);
     let sim = Sim::new(SimConfig {
         scheduler_random,

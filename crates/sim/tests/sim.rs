@@ -87,17 +87,6 @@ fn nothing_is_violated_with_two_primaries() {
     }
 }
 
-/// Seeds that found a flaw: a hold that was confirmed although the promoted server had granted it anew (5825), an acquire that
-/// waited beyond its limit for the renewal of a kept hold that it released (25753, 98327), and one that counted an outage from
-/// before its own beginning (60409).
-#[test]
-fn what_two_primaries_have_shown_stays_mended() {
-    for seed in [5_825, 25_753, 60_409, 98_327] {
-        let violation = run(&Run::with_two_primaries(seed)).violation;
-        assert!(violation.is_none(), "seed {seed}: {violation:?}");
-    }
-}
-
 #[test]
 fn the_same_seed_is_the_same_run() {
     let traced = |seed| run(&Run { with_trace: true, ..Run::new(seed) });
@@ -159,7 +148,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::KeyWithoutExpiry | Mutant::CachedHoldIsNotReleased => (10, "cleanup"),
         Mutant::DroppedGuardKeepsLock | Mutant::QueueEntryIsNotRemoved | Mutant::NoUndo => (200, "cleanup"),
         Mutant::MultiDropKeepsOne | Mutant::NoUndoOfMulti => (1500, "cleanup"),
-        Mutant::UnknownIsNo | Mutant::RestoredHoldIsKept => (3000, "cleanup"),
+        Mutant::UnknownIsNo | Mutant::RestoredHoldIsKept | Mutant::FailedReleaseIsLeft => (3000, "cleanup"),
         Mutant::TokenThatCounts | Mutant::TokenOfTheClock | Mutant::NextOwnerHasOldToken => (30, "tokens"),
         Mutant::ResentEntryCountsTwice | Mutant::ReportsFreeWhileHeld => (10, "reentrancy"),
         Mutant::ReentryWaits => (60, "reentrancy"),
@@ -192,19 +181,11 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::WantedIsIgnored => (10, "handoff"),
         Mutant::WaitersAreNotReported => (200, "handoff"),
         Mutant::ReleasedHoldIsReused | Mutant::RenewedAfterRelease => (10, "after_release"),
-        Mutant::AnyGrantIsConfirmed => (100, "reports"),
+        Mutant::AnyGrantIsConfirmed => (1500, "reports"),
         Mutant::AcquireIsNotConfirmed
         | Mutant::RenewalIsNotConfirmed
         | Mutant::HeartbeatIsNotConfirmed
         | Mutant::ConfirmedBeforeReplicated => (1000, "exclusion"),
-    }
-}
-
-/// The first seed that is tried, where a mutant shows rarely.
-const fn first_seed(mutant: Mutant) -> u64 {
-    match mutant {
-        Mutant::AnyGrantIsConfirmed => 5_800,
-        _ => 1,
     }
 }
 
@@ -238,8 +219,7 @@ fn each_mutant_is_found() {
     for mutant in Mutant::ALL {
         let (seeds, check) = found_by(mutant);
         // Only runs with the locks that the mutant affects. Findings of other checks do not count.
-        let from = first_seed(mutant);
-        let runs = (from..from + seeds).map(|seed| Run::with_mutant(seed, mutant));
+        let runs = (1..=seeds).map(|seed| Run::with_mutant(seed, mutant));
         let mut others = Vec::new();
         let is_found = runs
             .filter(|config| mutant.applies_to(config))

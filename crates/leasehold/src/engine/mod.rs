@@ -119,9 +119,14 @@ impl Engine {
             (Sessions::on_demand(id, session_factory.liveness()), None)
         } else {
             let only = Arc::new(session_factory.not_begun(Partition::ONLY, id));
-            let begun = session_factory.begin(&only, &[]).await;
-            let schedule = begun.map_err(|failure| StartError::Session(failure.into()))?;
-            (Sessions::single(only), schedule)
+            match session_factory.begin(&only, &[]).await.map_err(Fault::from) {
+                Ok(schedule) => (Sessions::single(only), schedule),
+                // The server can be used, and too few of its replicas: the session begins when it is needed.
+                Err(fault) if matches!(fault.kind, FaultKind::Unconfirmed { .. }) => {
+                    (Sessions::on_demand(fresh_id(&*environment), session_factory.liveness()), None)
+                }
+                Err(fault) => return Err(StartError::Session(fault)),
+            }
         };
         let sessions = Arc::new(sessions);
         let keeper =

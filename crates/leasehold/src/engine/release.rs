@@ -146,8 +146,14 @@ async fn release_at_store(
     if let Some(in_flight) = in_flight {
         in_flight.cancelled().await;
     }
+    let result = match result {
+        // A shutdown that has begun meanwhile releases it once more.
+        Err(NotReleased::Fault { fault, .. }) if engine.gate.is_closed() => {
+            return result_of_shutdown(engine, hold, begun_in_time, fault).await;
+        }
+        result => result,
+    };
     if engine.gate.is_closed() {
-        // A shutdown that has begun meanwhile may release it once more.
         engine.keeper.ended().await;
     }
     if observer == ReleaseObserver::Caller {
@@ -204,6 +210,10 @@ pub(crate) async fn release_again(
     };
     if !matches!(result, Err(NotReleased::Fault { .. })) {
         engine.keeper.unanswered_is_settled(hold);
+    }
+    if engine.gate.is_closed() {
+        // A shutdown that has begun meanwhile may release it once more.
+        engine.keeper.ended().await;
     }
     result
 }

@@ -1,7 +1,4 @@
 //! Extends and heartbeats that count only once replicas have them.
-//!
-//! A heartbeat that begins its session is not confirmed: nothing depends on it before an extend is, which the same server
-//! replicates after it.
 
 use super::RedisStore;
 use crate::replicas::Unconfirmed;
@@ -98,8 +95,7 @@ impl RedisStore {
     ) -> Option<Unconfirmed<'_>> {
         let (Some(_), SessionOp::Heartbeat(heartbeat)) = (&self.replicas, op) else { return None };
         let Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) = outcome else { return None };
-        let is_kept_alive = heartbeat.begin.is_none();
-        is_kept_alive.then(|| Unconfirmed::heartbeat(self.session_keys_at(partition), heartbeat))
+        Some(Unconfirmed::heartbeat(self.session_keys_at(partition), heartbeat))
     }
 
     /// Has replicas confirm what these outcomes report. What they do not confirm becomes unknown.

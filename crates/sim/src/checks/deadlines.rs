@@ -58,8 +58,13 @@ impl Deadlines {
             }
         };
         let longest = match method {
-            AcquireMethod::Try | AcquireMethod::TryAll if failure == AcquireFailure::Taken => REFUSAL_WITHIN,
-            AcquireMethod::Try | AcquireMethod::TryAll => TRY_WITHIN,
+            // A session may have to begin first, which counts only once the replica has it.
+            AcquireMethod::Try | AcquireMethod::TryAll
+                if failure == AcquireFailure::Taken && context.replica_lag.is_zero() =>
+            {
+                REFUSAL_WITHIN
+            }
+            AcquireMethod::Try | AcquireMethod::TryAll => TRY_WITHIN + context.replica_lag * 4,
             AcquireMethod::WaitTimeout(limit)
             | AcquireMethod::Poll(limit)
             | AcquireMethod::All(Some(limit)) => limit + slack(limit),

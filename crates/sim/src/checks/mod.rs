@@ -120,6 +120,8 @@ pub struct CheckContext {
     pub promises: Promises,
     /// Whether releases may leave the lock free although clients wait.
     pub may_leave_free: bool,
+    /// How far behind the replica is that clients wait for, if they do.
+    pub replica_lag: Duration,
     /// The kind of each lock.
     kinds: Vec<Kind>,
     /// When the last event of the server was.
@@ -154,6 +156,7 @@ impl CheckContext {
         Self {
             promises,
             may_leave_free,
+            replica_lag: Duration::ZERO,
             kinds,
             last_server_event: None,
             hosts: BTreeMap::new(),

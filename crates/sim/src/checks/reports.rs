@@ -8,23 +8,21 @@ use std::collections::BTreeMap;
 
 /// By what tasks report alone: with one holder at a time, its fencing token is greater than that of any earlier guard; and no
 /// task starts a period before the last one is over, unless that start was given up. Tokens are the microseconds of the
-/// store's clock, so that they tell when a period was started. For two primaries, of which neither knows all.
+/// store's clock, so that they tell when a period was started, which the store counts in milliseconds. For two primaries, of which neither knows all.
 #[derive(Debug, Default)]
 pub struct Reports {
     /// The greatest token of a guard.
     last_token: BTreeMap<LockId, FencingToken>,
-    /// The starts that were not given up, and until when each blocks others.
+    /// The starts that were not given up, and until which millisecond each blocks others.
     periods: BTreeMap<(LockId, FencingToken), u64>,
 }
 
 impl Reports {
     fn acquired(&mut self, lock: LockId, fence: FencingToken) -> CheckResult {
-        let last = self.last_token.entry(lock).or_insert(fence);
-        if *last > fence {
-            return Err(format!("a task has {fence} of {lock} after {last}"));
+        match self.last_token.insert(lock, fence) {
+            Some(last) if last >= fence => Err(format!("a task has {fence} of {lock} after {last}")),
+            _ => Ok(()),
         }
-        *last = fence;
-        Ok(())
     }
 
     fn period(&mut self, lock: LockId, event: PeriodEvent) -> CheckResult {
@@ -32,11 +30,13 @@ impl Reports {
             PeriodEvent::Started { fence, period, .. } => {
                 let others = self.periods.iter().filter(|((of, _), _)| *of == lock);
                 let blocking = others.map(|((_, first), until)| (first, until));
-                if let Some((first, _)) = blocking.into_iter().find(|(_, until)| fence.as_u64() < **until) {
+                if let Some((first, _)) =
+                    blocking.into_iter().find(|(_, until)| fence.as_u64() / 1000 < **until)
+                {
                     return Err(format!("a period of {lock} was started at {first} and at {fence}"));
                 }
-                let length_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
-                self.periods.insert((lock, fence), fence.as_u64().saturating_add(length_us));
+                let length_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+                self.periods.insert((lock, fence), (fence.as_u64() / 1000).saturating_add(length_ms));
             }
             PeriodEvent::Releasing { fence, finishes: false } => {
                 self.periods.remove(&(lock, fence));
@@ -73,27 +73,28 @@ mod tests {
 
     fn start(reports: &mut Reports, at_us: u64) -> CheckResult {
         let (fence, until) = (FencingToken::new(at_us), Instant(0));
-        reports.period(LOCK, PeriodEvent::Started { fence, until, period: Duration::from_micros(100) })
+        reports.period(LOCK, PeriodEvent::Started { fence, until, period: Duration::from_millis(100) })
     }
 
     #[test]
     fn a_period_is_started_once_unless_it_was_given_up() {
-        for (finishes, next, allowed) in [(true, 1_099, false), (true, 1_100, true), (false, 1_001, true)] {
+        for (finishes, next, allowed) in [(true, 100_999, false), (true, 101_000, true), (false, 2_000, true)]
+        {
             let mut reports = Reports::default();
-            start(&mut reports, 1_000).expect("the first");
-            let fence = FencingToken::new(1_000);
+            start(&mut reports, 1_900).expect("the first");
+            let fence = FencingToken::new(1_900);
             reports.period(LOCK, PeriodEvent::Releasing { fence, finishes }).expect("no start");
             assert_eq!(start(&mut reports, next).is_ok(), allowed, "finishes {finishes}, {next}");
         }
         let mut reports = Reports::default();
         start(&mut reports, 1_000).expect("the first");
-        start(&mut reports, 1_050).expect_err("the first goes on");
+        start(&mut reports, 50_000).expect_err("the first goes on");
     }
 
     #[test]
     fn tokens_grow() {
         let mut reports = Reports::default();
-        for (token, allowed) in [(5, true), (7, true), (6, false)] {
+        for (token, allowed) in [(5, true), (7, true), (7, false), (6, false)] {
             assert_eq!(reports.acquired(LOCK, FencingToken::new(token)).is_ok(), allowed, "{token}");
         }
     }

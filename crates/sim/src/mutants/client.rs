@@ -329,6 +329,11 @@ impl MutantStore {
                 history.last_of_multi.contains(&claim.hold) && self.inner.link == self.inner.keeper_link
             }
             Mutant::DroppedGuardKeepsLock => acquired && self.inner.link == self.inner.keeper_link,
+            Mutant::FailedReleaseIsLeft => {
+                let is_unanswered = |other: &Claim| other.hold == claim.hold;
+                self.inner.link == self.inner.keeper_link
+                    && history.unanswered_releases.values().any(is_unanswered)
+            }
             Mutant::RestoredHoldIsKept => history.released.contains(&claim.hold),
             Mutant::CachedHoldIsNotReleased => {
                 history.cached.contains(&claim.hold) && self.inner.link == self.inner.keeper_link

@@ -175,6 +175,8 @@ pub enum Mutant {
     LapsedSessionReturns,
     /// A session that the store has forgotten counts as lapsed, with all its holds.
     ForgottenSessionLapses,
+    /// A release without an answer does not go on in the background.
+    FailedReleaseIsLeft,
     /// A released hold that a fail-over restores is not released again.
     RestoredHoldIsKept,
     /// A waiter never checks whether its predecessor is alive.
@@ -216,7 +218,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 92] = [
+    pub const ALL: [Self; 93] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -291,6 +293,7 @@ impl Mutant {
         Self::HoldsOutliveSession,
         Self::LapsedSessionReturns,
         Self::ForgottenSessionLapses,
+        Self::FailedReleaseIsLeft,
         Self::RestoredHoldIsKept,
         Self::PredecessorIsNotChecked,
         Self::UnknownHeartbeatIsYes,

@@ -39,8 +39,8 @@ pub(crate) enum Fault {
 /// A partition that cuts the primary off from its replica.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PrimaryIsolation {
-    /// The machines whose processes are cut off with it, one bit for each.
-    pub(crate) machines: u8,
+    /// The machines whose processes are cut off with it, one bit for each; and those whose confirmations are.
+    pub(crate) machines: [u8; 2],
     /// How long it takes until the replica takes over.
     pub(crate) outage: Duration,
     /// How long both are primaries.
@@ -125,7 +125,9 @@ impl FaultPlan {
         };
         let at = || Instant(random.between(200_000, faults_end_at.0));
         for _ in 0..random.between(1, 3) {
-            let machines = u8::try_from(random.between(0, 15)).unwrap_or(0);
+            let mask = || u8::try_from(random.between(0, 15)).unwrap_or(0);
+            let machines = mask();
+            let machines = [machines, if random.chance(600) { machines } else { mask() }];
             let (outage, lasts) = (random.between(1_000, 3_000_000), random.between(500_000, 20_000_000));
             let (outage, lasts) = (Duration::from_micros(outage), Duration::from_micros(lasts));
             fault_plan

@@ -239,11 +239,11 @@ impl Sim {
         host
     }
 
-    /// The store of a process, with two links to the server.
+    /// The store of a process, with its links to the server.
     pub(crate) fn store(self: &Arc<Self>, host: HostId, random: &Random) -> SimStore {
         let links = self.add_links(host);
         let world = ProcessEnvironment { sim: self.clone(), host, random: Arc::new(random.branch()) };
-        SimStore { world, link: links[0], keeper_link: links[1] }
+        SimStore { world, link: links[0], keeper_link: links[1], confirming_link: links.get(2).copied() }
     }
 
     pub(crate) fn schedule_faults(self: &Arc<Self>) {

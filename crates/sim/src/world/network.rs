@@ -1,7 +1,7 @@
 //! The network between processes and the server.
 //!
 //! A process has two links to the server, as a client of Redis has two connections: its own, which also carries its
-//! mailboxes, and the keeper's. This module decides when operations arrive, how often, and whether the client
+//! mailboxes, and the keeper's. With replicas to wait for, it has one for that as well. This module decides when operations arrive, how often, and whether the client
 //! receives the reply.
 //!
 //! 1. A link that breaks gets a new generation. Messages in flight on the old one are lost, or arrive later than
@@ -19,7 +19,7 @@ use crate::world::time::Instant;
 use leasehold::store::NotificationSink;
 use leasehold_core::{Acquire, MultiAcquired, Notification, Op, Reply, SessionId, SessionOp, SessionReply};
 use leasehold_testkit::Random;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
@@ -40,9 +40,11 @@ pub(crate) struct Net {
     pub(crate) is_faulty: bool,
 }
 
-struct Link {
-    host: HostId,
+pub(crate) struct Link {
+    pub(crate) host: HostId,
     keeper: bool,
+    /// Whether only confirmations go over it. Nothing depends on when it is up.
+    pub(crate) confirming: bool,
     generation: u64,
     is_up: bool,
     cut_off_until: Instant,
@@ -139,26 +141,31 @@ impl Net {
         Self { random, links: Vec::new(), last_message: 0, server, isolated: None, is_faulty: true }
     }
 
-    /// The server that a process reaches.
-    fn server_of(&self, host: HostId) -> &Server {
-        let isolated = self.isolated.as_ref().filter(|isolated| isolated.hosts.contains(&host));
+    /// The server that a link leads to.
+    fn server_of(&self, link: LinkId) -> &Server {
+        let link = &self.links[link.0];
+        let isolated = self.isolated.as_ref().filter(|isolated| isolated.has(link.host, link.confirming));
         isolated.map_or(&self.server, |isolated| &isolated.server)
     }
 
-    fn server_of_mut(&mut self, host: HostId) -> &mut Server {
-        let isolated = self.isolated.as_mut().filter(|isolated| isolated.hosts.contains(&host));
+    fn server_of_mut(&mut self, link: LinkId) -> &mut Server {
+        let link = &self.links[link.0];
+        let isolated = self.isolated.as_mut().filter(|isolated| isolated.has(link.host, link.confirming));
         match isolated {
             Some(isolated) => &mut isolated.server,
             None => &mut self.server,
         }
     }
 
-    /// The two links of a process.
-    fn add_links(&mut self, host: HostId) -> [LinkId; 2] {
-        [false, true].map(|keeper| {
+    /// The links of a process: its own, the keeper's, and perhaps one for confirmations.
+    fn add_links(&mut self, host: HostId, confirms: bool) -> Vec<LinkId> {
+        let links = [(false, false), (true, false), (true, true)].into_iter();
+        let links = links.take(if confirms { 3 } else { 2 });
+        let add = |(keeper, confirming)| {
             self.links.push(Link {
                 host,
                 keeper,
+                confirming,
                 generation: 0,
                 is_up: false,
                 cut_off_until: Instant::default(),
@@ -170,7 +177,8 @@ impl Net {
                 to_client: Instant::default(),
             });
             LinkId(self.links.len() - 1)
-        })
+        };
+        links.map(add).collect()
     }
 
     fn link(&mut self, link: LinkId) -> &mut Link {
@@ -178,8 +186,12 @@ impl Net {
     }
 
     fn links_of(&self, host: HostId) -> Vec<LinkId> {
+        self.links_where(|link| link.host == host)
+    }
+
+    pub(crate) fn links_where(&self, is_one: impl Fn(&Link) -> bool) -> Vec<LinkId> {
         let links = self.links.iter().enumerate();
-        links.filter(|(_, link)| link.host == host).map(|(index, _)| LinkId(index)).collect()
+        links.filter(|(_, link)| is_one(link)).map(|(index, _)| LinkId(index)).collect()
     }
 
     fn occurs(&self, per_mille: u64) -> bool {
@@ -214,11 +226,11 @@ impl Sim {
         }
     }
 
-    /// Adds the two links of a process, which connect as soon as possible.
-    pub(crate) fn add_links(self: &Arc<Self>, host: HostId) -> [LinkId; 2] {
-        let links = self.net().add_links(host);
-        for link in links {
-            self.connect_after(Duration::ZERO, link);
+    /// Adds the links of a process, which connect as soon as possible.
+    pub(crate) fn add_links(self: &Arc<Self>, host: HostId) -> Vec<LinkId> {
+        let links = self.net().add_links(host, self.fault_plan.replica_lag.is_some());
+        for link in &links {
+            self.connect_after(Duration::ZERO, *link);
         }
         links
     }
@@ -321,7 +333,7 @@ impl Sim {
             }
             return;
         }
-        if !net.server_of(request.host).is_up {
+        if !net.server_of(request.link).is_up {
             return;
         }
         let (now, net) = (self.scheduler.now(), &mut *net);
@@ -354,10 +366,10 @@ impl Sim {
         lock: LockId,
         op: &Op,
     ) -> Reply {
-        let (reply, notifications) = net.server_of_mut(request.host).execute(now, lock, op, self.mutant);
+        let (reply, notifications) = net.server_of_mut(request.link).execute(now, lock, op, self.mutant);
         self.record_execution(net, request, lock, (op, &reply, &notifications), false);
         for notification in notifications {
-            self.publish(net, request.host, notification);
+            self.publish(net, request.link, notification);
         }
         reply
     }
@@ -372,7 +384,7 @@ impl Sim {
         in_multi_acquire: bool,
     ) {
         let (op, reply, notifications) = what;
-        let server = net.server_of(request.host);
+        let server = net.server_of(request.link);
         let Some(state) = server.locks.get(&lock) else { return };
         self.record(&Event::Executed(&Execution {
             host: request.host,
@@ -397,8 +409,8 @@ impl Sim {
         request: &Request,
         acquires: &[(LockId, Acquire)],
     ) -> Vec<MultiAcquired> {
-        let replies = net.server_of_mut(request.host).acquire_all(now, acquires, self.mutant);
-        let server = net.server_of(request.host);
+        let replies = net.server_of_mut(request.link).acquire_all(now, acquires, self.mutant);
+        let server = net.server_of(request.link);
         let each = acquires.iter().zip(&replies);
         let each = each
             .filter_map(|((lock, acquire), reply)| Some((*lock, acquire, reply, server.locks.get(lock)?)));
@@ -425,8 +437,8 @@ impl Sim {
         request: &Request,
         op: &SessionOp,
     ) -> SessionReply {
-        let reply = net.server_of_mut(request.host).execute_session(now, op, self.mutant);
-        let server = net.server_of(request.host);
+        let reply = net.server_of_mut(request.link).execute_session(now, op, self.mutant);
+        let server = net.server_of(request.link);
         self.record(&Event::SessionExecuted(&SessionExecution {
             host: request.host,
             message: request.message,
@@ -441,10 +453,10 @@ impl Sim {
 
     /// Replies once the replica has all that the server has now. It never has if the server is cut off by then.
     fn reply_once_replicated(self: &Arc<Self>, net: &Net, request: Request, answer: Response, lag: Duration) {
-        let (sim, number) = (self.clone(), net.server_of(request.host).number);
+        let (sim, number) = (self.clone(), net.server_of(request.link).number);
         self.scheduler.at(self.scheduler.now() + lag, None, move || {
             let mut net = sim.net();
-            let server = net.server_of(request.host);
+            let server = net.server_of(request.link);
             if server.is_up && server.number == number && server.has_replica() {
                 sim.reply(&mut net, &request, answer);
             }
@@ -475,8 +487,8 @@ impl Sim {
         });
     }
 
-    /// Publishes a notification at the server that a process reaches.
-    fn publish(self: &Arc<Self>, net: &mut Net, from: HostId, notification: Notification) {
+    /// Publishes a notification at the server that this link leads to.
+    fn publish(self: &Arc<Self>, net: &mut Net, from: LinkId, notification: Notification) {
         let subscription = net.server_of(from).subscriptions.get(&notification.to()).copied();
         let Some((link, generation)) = subscription else { return };
         let host = net.link(link).host;
@@ -531,10 +543,9 @@ impl Sim {
     /// A subscription reaches the server, if its connection is still there.
     fn subscription_arrives(&self, link: LinkId, generation: u64, session: SessionId) -> bool {
         let mut net = self.net();
-        let (host, current) = (net.link(link).host, net.link(link).generation);
-        let arrives = current == generation && net.server_of(host).is_up;
+        let arrives = net.link(link).generation == generation && net.server_of(link).is_up;
         if arrives {
-            net.server_of_mut(host).subscriptions.insert(session, (link, generation));
+            net.server_of_mut(link).subscriptions.insert(session, (link, generation));
         }
         arrives
     }
@@ -542,8 +553,7 @@ impl Sim {
     pub(crate) fn unsubscribe(&self, link: LinkId, session: SessionId) {
         let mut net = self.net();
         net.link(link).sinks.remove(&session);
-        let host = net.link(link).host;
-        net.server_of_mut(host).subscriptions.remove(&session);
+        net.server_of_mut(link).subscriptions.remove(&session);
     }
 
     /// Breaks a link, which reconnects as soon as possible.
@@ -552,12 +562,12 @@ impl Sim {
         let link = net.link(id);
         link.generation += 1;
         let was_up = mem::replace(&mut link.is_up, false);
-        let (host, keeper) = (link.host, link.keeper);
+        let (host, keeper, confirming) = (link.host, link.keeper, link.confirming);
         let calls = mem::take(&mut link.calls);
-        net.server_of_mut(host).subscriptions.retain(|_, (link, _)| *link != id);
+        net.server_of_mut(id).subscriptions.retain(|_, (link, _)| *link != id);
         let pause = Duration::from_micros(net.random.between(1_000, 300_000));
         drop(net);
-        if was_up {
+        if was_up && !confirming {
             self.record(&Event::Host(host, HostEvent::LinkDown { keeper }));
         }
         self.scheduler.at(self.scheduler.now(), Some(host), move || {
@@ -585,24 +595,23 @@ impl Sim {
         if net.link(id).generation != generation || net.link(id).is_up {
             return;
         }
-        let host = net.link(id).host;
-        if !net.server_of(host).is_up || net.link(id).cut_off_until > now {
+        if !net.server_of(id).is_up || net.link(id).cut_off_until > now {
             let pause = Duration::from_micros(net.random.between(20_000, 500_000));
             drop(net);
             return self.connect_after(pause, id);
         }
-        let latency = self.latency(&net);
+        let (latency, host) = (self.latency(&net), net.link(id).host);
         drop(net);
         let sim = self.clone();
         self.scheduler.at(now + latency * 2, None, move || {
             let mut net = sim.net();
-            if net.link(id).generation != generation || !net.server_of(host).is_up {
+            if net.link(id).generation != generation || !net.server_of(id).is_up {
                 // It broke during the attempt, and the break has scheduled another one.
                 return;
             }
             let sessions: Vec<_> = net.link(id).sinks.keys().copied().collect();
             for session in sessions {
-                net.server_of_mut(host).subscriptions.insert(session, (id, generation));
+                net.server_of_mut(id).subscriptions.insert(session, (id, generation));
             }
             drop(net);
             let this = sim.clone();
@@ -617,11 +626,13 @@ impl Sim {
             return;
         }
         link.is_up = true;
-        let (host, keeper) = (link.host, link.keeper);
+        let (host, keeper, confirming) = (link.host, link.keeper, link.confirming);
         let wakers = mem::take(&mut link.wakers);
         let sinks: Vec<_> = link.sinks.values().cloned().collect();
         drop(net);
-        self.record(&Event::Host(host, HostEvent::LinkUp { keeper }));
+        if !confirming {
+            self.record(&Event::Host(host, HostEvent::LinkUp { keeper }));
+        }
         for waker in wakers {
             waker.wake();
         }
@@ -658,26 +669,24 @@ impl Sim {
             link.generation += 1;
             link.is_up = false;
             let left = (mem::take(&mut link.calls), mem::take(&mut link.sinks), mem::take(&mut link.wakers));
-            net.server_of_mut(host).subscriptions.retain(|_, (link, _)| *link != id);
+            net.server_of_mut(id).subscriptions.retain(|_, (link, _)| *link != id);
             drop(left);
         }
     }
 
     /// Breaks the links of all running processes.
     pub(crate) fn break_all_links(self: &Arc<Self>) {
-        self.break_links_of_others(&BTreeSet::new());
+        let all = self.net().links_where(|_| true);
+        self.break_links_of(all);
     }
 
-    /// Breaks the links of all running processes but these.
-    pub(crate) fn break_links_of_others(self: &Arc<Self>, hosts: &BTreeSet<HostId>) {
-        let net = self.net();
-        let links = net.links.iter().enumerate();
-        let links =
-            links.filter(|(_, link)| !self.scheduler.is_dead(link.host) && !hosts.contains(&link.host));
-        let running: Vec<_> = links.map(|(index, _)| LinkId(index)).collect();
-        drop(net);
-        for link in running {
-            self.break_link(link);
+    /// Breaks those of these links whose processes run.
+    pub(crate) fn break_links_of(self: &Arc<Self>, links: Vec<LinkId>) {
+        for link in links {
+            let host = self.net().link(link).host;
+            if !self.scheduler.is_dead(host) {
+                self.break_link(link);
+            }
         }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct SimStore {
     pub(crate) link: LinkId,
     /// The link of the keeper.
     pub(crate) keeper_link: LinkId,
+    /// The link for confirmations, if it waits for the replica.
+    pub(crate) confirming_link: Option<LinkId>,
 }
 
 /// The pause before a hold is confirmed again.
@@ -69,9 +71,10 @@ impl SimStore {
 
     async fn send(&self, command: Command, within: Duration, is_confirmed: bool) -> Outcome<Response> {
         let (sim, host) = (self.sim(), self.world.host);
+        let link = self.confirming_link.filter(|_| is_confirmed).unwrap_or(self.link);
         let until = self.world.shows_at(self.world.now() + within);
         let mut timeout = pin!(sim.scheduler.sleep_until(until));
-        if let Either::Right(_) = select(pin!(sim.link_up(self.link)), &mut timeout).await {
+        if let Either::Right(_) = select(pin!(sim.link_up(link)), &mut timeout).await {
             sim.record(&Event::Host(host, HostEvent::OperationFailed));
             return Outcome::Failed(Executed::No, unreachable());
         }
@@ -80,7 +83,7 @@ impl SimStore {
             Command::MultiAcquire(_) => |host, message| Event::MultiAnswered { host, message, replies: None },
             Command::Sessions(..) => |host, message| Event::SessionAnswered { host, message, reply: None },
         };
-        let (message, call) = sim.send(self.link, command, until, is_confirmed);
+        let (message, call) = sim.send(link, command, until, is_confirmed);
         let fault = match select(pin!(call.outcome()), timeout).await {
             Either::Left((Ok(response), _)) => {
                 sim.record(&match &response {
@@ -242,12 +245,13 @@ impl Store for SimStore {
         Box::pin(async move {
             let until = self.world.now() + within;
             let outcome = self.call_session(op, within, false).await;
-            let SessionOp::Heartbeat(Heartbeat { begin: None, .. }) = op else { return outcome };
+            let SessionOp::Heartbeat(heartbeat) = op else { return outcome };
             let is_alive = matches!(outcome, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)));
             if !self.confirms(Mutant::HeartbeatIsNotConfirmed) || !is_alive {
                 return outcome;
             }
-            match self.call_session(op, until.since(self.world.now()), true).await {
+            let again = SessionOp::Heartbeat(Heartbeat { begin: None, ..heartbeat.clone() });
+            match self.call_session(&again, until.since(self.world.now()), true).await {
                 Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => outcome,
                 _ => Outcome::Failed(Executed::Unknown, unconfirmed()),
             }
@@ -255,7 +259,7 @@ impl Store for SimStore {
     }
 
     fn fork(&self) -> Arc<dyn Store> {
-        Arc::new(Self { world: self.world.clone(), link: self.keeper_link, keeper_link: self.keeper_link })
+        Arc::new(Self { link: self.keeper_link, ..self.clone() })
     }
 
     fn check(&self, _lock: &Lock) -> Result<(), KeyError> {

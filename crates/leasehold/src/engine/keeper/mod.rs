@@ -54,7 +54,9 @@ use handoff::ReserveInFlight;
 use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
-use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released};
+use leasehold_core::{
+    Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released, drift,
+};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use renewal_batcher::{BatchSlot, RenewalBatcher};
@@ -394,7 +396,11 @@ impl Keeper {
     /// A caller has a hold whose release had no answer: a shutdown releases it, unless it is
     /// [settled](Self::unanswered_is_settled) before.
     pub(super) fn add_unanswered(&self, hold: &Arc<Hold>) {
-        self.shared.state().unanswered.insert(hold.claim.hold, hold.clone());
+        let now = self.shared.environment.now();
+        let mut state = self.shared.state();
+        // A caller may keep errors for ever.
+        state.unanswered.retain(|_, kept| may_last(kept, now));
+        state.unanswered.insert(hold.claim.hold, hold.clone());
     }
 
     /// Such a hold is released, or its release is a cleanup.
@@ -418,6 +424,12 @@ impl Keeper {
             done.await;
         }
     }
+}
+
+/// Whether the store may have a hold at that time, whose clock may be slower.
+fn may_last(hold: &Hold, now: Moment) -> bool {
+    let until = hold.may_last_until();
+    now < until + drift(FIRST_LEASE) + drift(until.since(now))
 }
 
 impl KeeperHandle {

@@ -2,7 +2,7 @@
 
 use super::renewal_batcher::RenewalBatcher;
 use super::shutdown_report::ShutdownReport;
-use super::{Keeper, Outstanding, Shared, TrackedHold};
+use super::{Keeper, Outstanding, Shared, TrackedHold, may_last};
 use crate::engine::hold::Hold;
 use crate::engine::{LostReason, NEVER};
 use leasehold_core::{Moment, Released};
@@ -48,7 +48,8 @@ impl Keeper {
         // A release that has just failed may still be tracked.
         let tracked: BTreeSet<_> = taken.iter().map(|taken| taken.hold.claim.hold).collect();
         let unanswered = std::mem::take(&mut state.unanswered).into_values();
-        let unanswered = unanswered.filter(|hold| !tracked.contains(&hold.claim.hold));
+        let now = self.shared.environment.now();
+        let unanswered = unanswered.filter(|hold| !tracked.contains(&hold.claim.hold) && may_last(hold, now));
         taken.extend(unanswered.map(|hold| TakenHold {
             hold,
             releasing: true,

@@ -272,6 +272,38 @@ async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
     assert!(!extended(&outcomes[0]) && extended(&outcomes[1]), "{outcomes:?}");
 }
 
+/// Row 51: a client connects while no replica answers. It acquires nothing until one does, and its session begins then.
+#[tokio::test]
+async fn row_51_a_client_connects_while_no_replica_answers() {
+    let (primary, replica) = pair().await;
+    replica.stop().expect("stopped");
+    let ours = careful(&primary, 500 * MS).await;
+    unconfirmed(&mutex(&ours).try_acquire().await);
+    replica.resume().expect("it goes on");
+    let guard = within(20 * S, async {
+        loop {
+            if let Ok(guard) = mutex(&ours).acquire().await {
+                return guard;
+            }
+        }
+    })
+    .await;
+    until("the session has begun", 20 * S, async || guard.remaining() > 5 * S).await;
+    let theirs = mutex(&client(&primary.url()).await);
+    let waits = tokio::spawn(async move { theirs.acquire().await });
+    super::fixture::until_waiting(&mutex(&ours), 1).await;
+    guard.release().await.expect("released");
+    let theirs = within(10 * S, waits).await.expect("no panic").expect("acquired");
+    // It is waited for, and told of its grant.
+    let again = {
+        let ours = mutex(&ours);
+        tokio::spawn(async move { ours.acquire().await })
+    };
+    super::fixture::until_waiting(&mutex(&client(&primary.url()).await), 1).await;
+    theirs.release().await.expect("released");
+    within(10 * S, again).await.expect("no panic").expect("acquired").release().await.expect("released");
+}
+
 /// Row 51: a promoted replica may have the place in the queue and not its grant, and grant the same hold anew. The earlier grant
 /// is not confirmed by that, whatever the kind of lock.
 #[tokio::test]

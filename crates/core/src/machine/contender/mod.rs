@@ -379,13 +379,13 @@ impl Contender {
                 requested.may_exist = position.is_some() || requested.may_have_existed;
                 self.note_reply();
                 let (holder, holder_is_there) = (holder.clone(), holder.is_some());
-                self.wait_status = WaitStatus {
-                    holder,
-                    position: *position,
-                    predecessor: *predecessor,
-                    received_at: Some(now),
-                };
-                self.watched.update(*predecessor, other_holders, now);
+                // To a store that has lost its data, this session is dead, and would be evicted with its queue entry.
+                let predecessor = predecessor.filter(|predecessor| predecessor.session != self.session);
+                let others = other_holders.iter().copied().filter(|other| *other != self.session);
+                self.wait_status =
+                    WaitStatus { holder, position: *position, predecessor, received_at: Some(now) };
+                // The reply may be late, and the next request takes as long to arrive as this one did.
+                self.watched.update(predecessor, others, sent.sent_at);
                 self.split_votes = if holder_is_there { 0 } else { self.split_votes.saturating_add(1) };
                 let poll_delay =
                     if poll_soon { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };

@@ -504,6 +504,30 @@ fn it_polls_when_the_predecessor_would_be_dead() {
     }
 }
 
+/// The store counted the life of the predecessor when it executed the request, and not when the reply arrived.
+#[test]
+fn a_late_reply_does_not_delay_the_poll_for_a_dead_predecessor() {
+    let random = &mut counter();
+    let mut contender = Contender::new(session(1), 0);
+    let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
+    let until = next_poll(&mut contender, nonce, &behind(session(7), 0, None), ms(0), random);
+    let (nonce, _) = expect_send(contender.poll(until, &terms(), random));
+    let (late, reply) = (until + Duration::from_millis(500), behind(session(7), 0, Some(300)));
+    let next = next_poll(&mut contender, nonce, &reply, late, random);
+    assert!(next > late && next <= late + Duration::from_millis(6), "{next:?} after {late:?}");
+}
+
+/// A store that has lost its data takes the client's own session for dead, and would evict its queue entry.
+#[test]
+fn it_does_not_watch_its_own_session() {
+    let random = &mut counter();
+    let mut contender = Contender::new(session(1), 0);
+    let (nonce, _) = expect_send(contender.poll(ms(0), &terms(), random));
+    let until = next_poll(&mut contender, nonce, &behind(session(1), 1, None), ms(0), random);
+    assert!(until >= ms(800), "the usual poll: {until:?}");
+    assert_eq!(expect_send(contender.poll(until, &terms(), random)).1.predecessor, None);
+}
+
 #[test]
 fn a_holder_that_cannot_die_is_not_watched() {
     let random = &mut counter();
@@ -517,7 +541,7 @@ fn a_holder_that_cannot_die_is_not_watched() {
 #[test]
 fn it_polls_at_once_for_a_new_predecessor_but_not_for_ever() {
     let random = &mut counter();
-    let mut contender = Contender::new(session(1), 0);
+    let mut contender = Contender::new(session(250), 0);
     let mut now = ms(0);
     let mut at_once = 0;
     for n in 0..200 {

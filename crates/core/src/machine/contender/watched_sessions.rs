@@ -9,16 +9,21 @@ use std::time::Duration;
 pub(super) struct WatchedSessions(Vec<(SessionId, Option<Moment>)>);
 
 impl WatchedSessions {
-    /// Replaces the sessions with those that a reply named.
-    pub(super) fn update(&mut self, predecessor: Option<Predecessor>, others: &[SessionId], now: Moment) {
+    /// Replaces the sessions with those that a reply named, to a request that was sent at `sent_at`.
+    pub(super) fn update(
+        &mut self,
+        predecessor: Option<Predecessor>,
+        others: impl Iterator<Item = SessionId>,
+        sent_at: Moment,
+    ) {
         let known = std::mem::take(&mut self.0);
         let until = |session| known.iter().find(|(other, _)| *other == session).and_then(|(_, until)| *until);
         let first = predecessor.map(|Predecessor { session, alive_ms }| {
-            let reported = alive_ms.map(|alive_ms| now + Duration::from_millis(alive_ms));
+            let reported = alive_ms.map(|alive_ms| sent_at + Duration::from_millis(alive_ms));
             (session, reported.or(until(session)))
         });
         self.0.extend(first);
-        self.0.extend(others.iter().map(|session| (*session, until(*session))));
+        self.0.extend(others.map(|session| (session, until(session))));
     }
 
     /// The session to name in the next request, and until when it is alive: the first one of which that is not known, or

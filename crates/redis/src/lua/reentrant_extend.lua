@@ -23,7 +23,8 @@ local extended
 for _, entry in ipairs(lock.holds) do
   if entry.hold == ARGV[1] then extended = entry end
 end
-if not extended or ARGV[5] ~= '' and lock.owner_fence ~= tonumber(ARGV[5]) then return 0 end
+if not extended then return 0 end
+if ARGV[5] ~= '' and lock.owner_fence ~= tonumber(ARGV[5]) then return 0 end
 
 local lease_ms = tonumber(ARGV[3])
 local left_ms, until_ms = redis.call('PTTL', KEYS[1]), now() + lease_ms

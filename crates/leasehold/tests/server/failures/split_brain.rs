@@ -91,8 +91,18 @@ impl Pair {
     }
 }
 
-/// For how long two clients held the same lock, and how long the second one waited.
-async fn overlap(options: &str, settings: &[(&str, &str)], times: Times) -> (Duration, Duration) {
+/// What became of a lock during a partition.
+#[derive(Debug)]
+struct Overlap {
+    /// For how long two clients held it.
+    both: Duration,
+    /// How long the second one waited.
+    waited: Duration,
+    /// Whether the first one lost it before the partition was over.
+    is_lost: bool,
+}
+
+async fn overlap(options: &str, settings: &[(&str, &str)], times: Times) -> Overlap {
     let pair = Pair::start(settings).await;
     let connect = async |server: &RedisServer, options: &str| {
         let builder = Client::builder(format!("{}{options}", server.url()));
@@ -117,7 +127,7 @@ async fn overlap(options: &str, settings: &[(&str, &str)], times: Times) -> (Dur
         both = acquired_at.elapsed();
     }
     assert!(held.fencing_token() > guard.fencing_token());
-    (both, acquired_at.duration_since(cut_at))
+    Overlap { both, waited: acquired_at.duration_since(cut_at), is_lost: guard.check().is_err() }
 }
 
 async fn overlaps(
@@ -125,22 +135,24 @@ async fn overlaps(
     options: &str,
     settings: &[(&str, &str)],
     (rounds, times): (usize, Times),
-) -> Vec<Duration> {
+) -> Vec<Overlap> {
     let rounds = (0..rounds).map(async |_| overlap(options, settings, times).await);
-    let (both, waited): (Vec<_>, Vec<_>) = join_all(rounds).await.into_iter().unzip();
+    let overlaps = join_all(rounds).await;
+    let both: Vec<_> = overlaps.iter().map(|overlap| overlap.both).collect();
+    let waited: Vec<_> = overlaps.iter().map(|overlap| overlap.waited).collect();
     println!(
         "{what}: lease {:?}, session {:?}, cut of {:?}: two holders for {both:?}, waited {waited:?}",
         times.lease, times.session, times.cut
     );
-    both
+    overlaps
 }
 
 /// Row 51: what only the old primary has does not lengthen the hold, so it ends before the promoted server grants its lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn row_51_with_replicas_confirmed_a_lease_ends_at_its_client_first() {
     let (rounds, times) = scale();
-    for both in overlaps("?replicas=1", "?replicas=1", &[], (rounds, times)).await {
-        assert_eq!(both, Duration::ZERO);
+    for overlap in overlaps("?replicas=1", "?replicas=1", &[], (rounds, times)).await {
+        assert_eq!(overlap.both, Duration::ZERO, "{overlap:?}");
     }
 }
 
@@ -150,8 +162,8 @@ async fn row_51_with_replicas_confirmed_a_lease_ends_at_its_client_first() {
 async fn row_51_with_replicas_confirmed_a_session_ends_at_its_client_first() {
     let (rounds, times) = scale();
     let times = times.with_short_session();
-    for both in overlaps("?replicas=1", "?replicas=1", &[], (rounds, times)).await {
-        assert_eq!(both, Duration::ZERO);
+    for overlap in overlaps("?replicas=1", "?replicas=1", &[], (rounds, times)).await {
+        assert_eq!(overlap.both, Duration::ZERO, "{overlap:?}");
     }
 }
 
@@ -159,17 +171,17 @@ async fn row_51_with_replicas_confirmed_a_session_ends_at_its_client_first() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_confirmation_the_partition_bounds_two_holders() {
     let (_, times) = scale();
-    for both in overlaps("no setting", "", &[], scale()).await {
-        assert!(both > times.lease, "{both:?}");
+    for overlap in overlaps("no setting", "", &[], scale()).await {
+        assert!(overlap.both > times.lease && !overlap.is_lost, "{overlap:?}");
     }
 }
 
-/// As documented: with this setting the old primary refuses writes once the replica has been silent for a while.
+/// As documented: with this setting the old primary refuses writes once the replica has been silent for a while. It counts its
+/// replicas once a second, and a primary that was held up counts them after it has executed what has arrived.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_needs_replicas_to_write_bounds_two_holders() {
-    let (_, times) = scale();
     let settings = [("min-replicas-to-write", "1"), ("min-replicas-max-lag", "2")];
-    for both in overlaps("min-replicas-to-write 1, max-lag 2", "", &settings, scale()).await {
-        assert!(both <= times.lease + 3 * S, "{both:?}");
+    for overlap in overlaps("min-replicas-to-write 1, max-lag 2", "", &settings, scale()).await {
+        assert!(overlap.is_lost, "{overlap:?}");
     }
 }

@@ -16,7 +16,7 @@ usage: sim [--two-primaries] [--seeds N] [--from SEED]        run N seeds, start
        sim --mutants [--mutant MUTANT] [--seeds N]            run each mutant, or one, until a check finds it, for at most N seeds
 
 --two-primaries has a primary and a replica, and partitions that make both a primary; otherwise there is one server. A
-mutant selects the world that can show it. N is 5000 if it is not given.";
+mutant selects the world that can show it. N is 5000 if it is not given, and 20000 for mutants.";
 
 /// A seed that takes longer is named. It is one in some 10 000.
 const SLOW: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
         Ok(args) => match args.seed {
             Some(seed) => show(args.run(seed)),
-            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(5_000)),
+            None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(20_000)),
             None => run_many(&args, args.from.unwrap_or(1), args.seeds.unwrap_or(5_000)),
         },
         Err(error) => Err(format!("{error}\n\n{USAGE}")),

@@ -7,9 +7,9 @@
 //!    has it; then a write follows, which the server replicates after the hold; and WAIT queries which replicas
 //!    acknowledged that write.
 //! 2. The re-read is an extend: its reply compares the hold, for every kind of lock. For a new hold it cannot lengthen the
-//!    lease, and compares the fencing token, too: this connection may lead to a server that lacks the grant, and has granted the
-//!    same queue entry since. For an extend it is that extend once more, and for a heartbeat that heartbeat: this connection may lead to a
-//!    server that lacks it.
+//!    lease, and compares the fencing token, too: this connection may lead to a server that lacks the grant, and has
+//!    granted the same queue entry since. For an extend it is that extend once more, and for a heartbeat that heartbeat: the
+//!    server may lack it.
 //! 3. Read and write use the key of the lock, or of the session's record, so that both go to the node that has it, also while
 //!    its slot migrates. Only a new hold of a Mutex or an Election needs the lock's record as well, which has its token: it is
 //!    confirmed once both have moved. If nothing was written, the reply of WAIT means nothing.
@@ -266,8 +266,8 @@ impl Replicas {
     }
 
     /// Waits until enough replicas acknowledge something. Commands may still be executed after a failure, which
-    /// at most lengthens a hold or a session there. So the request is repeated until the deadline if the connection breaks or leads to another server,
-    /// or if the slot migrates.
+    /// at most lengthens a hold or a session there. So the request is repeated until the deadline if the connection breaks or
+    /// leads to another server, or if the slot migrates.
     pub(crate) async fn confirm(
         &self,
         cluster: Option<&Cluster>,
@@ -385,13 +385,13 @@ impl Replicas {
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (at, one) in of {
             // In a cluster the keys of a call must be in one slot.
-            match (one.by_token().filter(|_| node.is_none()), one.reread()) {
-                (Some(extend), _) => together.push((at, extend)),
-                (None, Some(reread)) => {
-                    order.push(at);
-                    rereads.push(reread);
-                }
-                (None, None) => settled.push((at, Err(self.unusable()))),
+            if let (Some(extend), None) = (one.by_token(), node) {
+                together.push((at, extend));
+            } else if let Some(reread) = one.reread() {
+                order.push(at);
+                rereads.push(reread);
+            } else {
+                settled.push((at, Err(self.unusable())));
             }
         }
         for part in together.chunks(MAX_EXTENDS_PER_CALL) {

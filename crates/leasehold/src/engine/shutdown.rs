@@ -10,9 +10,9 @@
 //!    is used only if this is not answered.
 
 use super::keeper::shutdown_report::ShutdownReport;
-use super::keeper::{Outstanding, TakenHold};
+use super::keeper::{Outstanding, TakenHold, latest_end};
 use super::{Engine, LostReason};
-use leasehold_core::{FIRST_LEASE, LockName, Moment, drift};
+use leasehold_core::{LockName, Moment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
@@ -134,8 +134,7 @@ impl Engine {
 fn unreleased(at: Moment, outstanding: Vec<Outstanding>) -> Vec<UnreleasedLock> {
     let mut last: BTreeMap<LockName, Moment> = BTreeMap::new();
     for Outstanding { lock, until, .. } in outstanding {
-        // The store's clock may be slower than this one.
-        let until = until + drift(until.since(at).max(FIRST_LEASE));
+        let until = latest_end(until, at);
         last.entry(lock.name).and_modify(|last| *last = until.max(*last)).or_insert(until);
     }
     last.into_iter().map(|(lock, until)| UnreleasedLock { lock, until }).collect()

@@ -3,7 +3,7 @@
 use crate::environment::PausedTime;
 use crate::faulty_store::{Behavior, FaultyStore, MS, once};
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, Environment, Mutex};
+use leasehold::{Client, Environment, Mutex, RetryPolicy};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -57,6 +57,30 @@ async fn the_keeper_repeats_an_unanswered_release_of_the_front_task() {
     sleep(LONG / 100).await;
     let own = pair.mutex().value("a value of one's own").expect("a good value");
     let guard = timeout(LONG / 10, own.acquire()).await.expect("before the lease ends");
+    guard.expect("acquired").release().await.expect("released");
+}
+
+/// A polling task cannot use the kept hold, whose renewal has no reply yet. It waits for that no longer than its limit.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_releases_a_kept_hold_ends_at_its_limit() {
+    let pair = Pair::new(move |op| match op {
+        Op::Extend(extend) if extend.reserve.is_none() => Behavior::ExecuteAfter(150 * MS),
+        _ => Behavior::Execute,
+    })
+    .await;
+    let kept = pair.mutex().sticky(LONG);
+    let guard = kept.acquire().await.expect("acquired");
+    sleep(700 * MS).await;
+    guard.release().await.expect("kept");
+    // Its first renewal goes a second after the acquire.
+    sleep(295 * MS).await;
+    assert!(pair.is_held().await, "it is kept");
+    let polling = pair.mutex().retry(RetryPolicy::constant(5 * MS)).max_wait(20 * MS);
+    let begun = Instant::now();
+    polling.acquire().await.expect_err("the renewal has no reply");
+    assert_eq!(begun.elapsed(), 20 * MS);
+    let acquired = timeout(LONG / 10, pair.mutex().acquire()).await;
+    let guard = acquired.expect("the keeper released the kept hold");
     guard.expect("acquired").release().await.expect("released");
 }
 

@@ -302,7 +302,8 @@ impl Call {
     }
 
     /// The reduced form of an operation, for a slot that migrates when some of the keys have moved already: it uses the
-    /// lock's own key alone. `None` if that would be another operation.
+    /// lock's own key alone, but for an extend of one grant of a Mutex or an Election, whose token is in the record. `None` if
+    /// that would be another operation.
     /// [`reply::release_by_token`] parses the reply to a [release](Op::Release); other
     /// replies are the usual ones.
     pub(crate) fn reduced(

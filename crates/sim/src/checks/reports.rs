@@ -28,15 +28,14 @@ impl Reports {
     fn period(&mut self, lock: LockId, event: PeriodEvent) -> CheckResult {
         match event {
             PeriodEvent::Started { fence, period, .. } => {
-                let others = self.periods.iter().filter(|((of, _), _)| *of == lock);
-                let blocking = others.map(|((_, first), until)| (first, until));
-                if let Some((first, _)) =
-                    blocking.into_iter().find(|(_, until)| fence.as_u64() / 1000 < **until)
-                {
+                let at_ms = fence.as_u64() / 1000;
+                let blocks =
+                    |((of, _), until): &(&(LockId, FencingToken), &u64)| *of == lock && at_ms < **until;
+                if let Some(((_, first), _)) = self.periods.iter().find(blocks) {
                     return Err(format!("a period of {lock} was started at {first} and at {fence}"));
                 }
                 let length_ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
-                self.periods.insert((lock, fence), (fence.as_u64() / 1000).saturating_add(length_ms));
+                self.periods.insert((lock, fence), at_ms.saturating_add(length_ms));
             }
             PeriodEvent::Releasing { fence, finishes: false } => {
                 self.periods.remove(&(lock, fence));

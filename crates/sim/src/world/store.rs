@@ -65,10 +65,6 @@ impl SimStore {
         })
     }
 
-    async fn call(&self, command: Command, within: Duration) -> Outcome<Response> {
-        self.send(command, within, false).await
-    }
-
     async fn send(&self, command: Command, within: Duration, is_confirmed: bool) -> Outcome<Response> {
         let (sim, host) = (self.sim(), self.world.host);
         let link = self.confirming_link.filter(|_| is_confirmed).unwrap_or(self.link);
@@ -195,7 +191,7 @@ impl Store for SimStore {
             }
             let requests =
                 requests.iter().map(|(lock, ask)| (self.sim().lock_id(lock), ask.clone())).collect();
-            Some(expect_kind(self.call(Command::MultiAcquire(requests), within).await, |response| {
+            Some(expect_kind(self.send(Command::MultiAcquire(requests), within, false).await, |response| {
                 match response {
                     Response::MultiAcquire(replies) => Some(replies),
                     _ => None,

@@ -5,7 +5,7 @@
 use super::{Shared, State, TrackingId};
 use crate::engine::{Hold, call};
 use crate::store::{Outcome, Store};
-use leasehold_core::{Claim, Lock, Moment, Op, Release, ReleaseAction};
+use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, drift};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -15,6 +15,11 @@ pub(in crate::engine) struct Outstanding {
     pub(in crate::engine) lock: Lock,
     /// Until when the store may keep it.
     pub(in crate::engine) until: Moment,
+}
+
+/// The latest end of what lasts until then by this clock, seen at `now`: the store's clock may be slower.
+pub(in crate::engine) fn latest_end(until: Moment, now: Moment) -> Moment {
+    until + drift(until.since(now).max(FIRST_LEASE))
 }
 
 /// A release in the background.

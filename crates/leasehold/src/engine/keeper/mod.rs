@@ -40,7 +40,7 @@ mod run;
 mod shutdown;
 mod state;
 
-pub(super) use cleanup::Outstanding;
+pub(super) use cleanup::{Outstanding, latest_end};
 pub(super) use shutdown::TakenHold;
 
 use super::hold::{Hold, ReserveRequest, TrackingId};
@@ -54,9 +54,7 @@ use handoff::ReserveInFlight;
 use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
-use leasehold_core::{
-    Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released, drift,
-};
+use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use renewal_batcher::{BatchSlot, RenewalBatcher};
@@ -399,7 +397,7 @@ impl Keeper {
         let now = self.shared.environment.now();
         let mut state = self.shared.state();
         // A caller may keep errors for ever.
-        state.unanswered.retain(|_, kept| may_last(kept, now));
+        state.unanswered.retain(|_, kept| now < latest_end(kept.may_last_until(), now));
         state.unanswered.insert(hold.claim.hold, hold.clone());
     }
 
@@ -424,12 +422,6 @@ impl Keeper {
             done.await;
         }
     }
-}
-
-/// Whether the store may have a hold at that time, whose clock may be slower.
-fn may_last(hold: &Hold, now: Moment) -> bool {
-    let until = hold.may_last_until();
-    now < until + drift(FIRST_LEASE) + drift(until.since(now))
 }
 
 impl KeeperHandle {

@@ -2,7 +2,7 @@
 
 use super::renewal_batcher::RenewalBatcher;
 use super::shutdown_report::ShutdownReport;
-use super::{Keeper, Outstanding, Shared, TrackedHold, may_last};
+use super::{Keeper, Outstanding, Shared, TrackedHold, latest_end};
 use crate::engine::hold::Hold;
 use crate::engine::{LostReason, NEVER};
 use leasehold_core::{Moment, Released};
@@ -49,7 +49,10 @@ impl Keeper {
         let tracked: BTreeSet<_> = taken.iter().map(|taken| taken.hold.claim.hold).collect();
         let unanswered = std::mem::take(&mut state.unanswered).into_values();
         let now = self.shared.environment.now();
-        let unanswered = unanswered.filter(|hold| !tracked.contains(&hold.claim.hold) && may_last(hold, now));
+        let is_left = |hold: &Arc<Hold>| {
+            !tracked.contains(&hold.claim.hold) && now < latest_end(hold.may_last_until(), now)
+        };
+        let unanswered = unanswered.filter(is_left);
         taken.extend(unanswered.map(|hold| TakenHold {
             hold,
             releasing: true,

@@ -176,6 +176,20 @@ async fn row_51_a_renewal_counts_once_a_replica_has_it() {
     assert!(ttl > 25_000, "{ttl}");
 }
 
+/// An acquire for a minute, whose hold ends by its lease alone.
+fn acquire_op(claim: &Claim, mode: LockMode) -> Op {
+    Op::Acquire(Acquire {
+        claim: claim.clone(),
+        lease_ms: 60_000,
+        label: Label::new("test").expect("a label"),
+        queue: None,
+        expire_foreign_ms: None,
+        liveness: Liveness::Lease,
+        predecessor: None,
+        mode,
+    })
+}
+
 /// Row 51: a heartbeat counts once a replica has it. While the replica is suspended the session ends, and its hold with it,
 /// although the primary has its heartbeats; if the replica is back before that, both go on.
 #[tokio::test]
@@ -235,16 +249,7 @@ async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
     for n in [1, 2] {
         let lock = Lock::mutex(format!("job {n}").parse().expect("a good name"));
         let claim = Claim::new(HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]));
-        let acquire = Op::Acquire(Acquire {
-            claim: claim.clone(),
-            lease_ms: 60_000,
-            label: Label::new("test").expect("a label"),
-            queue: None,
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor: None,
-            mode: LockMode::Exclusive,
-        });
+        let acquire = acquire_op(&claim, LockMode::Exclusive);
         let acquired = plain.execute(&lock, &acquire, LIMIT).await;
         assert!(matches!(acquired, Outcome::Done(Reply::Acquire(Acquired::Granted { .. }))), "{acquired:?}");
         let extend =
@@ -323,16 +328,7 @@ async fn row_51_a_hold_that_was_granted_anew_is_not_confirmed() {
         let lock = Lock { kind, ..Lock::mutex(format!("job {n}").parse().expect("a good name")) };
         let hold = HoldId::from_random(SessionId::from_random([n; 12]), [n; 16]);
         let claim = Claim { hold, value };
-        let acquire = Op::Acquire(Acquire {
-            claim: claim.clone(),
-            lease_ms: 60_000,
-            label: Label::new("test").expect("a label"),
-            queue: None,
-            expire_foreign_ms: None,
-            liveness: Liveness::Lease,
-            predecessor: None,
-            mode,
-        });
+        let acquire = acquire_op(&claim, mode);
         let acquire = async || match store.execute(&lock, &acquire, 20 * S).await {
             Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) => fence,
             other => panic!("{other:?}"),

@@ -68,6 +68,30 @@ async fn a_lock_that_ended_during_the_acquire_is_not_handed_out() {
     assert!(guard.remaining() > 150 * MS, "{:?}", guard.remaining());
 }
 
+/// Its session lapses while the reply about one of the locks is on its way: other clients may have held the locks since.
+#[tokio::test(start_paused = true)]
+async fn locks_whose_session_lapsed_during_the_acquire_are_requested_again() {
+    let requests = Counter::default();
+    let store = FaultyStore::with_sessions(move |lock, op| match op {
+        Op::Acquire(_) if lock.name.as_str() == "b" && requests.next() == 0 => {
+            Behavior::ExecuteAfter(1_500 * MS)
+        }
+        _ => Behavior::Execute,
+    });
+    let builder = client_in_paused_time(store.clone()).call_timeout(CALL).session_ttl(1_000 * MS);
+    let client = builder.connect().await.expect("it connects");
+    store.heartbeats_fail.store(true, Ordering::SeqCst);
+    let acquiring = tokio::spawn({
+        let all = both(&client);
+        async move { all.acquire().await }
+    });
+    sleep(1_100 * MS).await;
+    store.heartbeats_fail.store(false, Ordering::SeqCst);
+    let guard = timeout(SOON, acquiring).await.expect("in time").expect("no panic").expect("acquired");
+    guard.check().expect("all are held when it is returned");
+    guard.release().await.expect("released");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_lease_counts_from_the_last_acquired_lock() {
     let guard = acquired_slowly(1_500 * MS).await;

@@ -1,7 +1,7 @@
 //! Locks with several holders are granted first come, first served.
 
 use super::{Check, CheckContext, CheckResult};
-use crate::event::{Event, Execution, Held, LockId};
+use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, LockMode, Op};
 use std::collections::{BTreeMap, BTreeSet};
@@ -145,8 +145,63 @@ impl Check for SharedOrder {
                 self.queues.clear();
                 self.holders.clear();
             }
+            // The queue stays, without the upgradable read that an upgrade in it depends on.
+            Event::Server(ServerEvent::Deleted(lock)) => drop(self.holders.remove(&lock)),
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture::{LOCK, StoredLock, acquire, context, hold};
+    use leasehold_core::{Acquire, Claim, Enqueue, Kind, Nonce, OwnValue, Release, ReleaseAction};
+
+    /// A read and an upgradable read are granted; the upgrade waits, and behind it an upgradable read of the same owner and
+    /// the read of another. An operator deletes the key, and the upgrade polls: all that waits behind it is granted.
+    fn poll_an_upgrade_without_its_read(is_deleted: bool) -> CheckResult {
+        let (mut check, mut stored) = (SharedOrder::default(), StoredLock::new(Kind::RwLock));
+        let context = context(Kind::RwLock);
+        let claim = |n: u8, owner: &str| Claim {
+            hold: hold(n),
+            value: Some(OwnValue::new(owner).expect("a plain text")),
+        };
+        let acquire = |n: u8, owner, mode| {
+            let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 5_000 });
+            Op::Acquire(Acquire { queue, lease_ms: 5_000, ..acquire(claim(n, owner), mode) })
+        };
+        let release = |n, owner| {
+            Op::Release(Release { claim: claim(n, owner), action: ReleaseAction::Grant, next: None })
+        };
+        let upgrade = acquire(7, "first", LockMode::Upgrade);
+        for op in [
+            acquire(1, "writer", LockMode::Write),
+            acquire(2, "first", LockMode::Upgradable),
+            acquire(3, "reader", LockMode::Read),
+            acquire(4, "other writer", LockMode::Write),
+            acquire(5, "first", LockMode::Upgradable),
+            acquire(6, "other reader", LockMode::Read),
+            release(1, "writer"),
+            upgrade.clone(),
+            release(4, "other writer"),
+        ] {
+            let observe = |done: &Execution<'_>| check.observe(Instant(0), &Event::Executed(done), &context);
+            stored.execute(Instant(0), &op, |_| false, |_, _| {}, observe)?;
+        }
+        stored.state.value = None;
+        if is_deleted {
+            check.observe(Instant(0), &Event::Server(ServerEvent::Deleted(LOCK)), &context)?;
+        }
+        let observe = |done: &Execution<'_>| check.observe(Instant(0), &Event::Executed(done), &context);
+        stored.execute(Instant(0), &upgrade, |_| false, |_, _| {}, observe)
+    }
+
+    #[test]
+    fn an_upgrade_waits_no_longer_once_its_read_was_deleted() {
+        assert_eq!(poll_an_upgrade_without_its_read(true), Ok(()));
+        poll_an_upgrade_without_its_read(false)
+            .expect_err("a reader overtakes an upgrade that it has to wait for");
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! 1. All locks are requested in one step of the store, if it supports that. If one is not available, none is
 //!    acquired.
-//! 2. The result names the lock that was not available: the caller waits for that one as for any lock, then requests
+//! 2. Holds whose session lapsed before the reply arrived are released, and all are requested again: other clients may
+//!    have held the locks since, with greater fencing tokens.
+//! 3. The result names the lock that was not available: the caller waits for that one as for any lock, then requests
 //!    the rest while holding it. How often it does so, and what it does then, is up to the caller.
 
 use super::deadline::AcquireDeadline;
@@ -34,12 +36,22 @@ pub(crate) async fn acquire_all<'a>(
     entries: &[&'a Arc<LockEntry>],
     params: &'a AcquireParams,
 ) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
-    let ids = engine.locks.join_all(entries, &params.terms);
-    let waiters =
-        entries.iter().zip(ids).map(|(entry, id)| QueuedWaiter { engine, entry, id, acquired: false });
-    MultiWaiter { engine, waiters: waiters.collect(), deadline: AcquireDeadline::new(engine, params) }
-        .run()
-        .await
+    loop {
+        let ids = engine.locks.join_all(entries, &params.terms);
+        let waiters =
+            entries.iter().zip(ids).map(|(entry, id)| QueuedWaiter { engine, entry, id, acquired: false });
+        let waiter = MultiWaiter {
+            engine,
+            waiters: waiters.collect(),
+            deadline: AcquireDeadline::new(engine, params),
+        };
+        match waiter.run().await {
+            // (2)
+            Err(MultiBlocked { failure: AcquireFailure::Lost(..), .. })
+                if params.limit.is_none_or(|limit| engine.environment.now() < limit) => {}
+            result => return result,
+        }
+    }
 }
 
 /// A task in the queues of several locks.
@@ -247,7 +259,8 @@ impl<'a> MultiWaiter<'a> {
         blocked.map_or(Ok(()), Err)
     }
 
-    /// Takes the acquired holds. If one of them is too old by the time its reply arrives, none is kept.
+    /// Takes the acquired holds. If one of them is too old by the time its reply arrives, or its session has lapsed, none
+    /// is kept.
     fn take_all(mut self, sessions: &[Arc<Session>]) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
         let mut all = Vec::with_capacity(self.waiters.len());
         for (at, session) in sessions.iter().enumerate() {
@@ -258,8 +271,13 @@ impl<'a> MultiWaiter<'a> {
                 WaiterAction::Granted(hold, grant, claims) => {
                     self.waiters[at].acquired = true;
                     self.waiters[at].undo(claims);
+                    let lapsed = hold.check(&*self.engine.environment).err();
+                    let fence = hold.fence;
                     all.push(AcquiredHold { hold, grant, tracking: None, permit });
-                    continue;
+                    match lapsed {
+                        None => continue,
+                        Some(reason) => AcquireFailure::Lost(fence, Box::new(reason)), // (2)
+                    }
                 }
                 WaiterAction::Closed => AcquireFailure::Closed,
                 WaiterAction::LeaseTooShort => AcquireFailure::LeaseTooShort,

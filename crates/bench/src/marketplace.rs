@@ -45,6 +45,9 @@ pub(crate) struct Plan {
     /// How many rounds; each measures all strategies with all crowds.
     #[arg(long, default_value_t = 5)]
     rounds: u64,
+    /// One round of a second for each strategy and crowd: to see that all of it works, not to compare.
+    #[arg(long, conflicts_with_all = ["seconds", "rounds"])]
+    quick: bool,
     /// How many sellers and buyers; and among how many of the cheapest offers a buyer chooses, if not among all.
     #[arg(
         long,
@@ -69,14 +72,14 @@ struct Crowd {
 
 /// Runs all strategies with all crowds in each round, so that all meet the same load of the machine.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
-    let Plan { seconds, rounds, .. } = *plan;
+    let (seconds, rounds) = if plan.quick { (1, 1) } else { (plan.seconds, plan.rounds) };
     ensure!(seconds > 0 && rounds > 0, "there is nothing to measure in {rounds} rounds of {seconds} s");
     let server = start_server()?;
     let mut runs = Vec::new();
     for round in 0..rounds {
         for &crowd in &plan.crowds {
             for strategy in Strategy::ALL {
-                let run = measure(&server, strategy, crowd, round, plan.seconds)
+                let run = measure(&server, strategy, crowd, round, seconds)
                     .with_context(|| format!("{}, {}, round {}", strategy.name(), crowd.name(), round + 1))?;
                 eprintln!("marketplace: round {} of {rounds}: {}", round + 1, run.summary());
                 runs.push(run);

@@ -1,7 +1,7 @@
 //! A quorum of five servers, some of which are killed, suspended, restarted or emptied.
 
 use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
-use leasehold::{AcquireError, Attempt, Client, FencingToken, Votes};
+use leasehold::{AcquireError, Attempt, Client, ExtendError, FencingToken, Votes};
 use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -219,6 +219,41 @@ async fn without_a_majority_an_acquire_names_the_nodes_in_time() {
         .release()
         .await
         .expect("released");
+}
+
+/// R23, on real servers: the validity is the lease less the time that the votes took, and an allowance for drift. An extend
+/// that two of three servers do not answer neither lengthens it nor releases the hold where it is.
+#[tokio::test]
+async fn row_12_an_extend_without_a_majority_keeps_the_validity_and_the_hold() {
+    const LEASE: Duration = Duration::from_secs(60);
+    let mut quorum = Quorum::start(3).expect("three servers that boot");
+    let (holder, other) = (client(&url(&quorum)).await, client(&url(&quorum)).await);
+    let requested_at = holder.now();
+    let guard = holder.mutex("job").expect("a good name").lease(LEASE).acquire().await.expect("acquired");
+    guard.extend().await.expect("all three extend it");
+    let valid_until = guard.valid_until();
+    let answered_at = holder.now();
+    // Redlock's validity, with the drift of one in a hundred that the client allows for.
+    assert!(valid_until < answered_at + LEASE - LEASE / 200, "{:?}", guard.remaining());
+    assert!(valid_until > requested_at + LEASE - LEASE / 20, "{:?}", guard.remaining());
+    for at in [0, 1] {
+        quorum.servers()[at].stop().expect("stopped");
+    }
+    let ExtendError::Store(fault) = guard.extend().await.expect_err("one of three has replied") else {
+        panic!("the hold is not lost")
+    };
+    assert!(matches!(fault.kind, FaultKind::NoQuorum { needed: 2, total: 3, .. }), "{fault}");
+    assert_eq!(guard.valid_until(), valid_until, "the minority does not count");
+    guard.check().expect("it is valid as long as before");
+    let left = quorum.servers()[2].cli(&["PTTL", "job"]).expect("an answer").integer();
+    assert!(left > Some(1_000), "the third server still has the hold: {left:?}");
+    for at in [0, 1] {
+        quorum.servers()[at].resume().expect("resumed");
+    }
+    let tried = other.mutex("job").expect("a good name").try_acquire().await.expect("an answer");
+    assert!(matches!(tried, Attempt::Taken(_)), "no server has released it");
+    guard.extend().await.expect("a majority is back");
+    guard.release().await.expect("released");
 }
 
 /// A node known to be down is not awaited, even where the other nodes alone do not decide: after a split vote the

@@ -1,5 +1,6 @@
 //! The name of a lock, parsed once at the edge.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -38,6 +39,23 @@ impl LockName {
         Ok(Self(name.into()))
     }
 
+    /// Makes a name of any text: the SHA-1 hash of its UTF-8 bytes, as 40 hexadecimal digits. Equal texts get equal
+    /// names, on every host and in every version.
+    ///
+    /// For texts that [`new`](Self::new) refuses or that are secret, such as URLs and tokens. Two texts can be made to
+    /// have the same hash at great cost: their locks would exclude each other.
+    ///
+    /// ```
+    /// use leasehold_core::LockName;
+    ///
+    /// let url = format!("https://example.org/?{}", "q=1&".repeat(500));
+    /// assert_eq!(LockName::hashed(&url), LockName::hashed(&url));
+    /// assert_eq!(LockName::hashed("abc").as_str(), "a9993e364706816aba3e25717850c26c9cd0d89d");
+    /// ```
+    pub fn hashed(text: impl AsRef<str>) -> Self {
+        Self(sha1_smol::Sha1::from(text.as_ref()).digest().to_string().into())
+    }
+
     /// The name as it was given.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -67,27 +85,42 @@ impl std::str::FromStr for LockName {
     }
 }
 
-impl TryFrom<&str> for LockName {
+/// Parses names given as other types.
+macro_rules! parse_from {
+    ($($text:ty),+) => { $(
+        impl TryFrom<$text> for LockName {
+            type Error = NameError;
+
+            fn try_from(name: $text) -> Result<Self, NameError> {
+                Self::new(name)
+            }
+        }
+    )+ };
+}
+
+parse_from! { &str, String, &String, Arc<str>, &Arc<str>, Box<str>, Cow<'_, str>, &Cow<'_, str> }
+
+/// Without a `String` of the caller's own: `client.mutex(format_args!("orders/{id}"))`.
+impl TryFrom<fmt::Arguments<'_>> for LockName {
     type Error = NameError;
 
-    fn try_from(name: &str) -> Result<Self, NameError> {
-        Self::new(name)
+    fn try_from(name: fmt::Arguments<'_>) -> Result<Self, NameError> {
+        match name.as_str() {
+            Some(name) => Self::new(name),
+            None => Self::new(name.to_string()),
+        }
     }
 }
 
-impl TryFrom<String> for LockName {
-    type Error = NameError;
-
-    fn try_from(name: String) -> Result<Self, NameError> {
-        Self::new(name)
+impl From<&Self> for LockName {
+    fn from(name: &Self) -> Self {
+        name.clone()
     }
 }
 
-impl TryFrom<&String> for LockName {
-    type Error = NameError;
-
-    fn try_from(name: &String) -> Result<Self, NameError> {
-        Self::new(name)
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        self.as_str()
     }
 }
 
@@ -116,7 +149,7 @@ impl From<std::convert::Infallible> for NameError {
 /// use leasehold_core::{LockName, NameError};
 ///
 /// assert_eq!(LockName::new("orders\n42"), Err(NameError::Control { at: 6, found: '\n' }));
-/// assert!(LockName::new("x".repeat(513)).unwrap_err().to_string().ends_with("use a hash of it"));
+/// assert!(LockName::new("x".repeat(513)).unwrap_err().to_string().ends_with("use `LockName::hashed`"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -125,7 +158,7 @@ pub enum NameError {
     #[error("a lock name needs at least one character")]
     Empty,
     /// The text is longer than [`LockName::MAX_LEN`].
-    #[error("a lock name has at most 512 bytes, this one has {len}: shorten it, or use a hash of it")]
+    #[error("a lock name has at most 512 bytes, this one has {len}: shorten it, or use `LockName::hashed`")]
     TooLong {
         /// The length of the text, in bytes.
         len: usize,
@@ -154,6 +187,21 @@ pub(crate) fn tag(key: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_kind_of_text_is_a_name() {
+        let id = 42;
+        let expected = LockName::new("orders/42");
+        let text = || "orders/42".to_owned();
+        assert_eq!(LockName::try_from(text()), expected);
+        assert_eq!(LockName::try_from(Arc::<str>::from(text())), expected);
+        assert_eq!(LockName::try_from(&Arc::<str>::from(text())), expected);
+        assert_eq!(LockName::try_from(text().into_boxed_str()), expected);
+        assert_eq!(LockName::try_from(Cow::Borrowed("orders/42")), expected);
+        assert_eq!(LockName::try_from(&Cow::<str>::Owned(text())), expected);
+        assert_eq!(LockName::try_from(format_args!("orders/{id}")), expected);
+        assert_eq!(LockName::try_from(format_args!("")), Err(NameError::Empty));
+    }
 
     #[test]
     fn bounds_of_a_name() {

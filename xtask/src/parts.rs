@@ -105,6 +105,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Test, "leasehold", File("server"), Only(&["::sqlite::"])),
     part(Test, "leasehold-sqlite", File("store"), All),
     part(Test, "leasehold", File("examples"), All),
+    part(Test, "leasehold", File("adopt"), All),
     part(Test, "leasehold", File("server"), Except(&["failures::", "cases::"])),
     part(Test, "leasehold-testkit", File("server"), All),
     part(Test, "leasehold-testkit", File("worker"), All),

@@ -3,11 +3,14 @@
 //! The messages are fragments that read well after "failed to acquire `orders/42`: ". None of them contains a
 //! token or a password.
 
+mod any;
+
 use crate::LostReason;
 use crate::engine::NotExtended;
 pub use crate::guard::unreleased::ReleaseError;
 use crate::lock::contention::Contention;
 use crate::store::{Fault, StoreUrlError};
+pub use any::Error;
 use leasehold_core::{FencingToken, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused};
 use std::fmt;
 use std::time::Duration;
@@ -43,6 +46,13 @@ pub enum ConnectError {
     /// A setting of the client is invalid.
     #[error("{0}")]
     Setting(String),
+}
+
+impl ConnectError {
+    /// Whether the same call may succeed later: the store could not be reached, did not reply, or is busy.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Store(fault) if fault.is_transient())
+    }
 }
 
 impl From<StoreUrlError> for ConnectError {
@@ -194,6 +204,23 @@ pub enum AcquireError {
     },
 }
 
+impl AcquireError {
+    /// Whether the same call may succeed later, with the same settings and the same client.
+    pub(crate) fn may_succeed_later(&self) -> bool {
+        match self {
+            Self::TimedOut { .. }
+            | Self::RetriesExhausted { .. }
+            | Self::Unknown(_)
+            | Self::Unconfirmed(_)
+            | Self::NotExtended(_)
+            | Self::Lost(_)
+            | Self::LeaseTooShort { .. } => true,
+            Self::Store(fault) => fault.is_transient(),
+            Self::Impossible(_) | Self::Closed | Self::Lease(_) | Self::NoLease => false,
+        }
+    }
+}
+
 /// Why some locks of a set were not released. All others were. An error
 /// may have its hold, to [try again](crate::Unreleased::release).
 ///
@@ -261,6 +288,21 @@ pub struct LostHold {
     pub reason: LostReason,
 }
 
+impl LostHold {
+    /// Creates a loss, for tests of code that handles one.
+    ///
+    /// ```
+    /// use leasehold::{FencingToken, LockName, LostHold, LostReason};
+    ///
+    /// let lost = LostHold::new(LockName::new("orders/42")?, FencingToken::new(7), LostReason::Expired);
+    /// assert!(leasehold::Error::from(lost).is_lost());
+    /// # Ok::<(), leasehold::NameError>(())
+    /// ```
+    pub const fn new(lock: LockName, fence: FencingToken, reason: LostReason) -> Self {
+        Self { lock, fence, reason }
+    }
+}
+
 /// Why a hold was not extended.
 ///
 /// ```
@@ -309,9 +351,17 @@ impl ExtendError {
             NotExtended::Fault(fault) => Self::Store(fault),
         }
     }
+
+    /// Returns what happened between the client and its store, if that is the cause.
+    pub const fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Store(fault) => Some(fault),
+            Self::Lost(_) | Self::Lease(_) | Self::Capped { .. } => None,
+        }
+    }
 }
 
-/// Why a future that ran under a lock has no result.
+/// Why a future that was to run under a lock has no result, or one that cannot be relied on.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -323,19 +373,59 @@ impl ExtendError {
 ///     Ok(pages) => println!("{pages} pages"),
 ///     Err(RunError::Acquire(error)) => println!("not started: {error}"),
 ///     Err(RunError::Lost(lost)) => println!("dropped half way: {lost}"),
+///     Err(RunError::LostAtRelease { result, lost }) => println!("{result} pages, to be checked: {lost}"),
 ///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum RunError {
+pub enum RunError<T = ()> {
     /// The lock was not acquired, and the future was not started.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
     /// The lock was lost while the future ran, and the future was dropped.
     #[error(transparent)]
     Lost(#[from] LostHold),
+    /// The future completed, and the lock had been lost by then: another client may have held it meanwhile.
+    #[error("the work was completed, but may have overlapped with another holder's: {lost}")]
+    LostAtRelease {
+        /// What the future returned.
+        result: T,
+        /// The loss.
+        #[source]
+        lost: LostHold,
+    },
+}
+
+impl<T> RunError<T> {
+    /// Returns what the future returned, if it completed.
+    pub fn into_result(self) -> Option<T> {
+        match self {
+            Self::LostAtRelease { result, .. } => Some(result),
+            Self::Acquire(_) | Self::Lost(_) => None,
+        }
+    }
+
+    /// Returns the loss of the lock, if it was acquired and lost.
+    pub const fn lost(&self) -> Option<&LostHold> {
+        match self {
+            Self::Lost(lost) | Self::LostAtRelease { lost, .. } => Some(lost),
+            Self::Acquire(_) => None,
+        }
+    }
+}
+
+impl<T> fmt::Debug for RunError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire(error) => f.debug_tuple("Acquire").field(error).finish(),
+            Self::Lost(lost) => f.debug_tuple("Lost").field(lost).finish(),
+            Self::LostAtRelease { result: _, lost } => {
+                f.debug_struct("LostAtRelease").field("lost", lost).finish_non_exhaustive()
+            }
+        }
+    }
 }
 
 /// Why a lock could not be inspected.

@@ -21,6 +21,7 @@
 //! | To … | see |
 //! |---|---|
 //! | connect, and set timeouts, labels and credentials | [`Client`], [`ClientBuilder`] |
+//! | start while the lock server is down, and report readiness | [`Client::connect_lazy`], [`ClientBuilder::connect_within`], [`Client::health`] |
 //! | acquire a lock, with or without waiting | [`Mutex::try_acquire`], [`Mutex::acquire`], [`Mutex::acquire_timeout`] |
 //! | run a future under a lock and drop it if the lock is lost | [`Mutex::run`] |
 //! | acquire a lock again while its owner holds it, in any task or process | [`Client::reentrant_mutex`], [`ReentrantMutex`], [`Owner`] |
@@ -30,11 +31,13 @@
 //! | wait until other tasks and processes arrive | [`Client::latch`], [`Client::barrier`] |
 //! | propagate the owner over HTTP | the module `tower`, with the feature of that name |
 //! | set how long a hold lasts | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
-//! | check that a lock is still held, or be notified of its loss | [`Guard::check`], [`Guard::lost`], [`LostReason`] |
+//! | handle the errors of several operations alike | [`Error`] |
+//! | accept a guard of any kind, or a provider of locks that tests replace | [`LockGuard`], [`Locks`] |
+//! | check that a lock is still held, or be notified of its loss | [`Guard::check`], [`Guard::lost`], [`Client::session_lost_signal`], [`LostReason`] |
 //! | make a write safe against a stale holder | [`Guard::fencing_token`] |
 //! | release a lock, or wait for background releases | [`Guard::release`], [`Client::flush`] |
 //! | hold a lock beyond the life of this process | [`Mutex::acquire_detached`], [`DetachedHold`] |
-//! | release everything before the program exits | [`Client::shutdown`] |
+//! | release everything before the program exits | [`Client::shutdown`], and `Client::shutdown_on_signal` with the feature `signal` |
 //! | keep a hung task from holding a lock forever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
 //! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_full`], [`Contention`] |
 //! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
@@ -67,6 +70,7 @@
 //! # Features
 //!
 //! - `redis`, on by default: the Redis and Valkey stores, and the module [`mod@optimistic`].
+//! - `signal`, off by default: `Client::shutdown_on_signal`.
 //! - `sqlite`, off by default: the SQLite store.
 //! - `tower`, off by default: the module `tower`, with layers that propagate an [`Owner`] over HTTP.
 //!
@@ -87,18 +91,23 @@ pub mod tower;
 
 pub use client::Client;
 pub use client::builder::ClientBuilder;
+pub use client::health::Health;
 pub use client::inventory::LockInfo;
+pub use client::locks::{LockOptions, Locks};
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
 pub use client::stats::Stats;
+#[cfg(feature = "signal")]
+pub use client::stop::StopError;
 pub use engine::{LostReason, ShutdownError, UnreleasedLock};
 pub use error::{
-    AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
+    AcquireError, ConnectError, Error, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
     MultiReleaseError, ReleaseError, ResizeError, RunError,
 };
 pub use guard::Guard;
 pub use guard::attach::AttachError;
 pub use guard::detached::{DetachedHold, DetachedTextError};
+pub use guard::lock_guard::LockGuard;
 pub use guard::owner::{Owner, OwnerError};
 pub use guard::status::{FullStatus, SharedHolder, Status};
 pub use guard::unreleased::Unreleased;

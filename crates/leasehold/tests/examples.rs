@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 #[path = "../examples/blocking.rs"]
 mod blocking;
+#[path = "../examples/graceful_stop.rs"]
+mod graceful_stop;
 #[path = "../examples/guarded_writes.rs"]
 mod guarded_writes;
 #[path = "../examples/leader.rs"]
@@ -66,6 +68,7 @@ macro_rules! examples {
 
 examples! {
     blocking says "counted to 100";
+    graceful_stop says "working, as hold", "the work has ended", "the lock is free for the next worker: true";
     guarded_writes says "the stale write changed 0", "the late write was rejected";
     leader says "no leader yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was rejected";
     lottery says "1 drew";

@@ -24,13 +24,7 @@ impl RedisStore {
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect_shards(servers: impl IntoIterator<Item = RedisConfig>) -> Result<Shards, Fault> {
-        let shard = |config: RedisConfig| (config.address().to_lowercase(), Self::lazy(config));
-        let stores: Vec<_> = servers.into_iter().map(shard).collect();
-        let shards =
-            stores.iter().map(|(name, store)| (name.clone(), Arc::new(store.clone()) as Arc<dyn Store>));
-        let shards = Shards::new(shards).map_err(|error| {
-            Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "redis+shard")
-        })?;
+        let (stores, shards) = Self::shards_of(servers)?;
         let attempts = join_all(stores.iter().map(|(_, store)| store.first_attempt())).await;
         let down: Vec<_> = attempts.into_iter().filter_map(Result::err).collect();
         let all_are_down = down.len() == stores.len();
@@ -41,5 +35,26 @@ impl RedisStore {
             tracing::warn!(%fault, "a shard does not respond: its locks cannot be acquired");
         }
         Ok(shards)
+    }
+
+    /// Creates shards that connect at their first use.
+    ///
+    /// Fails if two servers have the same address, or there is none.
+    pub fn lazy_shards(servers: impl IntoIterator<Item = RedisConfig>) -> Result<Shards, Fault> {
+        Ok(Self::shards_of(servers)?.1)
+    }
+
+    /// The stores of the servers, and the shards of them.
+    fn shards_of(
+        servers: impl IntoIterator<Item = RedisConfig>,
+    ) -> Result<(Vec<(String, Self)>, Shards), Fault> {
+        let shard = |config: RedisConfig| (config.address().to_lowercase(), Self::lazy(config));
+        let stores: Vec<_> = servers.into_iter().map(shard).collect();
+        let shards =
+            stores.iter().map(|(name, store)| (name.clone(), Arc::new(store.clone()) as Arc<dyn Store>));
+        let shards = Shards::new(shards).map_err(|error| {
+            Fault::new(FaultKind::Unusable(error.to_string()), Phase::Connect, "redis+shard")
+        })?;
+        Ok((stores, shards))
     }
 }

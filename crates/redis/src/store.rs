@@ -139,7 +139,8 @@ impl RedisStore {
         Self { keys, backend: Arc::new(backend), replicas }
     }
 
-    /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix.
+    /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix. The key of a
+    /// Mutex is the prefix and its name, so choose a prefix that no key of your data begins with.
     ///
     /// `pushes` receives the push messages of the connection, which must use RESP3 and must have been made with the
     /// other end as its push sender. The store then subscribes on this connection, and notifications arrive as they

@@ -45,16 +45,18 @@ async fn settle(error: ReleaseError) -> Result<u64, ReleaseError> {
 }
 
 impl AnyGuard {
-    /// The guard of a single lock other than a ReentrantMutex or an Election.
-    pub(crate) fn guard(&self) -> Option<&Guard> {
-        match self {
-            Self::Mutex(guard, _) => Some(guard),
-            Self::Permit(permit) => Some(permit),
-            Self::Read(guard) => Some(guard),
-            Self::Upgradable(guard) => Some(guard),
-            Self::Write(guard) => Some(guard),
-            Self::Leader(_) | Self::Reentrant(_) | Self::All(_) => None,
-        }
+    /// The guard that it is, or that it dereferences to; otherwise that of several locks.
+    fn guard(&self) -> Result<&Guard, &MultiGuard> {
+        Ok(match self {
+            Self::Mutex(guard, _) => guard,
+            Self::Leader(leadership) => leadership,
+            Self::Permit(permit) => permit,
+            Self::Read(guard) => guard,
+            Self::Upgradable(guard) => guard,
+            Self::Write(guard) => guard,
+            Self::Reentrant(guard) => guard,
+            Self::All(guard) => return Err(guard),
+        })
     }
 
     /// The owner of the hold.
@@ -69,82 +71,39 @@ impl AnyGuard {
     }
 
     pub(crate) fn valid_until(&self) -> Moment {
-        match self {
-            Self::Mutex(guard, _) => guard.valid_until(),
-            Self::Leader(leadership) => leadership.valid_until(),
-            Self::Permit(guard) => guard.valid_until(),
-            Self::Read(guard) => guard.valid_until(),
-            Self::Upgradable(guard) => guard.valid_until(),
-            Self::Write(guard) => guard.valid_until(),
-            Self::Reentrant(guard) => guard.valid_until(),
-            Self::All(guard) => guard.valid_until(),
-        }
+        self.guard().map_or_else(MultiGuard::valid_until, Guard::valid_until)
     }
 
     pub(crate) fn check(&self) -> Result<(), Loss> {
-        match self {
-            Self::Mutex(guard, _) => guard.check(),
-            Self::Leader(leadership) => leadership.check(),
-            Self::Permit(guard) => guard.check(),
-            Self::Read(guard) => guard.check(),
-            Self::Upgradable(guard) => guard.check(),
-            Self::Write(guard) => guard.check(),
-            Self::Reentrant(guard) => guard.check(),
-            Self::All(guard) => guard.check(),
-        }
+        self.guard().map_or_else(MultiGuard::check, Guard::check)
     }
 
     pub(crate) async fn lost(&self) -> Loss {
-        match self {
-            Self::Mutex(guard, _) => guard.lost().await,
-            Self::Leader(leadership) => leadership.lost().await,
-            Self::Permit(guard) => guard.lost().await,
-            Self::Read(guard) => guard.lost().await,
-            Self::Upgradable(guard) => guard.lost().await,
-            Self::Write(guard) => guard.lost().await,
-            Self::Reentrant(guard) => guard.lost().await,
-            Self::All(guard) => guard.lost().await,
+        match self.guard() {
+            Ok(guard) => guard.lost().await,
+            Err(all) => all.lost().await,
         }
     }
 
     pub(crate) async fn extend(&self) -> Result<(), ExtendError> {
-        match self {
-            Self::Mutex(guard, _) => guard.extend().await,
-            Self::Leader(leadership) => leadership.extend().await,
-            Self::Permit(guard) => guard.extend().await,
-            Self::Read(guard) => guard.extend().await,
-            Self::Upgradable(guard) => guard.extend().await,
-            Self::Write(guard) => guard.extend().await,
-            Self::Reentrant(guard) => guard.extend().await,
-            Self::All(guard) => guard.extend().await,
+        match self.guard() {
+            Ok(guard) => guard.extend().await,
+            Err(all) => all.extend().await,
         }
     }
 
     pub(crate) async fn extend_to(&self, lease: Duration) -> Result<(), ExtendError> {
-        match self {
-            Self::Mutex(guard, _) => guard.extend_to(lease).await,
-            Self::Leader(leadership) => leadership.extend_to(lease).await,
-            Self::Permit(guard) => guard.extend_to(lease).await,
-            Self::Read(guard) => guard.extend_to(lease).await,
-            Self::Upgradable(guard) => guard.extend_to(lease).await,
-            Self::Write(guard) => guard.extend_to(lease).await,
-            Self::Reentrant(guard) => guard.extend_to(lease).await,
-            Self::All(guard) => guard.extend_to(lease).await,
+        match self.guard() {
+            Ok(guard) => guard.extend_to(lease).await,
+            Err(all) => all.extend_to(lease).await,
         }
     }
 
     /// Its fencing tokens, by the names of the locks.
     pub(crate) fn fences(&self) -> Vec<(String, FencingToken)> {
-        if let Some(guard) = self.guard() {
-            return vec![(guard.name().to_string(), guard.fencing_token())];
-        }
-        match self {
-            Self::Leader(leadership) => vec![(leadership.name().to_string(), leadership.fencing_token())],
-            Self::Reentrant(guard) => vec![(guard.name().to_string(), guard.fencing_token())],
-            Self::All(guard) => {
-                guard.fencing_tokens().map(|(name, fence)| (name.to_string(), fence)).collect()
-            }
-            _ => Vec::new(),
+        match self.guard() {
+            Ok(guard) => vec![(guard.name().to_string(), guard.fencing_token())],
+            Err(all) => all.fencing_tokens().map(|(name, fence)| (name.to_string(), fence)).collect(),
         }
     }
 

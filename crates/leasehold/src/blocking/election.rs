@@ -80,7 +80,7 @@ facade! {
     #[must_use = "dropping a leadership resigns it"]
     pub struct Leadership;
 
-    guard { Leadership }
+    guard { Guard }
 
     forward {
         /// Returns the election's name.
@@ -190,11 +190,11 @@ facade! {
         pub fn check(&self) -> Result<(), LostHold>;
     }
 
-    end {
+    wait {
         /// Reports that the work is done: see [`leasehold::PeriodGuard::finish`](crate::PeriodGuard::finish).
-        pub fn finish(self) -> Result<(), Error<ReleaseError>>;
+        pub fn finish(&self) -> Result<(), Error<ReleaseError>>;
 
         /// Reports that the work failed: see [`leasehold::PeriodGuard::release`](crate::PeriodGuard::release).
-        pub fn release(self) -> Result<(), Error<ReleaseError>>;
+        pub fn release(&self) -> Result<(), Error<ReleaseError>>;
     }
 }

@@ -7,11 +7,12 @@ use super::runtime_thread::RuntimeThread;
 use super::{Error, call};
 use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::OwnerFactory;
+use crate::guard::owner::thread::with_thread_owner;
 use crate::{
     Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, LostHold, MultiAttempt, Released,
     SessionInfo, Status,
 };
-use leasehold_core::LockName;
+use leasehold_core::{FencingToken, LockName};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -307,7 +308,7 @@ pub(super) fn wait_as_owner<T: IntoBlocking, E>(
     thread: &Arc<RuntimeThread>,
     future: impl Future<Output = Result<T, E>>,
 ) -> Result<T::Blocking, Error<E>> {
-    super::thread_owner::with_thread_owner(owners, || wait(thread, future))
+    with_thread_owner(owners, || wait(thread, future))
 }
 
 /// Runs a function under a lock that was acquired for it.
@@ -315,14 +316,25 @@ pub(super) fn run<G, T, R>(
     name: &LockName,
     acquired: Result<G, Error<AcquireError>>,
     work: impl FnOnce(&G) -> T,
-    check: impl FnOnce(&G) -> Result<(), LostHold>,
+    guard: (impl FnOnce(&G) -> Result<(), LostHold>, impl FnOnce(&G) -> FencingToken),
     release: impl FnOnce(G) -> Result<R, Error<ReleaseError>>,
-) -> Result<T, Error<RunError>> {
+) -> Result<T, Error<RunError<T>>> {
+    let (check, fencing_token) = guard;
     let guard = acquired.map_err(|error| error.map(RunError::Acquire))?;
     let result = work(&guard);
-    check(&guard).map_err(|lost| Error::Failed(RunError::Lost(lost)))?;
-    if let Err(error) = release(guard) {
-        tracing::warn!(lock = %name, %error, "not released");
+    if let Err(lost) = check(&guard) {
+        return Err(Error::Failed(RunError::LostAtRelease { result, lost }));
     }
-    Ok(result)
+    let fence = fencing_token(&guard);
+    match release(guard) {
+        Ok(_) => Ok(result),
+        Err(Error::Failed(ReleaseError::Lost(reason))) => {
+            let lost = LostHold { lock: name.clone(), fence, reason };
+            Err(Error::Failed(RunError::LostAtRelease { result, lost }))
+        }
+        Err(error) => {
+            tracing::warn!(lock = %name, %error, "not released");
+            Ok(result)
+        }
+    }
 }

@@ -56,7 +56,6 @@ mod reentrant;
 mod runtime_thread;
 mod rwlock;
 mod semaphore;
-mod thread_owner;
 
 pub use barrier::Barrier;
 pub use election::{Election, Leaders, Leadership, OncePer, PeriodGuard};

@@ -71,9 +71,9 @@ impl Mutex {
     /// returned.
     ///
     /// Fails if the lock is not acquired. If the lock is lost meanwhile, the function is not interrupted,
-    /// unlike a future: the call fails when the function returns, and its result is dropped. So
-    /// [check](Guard::check) the guard between steps. A failed release is not an error, since the function
-    /// has returned by then; it is logged as a warning.
+    /// unlike a future: the call fails when the function returns, with the loss and the function's result
+    /// ([`RunError::LostAtRelease`]). So [check](Guard::check) the guard between steps. A release that fails otherwise is
+    /// not an error, since the function has returned by then; it is logged as a warning, and goes on in the background.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,7 +82,7 @@ impl Mutex {
     /// assert_eq!(sum, 2);
     /// # Ok(()) }
     /// ```
-    pub fn run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T, Error<RunError>> {
-        run(self.name(), self.acquire(), work, Guard::check, Guard::release)
+    pub fn run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T, Error<RunError<T>>> {
+        run(self.name(), self.acquire(), work, (Guard::check, Guard::fencing_token), Guard::release)
     }
 }

@@ -115,9 +115,15 @@ impl ReentrantMutex {
     /// assert_eq!(twice, 2);
     /// # Ok(()) }
     /// ```
-    pub fn run<T>(&self, work: impl FnOnce(&ReentrantGuard) -> T) -> Result<T, Error<RunError>> {
+    pub fn run<T>(&self, work: impl FnOnce(&ReentrantGuard) -> T) -> Result<T, Error<RunError<T>>> {
         let work = |guard: &ReentrantGuard| guard.owner().sync_scope(|| work(guard));
-        run(self.name(), self.acquire(), work, ReentrantGuard::check, ReentrantGuard::release)
+        run(
+            self.name(),
+            self.acquire(),
+            work,
+            (ReentrantGuard::check, ReentrantGuard::fencing_token),
+            ReentrantGuard::release,
+        )
     }
 }
 
@@ -144,7 +150,7 @@ facade! {
     #[must_use = "dropping a guard releases its lock"]
     pub struct ReentrantGuard;
 
-    guard { ReentrantGuard }
+    guard { Guard }
 
     forward {
         /// Returns the lock's name.

@@ -110,15 +110,21 @@ impl RwLock {
     /// prices.run_writing(|_| rows.write().map(|mut rows| rows.push(first)).is_ok())?;
     /// # Ok(()) }
     /// ```
-    pub fn run_reading<T>(&self, work: impl FnOnce(&ReadGuard) -> T) -> Result<T, Error<RunError>> {
+    pub fn run_reading<T>(&self, work: impl FnOnce(&ReadGuard) -> T) -> Result<T, Error<RunError<T>>> {
         let work = |guard: &ReadGuard| guard.owner().sync_scope(|| work(guard));
-        run(self.name(), self.read(), work, ReadGuard::check, ReadGuard::release)
+        run(self.name(), self.read(), work, (ReadGuard::check, ReadGuard::fencing_token), ReadGuard::release)
     }
 
     /// Runs a function as the writer: like [`run_reading`](Self::run_reading), including errors.
-    pub fn run_writing<T>(&self, work: impl FnOnce(&WriteGuard) -> T) -> Result<T, Error<RunError>> {
+    pub fn run_writing<T>(&self, work: impl FnOnce(&WriteGuard) -> T) -> Result<T, Error<RunError<T>>> {
         let work = |guard: &WriteGuard| guard.owner().sync_scope(|| work(guard));
-        run(self.name(), self.write(), work, WriteGuard::check, WriteGuard::release)
+        run(
+            self.name(),
+            self.write(),
+            work,
+            (WriteGuard::check, WriteGuard::fencing_token),
+            WriteGuard::release,
+        )
     }
 }
 

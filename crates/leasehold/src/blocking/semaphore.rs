@@ -74,8 +74,8 @@ impl Semaphore {
     ///
     /// Fails like [`Mutex::run`](super::Mutex::run): if the permit is lost meanwhile, once the function has
     /// returned.
-    pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error<RunError>> {
-        run(self.name(), self.acquire(), work, Permit::check, Permit::release)
+    pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error<RunError<T>>> {
+        run(self.name(), self.acquire(), work, (Permit::check, Permit::fencing_token), Permit::release)
     }
 }
 

@@ -6,13 +6,17 @@ use crate::client::session_metadata::session_metadata;
 use crate::engine::{Engine, StartError, Timings};
 use crate::error::ConnectError;
 use crate::guard::owner::OwnerFactory;
-use crate::store::{Diagnosis, Store};
-use leasehold_core::Lease;
+use crate::store::{Diagnosis, SessionTracking, Store};
+use leasehold_core::{Lease, RetryPolicy};
 use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The pauses between attempts to connect.
+const CONNECT_AGAIN: RetryPolicy =
+    RetryPolicy::exponential(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The shortest lifetime of a session without a heartbeat.
 const MIN_SESSION_TTL: Duration = Duration::from_secs(1);
@@ -216,7 +220,7 @@ impl ClientBuilder {
             Target::Store(store) => store,
             Target::Url(url) => {
                 let environment = self.environment.unwrap_or_else(|| Arc::new(System));
-                open(&url, self.overrides, within, &environment).await?
+                open(&url, self.overrides, within, &environment, false).await?
             }
         };
         Ok(store.diagnose(within).await?)
@@ -242,6 +246,81 @@ impl ClientBuilder {
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ConnectError> {
+        self.start(false).await
+    }
+
+    /// Connects to the store, and tries again for up to `limit` while it cannot be reached: for a service that starts
+    /// together with its lock server. The first attempt may take longer than the limit, up to the call timeout.
+    ///
+    /// Fails like [`connect`](Self::connect), with the last fault if the store could not be reached in time.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder("memory:").connect_within(Duration::from_secs(60)).await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub async fn connect_within(self, limit: Duration) -> Result<Client, ConnectError> {
+        let environment = self.environment.clone().unwrap_or_else(|| Arc::new(System));
+        let deadline = environment.now() + limit;
+        let (mut tries, mut last) = (0, None::<ConnectError>);
+        loop {
+            let connecting = self.clone().connect();
+            let connected = match &last {
+                None => connecting.await,
+                Some(last) => tokio::select! {
+                    biased;
+                    connected = connecting => connected,
+                    () = environment.sleep_until(deadline) => return Err(last.clone()),
+                },
+            };
+            let error = match connected {
+                Err(error) if error.is_transient() => error,
+                connected => return connected,
+            };
+            tries += 1;
+            let pause = CONNECT_AGAIN.backoff_after(tries, environment.random()).unwrap_or_default();
+            let again_at = environment.now() + pause;
+            if again_at >= deadline {
+                return Err(error);
+            }
+            tracing::debug!(%error, ?pause, "cannot connect; trying again");
+            environment.sleep_until(again_at).await;
+            last = Some(error);
+        }
+    }
+
+    /// Creates a client that connects when it is first used, so that a service starts while its lock server is down. Until
+    /// the server can be reached, each call waits for it as long as the call may take, and fails with the reason then.
+    /// [`Client::health`] says whether it is reached.
+    ///
+    /// A file of `sqlite:` is opened at once.
+    ///
+    /// Fails if the URL or a setting is invalid, and outside of a tokio runtime where one is needed. A wrong password, or
+    /// a server that is too old, is the fault of each call.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use std::time::Duration;
+    ///
+    /// // No server listens there.
+    /// let client = Client::builder("redis://127.0.0.1:1").call_timeout(Duration::from_millis(50)).connect_lazy().await?;
+    /// let error = leasehold::Error::from(client.mutex("orders/42")?.try_acquire().await.unwrap_err());
+    /// assert!(error.is_transient());
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect_lazy(self) -> Result<Client, ConnectError> {
+        self.start(true).await
+    }
+
+    async fn start(self, lazily: bool) -> Result<Client, ConnectError> {
         self.check_environment()?;
         if let Err(error) = Lease::For(self.timings.watchdog).check() {
             return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
@@ -256,14 +335,16 @@ impl ClientBuilder {
         let metadata = session_metadata(self.label, self.session_labels, &*environment)?;
         let store = match self.target {
             Target::Store(store) => store,
-            Target::Url(url) => open(&url, self.overrides, self.timings.call, &environment).await?,
+            Target::Url(url) => open(&url, self.overrides, self.timings.call, &environment, lazily).await?,
         };
         if let Some(most) = store.capabilities().max_lease.filter(|most| self.timings.watchdog > *most) {
             let lease = self.timings.watchdog;
             let error = leasehold_core::LeaseError::TooLongForStore { lease, max: most };
             return Err(ConnectError::Setting(format!("the watchdog lease: {error}")));
         }
-        let engine = Engine::start(store, environment, metadata, self.timings).await;
+        // A store that tracks sessions by itself is there already.
+        let lazily = lazily && store.capabilities().sessions != SessionTracking::ByStore;
+        let engine = Engine::start(store, environment, metadata, self.timings, lazily).await;
         let engine = engine.map_err(|error| match error {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),

@@ -1,12 +1,16 @@
 //! The client: creates locks that share one session and one keeper.
 
 pub(crate) mod builder;
+pub(crate) mod health;
 pub(crate) mod inventory;
+pub(crate) mod locks;
 pub(crate) mod monitor;
 mod open;
 pub(crate) mod session_info;
 mod session_metadata;
 pub(crate) mod stats;
+#[cfg(feature = "signal")]
+pub(crate) mod stop;
 pub(crate) mod store_url;
 
 use crate::engine::{Engine, ShutdownError};
@@ -81,6 +85,17 @@ impl Client {
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         Self::builder(url).connect().await
+    }
+
+    /// Creates a client that connects when it is first used: see
+    /// [`ClientBuilder::connect_lazy`](crate::ClientBuilder::connect_lazy), and
+    /// [`connect_within`](crate::ClientBuilder::connect_within) to wait for the server.
+    ///
+    /// Fails if the URL has none of the forms that [`connect`](Self::connect) lists.
+    ///
+    /// Cancel safety: dropping the future leaves nothing behind.
+    pub async fn connect_lazy(url: &str) -> Result<Self, ConnectError> {
+        Self::builder(url).connect_lazy().await
     }
 
     /// Creates a builder for a client of the store of a URL: see [`connect`](Self::connect).
@@ -297,7 +312,7 @@ impl Client {
     /// A [`release`](crate::Guard::release) in progress is completed as part of the shutdown, and returns
     /// `Ok` unless that fails. A release that starts later waits for the end of the shutdown and returns
     /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing. A hold kept in the error
-    /// of a release that failed before is neither released nor named: drop that error first.
+    /// of a release that failed before is released as well, or named.
     /// [`inspect`](crate::Mutex::inspect) works as before.
     ///
     /// Cancel safety: if the future is dropped after it was polled, the shutdown continues in the background.

@@ -64,12 +64,13 @@ impl UrlOverrides {
     }
 }
 
-/// Opens the store of a URL.
+/// Opens the store of a URL. With `lazily`, servers are connected to at the first use.
 pub(super) async fn open(
     url: &str,
     overrides: UrlOverrides,
     within: Duration,
     environment: &Arc<dyn Environment>,
+    lazily: bool,
 ) -> Result<Arc<dyn Store>, ConnectError> {
     #[cfg(feature = "redis")]
     use crate::store::{RedisConfig, RedisStore};
@@ -80,7 +81,7 @@ pub(super) async fn open(
         )
     };
     #[cfg(not(feature = "redis"))]
-    let _ = (within, environment);
+    let _ = (within, environment, lazily);
     match StoreUrl::parse(url)?.into_config() {
         StoreConfig::Memory(name) => {
             overrides.reject_for("memory:")?;
@@ -91,18 +92,27 @@ pub(super) async fn open(
             open_sqlite(&path).await
         }
         #[cfg(feature = "redis")]
-        StoreConfig::Redis(config) => Ok(Arc::new(RedisStore::connect(configured(*config)?).await?)),
+        StoreConfig::Redis(config) => {
+            let config = configured(*config)?;
+            let store = if lazily { RedisStore::lazy(config) } else { RedisStore::connect(config).await? };
+            Ok(Arc::new(store))
+        }
         #[cfg(feature = "redis")]
         StoreConfig::Shards(shards) => {
             let shards = shards.into_iter().map(configured).collect::<Result<Vec<_>, _>>()?;
-            Ok(Arc::new(RedisStore::connect_shards(shards).await?))
+            let shards = if lazily {
+                RedisStore::lazy_shards(shards)?
+            } else {
+                RedisStore::connect_shards(shards).await?
+            };
+            Ok(Arc::new(shards))
         }
         #[cfg(feature = "redis")]
         StoreConfig::Quorum(quorum) => {
             let quorum = quorum.try_map(configured)?;
             // The nodes that are left are inspected also without a majority.
             let inspect = overrides.lenient;
-            let quorum = if inspect {
+            let quorum = if inspect || lazily {
                 RedisStore::lazy_quorum(quorum)?
             } else {
                 RedisStore::connect_quorum(quorum).await?

@@ -16,8 +16,8 @@ use super::{
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::machine::contender::Grant;
 use leasehold_core::{
-    Claim, Executed, Extend, Extended, FencingToken, HoldId, Lease, LeaseError, Liveness, Lock, Moment, Op,
-    Release, ReleaseAction, Reply, SessionId, drift, whole_millis,
+    Claim, Ended, Executed, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspect, Lease, LeaseError,
+    Liveness, Lock, Moment, Op, Release, ReleaseAction, Reply, SessionId, drift, whole_millis,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -258,13 +258,21 @@ pub(crate) async fn release_detached(
     may_last: Duration,
 ) -> Result<(), NotReleased> {
     let now = engine.environment.now();
-    let attached = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
+    let earlier = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
     let op = Op::Release(Release { claim: claim.clone(), action, next: None });
     match request(engine, lock, &op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
-            if !attached {
+            if earlier != EarlierUse::Attached {
                 // The store reports the release to later attempts to attach, and none is in flight here.
                 engine.attached.forget(claim.hold);
+            }
+            // A release that repeats one without an answer may find the lock granted by that one.
+            let is_repeated = unanswered.is_some() || earlier == EarlierUse::Unanswered;
+            if released.status == HoldStatus::Ended(Ended::Released)
+                && !is_repeated
+                && let Some(reason) = taken_over_since(engine, lock).await
+            {
+                return Err(NotReleased::Lost(reason));
             }
             read_release(released, in_time, unanswered).map(drop)
         }
@@ -274,6 +282,16 @@ pub(crate) async fn release_detached(
         }),
         Err(CallFailure { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
     }
+}
+
+/// The loss of a hold that was released before, if another client holds the lock by now.
+async fn taken_over_since(engine: &Engine, lock: &Lock) -> Option<LostReason> {
+    let op = Op::Inspect(Inspect { claim: None, details: false });
+    let Ok(Reply::Inspect(inspection)) = engine.call(lock, &op, engine.timings.call).await else {
+        return None;
+    };
+    let holder = inspection.holder.filter(|holder| !holder.in_cooldown)?;
+    Some(LostReason::TakenOver { by: holder.label })
 }
 
 /// Why a hold cannot be attached.
@@ -335,8 +353,18 @@ enum Use {
     /// Attached, or attached earlier and possibly being released: remembered until the store has certainly dropped
     /// it.
     Attached(Arc<Hold>),
-    /// Released by this client; the store may keep it until then.
+    /// Released by this client; the store may keep it until then. Forgotten once the store has answered.
     Released(Moment),
+}
+
+/// How a client has used a detached hold before its release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EarlierUse {
+    None,
+    /// It has sent a release that was not answered.
+    Unanswered,
+    /// It has attached the hold, or was about to.
+    Attached,
 }
 
 impl Use {
@@ -371,9 +399,8 @@ impl Attached {
         }
     }
 
-    /// A detached hold is about to be released directly: if it is attached here, it is lost. Returns whether this
-    /// client had used it before.
-    fn spend(&self, hold: HoldId, until: Moment, now: Moment) -> bool {
+    /// A detached hold is about to be released directly: if it is attached here, it is lost.
+    fn spend(&self, hold: HoldId, until: Moment, now: Moment) -> EarlierUse {
         let mut holds = self.holds(Some(now));
         let before = holds.remove(&hold);
         let until = match &before {
@@ -383,10 +410,15 @@ impl Attached {
         };
         holds.insert(hold, Use::Released(until));
         drop(holds);
-        if let Some(Use::Attached(attached)) = &before {
-            attached.lose(LostReason::Released);
+        match before {
+            None => EarlierUse::None,
+            Some(Use::Released(_)) => EarlierUse::Unanswered,
+            Some(Use::Reserved) => EarlierUse::Attached,
+            Some(Use::Attached(attached)) => {
+                attached.lose(LostReason::Released);
+                EarlierUse::Attached
+            }
         }
-        before.is_some()
     }
 
     /// A released hold is known to be gone.

@@ -98,12 +98,14 @@ async fn flush_store(store: &dyn Store, environment: &dyn Environment, timings: 
 }
 
 impl Engine {
-    /// Starts an engine and its keeper. Unless sessions begin on demand, the session has begun on return.
+    /// Starts an engine and its keeper. Unless sessions begin on demand, the session has begun on return. With `lazily`, the
+    /// keeper begins it as soon as the store replies.
     pub(crate) async fn start(
         store: Arc<dyn Store>,
         environment: Arc<dyn Environment>,
         metadata: SessionMetadata,
         timings: Timings,
+        lazily: bool,
     ) -> Result<Arc<Self>, StartError> {
         let label = metadata.label.clone();
         let locks = Arc::new(LockTable::new(environment.clone()));
@@ -115,7 +117,7 @@ impl Engine {
             timings,
         };
         let id = fresh_id(&*environment);
-        let (sessions, schedule) = if store.capabilities().partitioned {
+        let (sessions, schedule) = if store.capabilities().partitioned || lazily {
             (Sessions::on_demand(id, session_factory.liveness()), None)
         } else {
             let only = Arc::new(session_factory.not_begun(Partition::ONLY, id));
@@ -135,6 +137,9 @@ impl Engine {
                 StartError::Keeper(error)
             })?;
         locks.set_keeper(keeper.handle());
+        if lazily && !store.capabilities().partitioned {
+            keeper.begin_session(Partition::ONLY);
+        }
         let (attached, gate) = (Attached::default(), Arc::default());
         Ok(Arc::new(Self { store, environment, sessions, label, timings, keeper, gate, locks, attached }))
     }

@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use tokio_util::sync::CancellationToken;
 
 /// One session, as its holds see it.
 pub(crate) struct Session {
@@ -133,6 +134,8 @@ pub(crate) struct Sessions {
     begin_late: bool,
     partitions: Mutex<BTreeMap<Partition, PartitionSession>>,
     changed: Notify,
+    /// Cancelled, and replaced, when a session lapses.
+    lost: Mutex<CancellationToken>,
 }
 
 /// The state of one partition.
@@ -169,15 +172,37 @@ impl Sessions {
             Liveness::Lease => true,
             Liveness::Session { alive_ms } => alive_ms >= whole_millis(FIRST_LEASE),
         };
-        let partitions = Mutex::default();
-        Self { id, liveness, on_demand: true, begin_late, partitions, changed: Notify::new() }
+        Self { on_demand: true, begin_late, ..Self::none(id, liveness) }
     }
 
     /// A single session that has begun already.
     pub(super) fn single(first: Arc<Session>) -> Self {
         let (id, liveness) = (first.id, first.liveness);
         let partitions = Mutex::new(BTreeMap::from([(first.partition, PartitionSession::new(first))]));
-        Self { id, liveness, on_demand: false, begin_late: false, partitions, changed: Notify::new() }
+        Self { partitions, ..Self::none(id, liveness) }
+    }
+
+    fn none(id: SessionId, liveness: Liveness) -> Self {
+        Self {
+            id,
+            liveness,
+            on_demand: false,
+            begin_late: false,
+            partitions: Mutex::default(),
+            changed: Notify::new(),
+            lost: Mutex::default(),
+        }
+    }
+
+    /// A token that is cancelled when a session lapses.
+    pub(crate) fn lost_signal(&self) -> CancellationToken {
+        // A child token, so that a caller that cancels it does not signal a lapse to others.
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).child_token()
+    }
+
+    /// A session has lapsed.
+    pub(super) fn handle_lapsed(&self) {
+        std::mem::take(&mut *self.lost.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
     }
 
     fn partitions(&self) -> MutexGuard<'_, BTreeMap<Partition, PartitionSession>> {

@@ -78,10 +78,12 @@ impl DetachedHold {
         }
     }
 
-    /// Releases the lock and hands it to the next waiter. Releasing again is not an error as long as no other
-    /// client has held the lock since, so a release can be retried after an error.
+    /// Releases the lock and hands it to the next waiter. A release can be retried after an error. Releasing again after
+    /// a success is no error either, unless another client holds the lock by then.
     ///
-    /// Fails if the hold was lost before, with the reason, and if the store does not reply within the
+    /// Fails if the hold was lost before, with the reason: with
+    /// [`LostReason::TakenOver`](crate::LostReason::TakenOver) if it was released before, and another client holds the
+    /// lock. Fails as well if the store does not reply within the
     /// client's call timeout: then the hold ends with its lease at the latest. A client of a different store
     /// reports the hold as lost: with [`LostReason::StoreLostData`](crate::LostReason::StoreLostData) while
     /// the lease runs.

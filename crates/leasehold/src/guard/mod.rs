@@ -3,6 +3,7 @@
 pub(crate) mod attach;
 pub(crate) mod detached;
 pub(crate) mod existing_leases;
+pub(crate) mod lock_guard;
 pub(crate) mod owner;
 pub(crate) mod status;
 pub(crate) mod unreleased;

@@ -4,6 +4,8 @@
 //! A store knows only an owner's text. This module also records whether an owner came from another process,
 //! which is not part of its identity.
 
+pub(crate) mod thread;
+
 use leasehold_core::OwnValue;
 use leasehold_store::Environment;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode, utf8_percent_encode};
@@ -41,7 +43,18 @@ tokio::task_local! {
 ///
 /// [`scope`](Self::scope) makes it the owner of every lock that a future acquires. Scopes do not cross
 /// `tokio::spawn`; [`spawn`](Self::spawn) and [`in_current_scope`](Self::in_current_scope) do. Without a
-/// scope, each acquire gets a new owner, and excludes all others, including those of the same task.
+/// scope, each acquire gets a new owner, and excludes all others, including those of the same task. A thread that uses a
+/// [blocking](crate::blocking) client without a scope has an owner of its own.
+///
+/// | Work that continues in | has the owner |
+/// |---|---|
+/// | the same task, also by `join!`, `select!` and streams | without further steps |
+/// | `tokio::spawn` | with [`Owner::spawn`] |
+/// | a `JoinSet`, or another runtime's spawn function | with [`Owner::in_current_scope`] around the future |
+/// | `tokio::task::spawn_blocking` | with [`Owner::spawn_blocking`] |
+/// | `std::thread::spawn`, a scoped thread, rayon's `spawn`, `scope` and `join` | with [`Owner::wrap`] around the function |
+/// | rayon's parallel iterators | with [`Owner::sync_scope`] in the closure of each item |
+/// | another process, over HTTP | with the layers of the module `tower`, or the [header](Self::to_header) |
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -164,8 +177,28 @@ impl Owner {
         Self::parse(text.as_ref(), false)
     }
 
-    /// Returns the owner of the innermost [`scope`](Self::scope) around this task's code, if there is one.
+    /// Returns the owner of the innermost [`scope`](Self::scope) around this task's code. Outside of scopes, on a thread
+    /// that has acquired locks through a [blocking](crate::blocking) client, returns that thread's own owner; of several
+    /// clients, for the one used last.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Owner, blocking::Client};
+    ///
+    /// let account = Client::connect("memory:")?.reentrant_mutex("account/7")?;
+    /// assert_eq!(Owner::current(), None);
+    /// let guard = account.acquire()?;
+    /// assert_eq!(Owner::current().as_ref(), Some(guard.owner()));
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
     pub fn current() -> Option<Self> {
+        Self::of_scope().or_else(thread::current)
+    }
+
+    /// The owner of the innermost scope. A thread's own owner is not among them: an async client on that thread acquires
+    /// for its tasks, which do not share an owner.
+    pub(crate) fn of_scope() -> Option<Self> {
         CURRENT.try_with(Clone::clone).ok()
     }
 
@@ -227,11 +260,33 @@ impl Owner {
     ///
     /// Panics outside of a tokio runtime, as `tokio::task::spawn_blocking` does.
     pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        tokio::task::spawn_blocking(Self::wrap(work))
+    }
+
+    /// Wraps a function so that it acquires locks for the current owner on whichever thread it is called: for
+    /// `std::thread::spawn`, scoped threads and rayon. Without an owner, the function is unchanged.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Owner, blocking::Client};
+    ///
+    /// let account = Client::connect("memory:")?.reentrant_mutex("account/7")?;
+    /// let guard = account.acquire()?;
+    /// let count = std::thread::scope(|threads| {
+    ///     // The same owner: it enters the lock that this thread holds.
+    ///     let working = threads.spawn(Owner::wrap(|| account.acquire().map(|guard| guard.count())));
+    ///     working.join().expect("no panic")
+    /// });
+    /// assert_eq!(count?, 2);
+    /// guard.release()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn wrap<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
         let owner = Self::current();
-        tokio::task::spawn_blocking(move || match owner {
+        move || match owner {
             Some(owner) => owner.sync_scope(work),
             None => work(),
-        })
+        }
     }
 
     /// Encodes the owner as a value of the header [`HEADER`](Self::HEADER): visible ASCII without commas,

@@ -58,7 +58,8 @@ pub struct Status {
     pub waiting: u64,
     /// All holders of a lock that can be shared, oldest first; at most 4096. The holder above is the first.
     pub shared_holders: Vec<SharedHolder>,
-    /// The total number of permits, arrivals or parties, if known.
+    /// The total number of permits, arrivals or parties, if known. For a Semaphore that the store does not know, the number
+    /// given to the handle.
     pub limit: Option<u32>,
     /// How many nodes of a quorum report this holder; `None` for any other store, and if the lock is free.
     pub votes: Option<Votes>,

@@ -52,6 +52,14 @@ pub enum ReleaseError {
 }
 
 impl ReleaseError {
+    /// Returns what happened between the client and its store; `None` if the hold was lost.
+    pub const fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Lost(_) => None,
+            Self::Store { fault, .. } | Self::Unknown { fault, .. } => Some(fault),
+        }
+    }
+
     /// Returns the hold that is still to be released, if there is one.
     pub fn into_unreleased(self) -> Option<Unreleased> {
         match self {

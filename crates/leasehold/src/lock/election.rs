@@ -1,19 +1,26 @@
 //! Leader election: one leader at a time, which other clients can observe.
 
 use crate::engine::{Engine, LeaderWatch};
-use crate::error::{
-    AcquireError, ExtendError, ForceReleaseError, InspectError, LostHold, ReleaseError, RunError,
-};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::Guard;
+use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
+use crate::lock::run::run_under;
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
-use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, SessionId};
+use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, ObservedHolder, RetryPolicy, SessionId};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio_util::sync::CancellationToken;
+
+/// The pauses between campaigns.
+const CAMPAIGN_AGAIN: RetryPolicy =
+    RetryPolicy::exponential(Duration::from_millis(100), Duration::from_secs(30));
+
+/// After a leadership of this duration the pauses start again with the shortest.
+const STEADY_LEADERSHIP: Duration = Duration::from_secs(60);
 
 /// A leader election: of all candidates, one leads at a time.
 ///
@@ -24,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 /// is notified of the current leader.
 ///
 /// A leader that was suspended or slow can still have a write in flight when the next one leads. Where two
-/// concurrent writers would do harm, pass the [fencing token](Leadership::fencing_token) to the resource that
+/// concurrent writers would do harm, pass the [fencing token](Guard::fencing_token) to the resource that
 /// is written to.
 ///
 /// An Election is a lock kind of its own: while a leader exists, a Mutex or ReentrantMutex of the same name
@@ -103,11 +110,8 @@ impl Election {
     /// Campaigns, runs a future while it leads, and drops the future if it no longer leads. The closure
     /// receives the leadership.
     ///
-    /// Fails if it is not elected, or no longer leads before the future completes. If resigning fails, that
-    /// is not an error, since the future has completed by then; it is logged as a warning.
-    ///
-    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the leadership is
-    /// resigned in the background.
+    /// Fails if it is not elected, or no longer leads before the future completes. Errors and cancel safety: as for
+    /// [`Mutex::run`](crate::Mutex::run).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,13 +121,60 @@ impl Election {
     /// assert_eq!(assigned, 3);
     /// # Ok(()) }
     /// ```
-    pub async fn lead<T>(&self, work: impl AsyncFnOnce(&Leadership) -> T) -> Result<T, RunError> {
-        let leadership = self.campaign().await?;
-        let result = leadership.guard.unless_lost(work(&leadership)).await?;
-        if let Err(error) = leadership.resign().await {
-            tracing::warn!(election = %self.name(), %error, "not resigned");
+    pub async fn lead<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<Leadership>) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
+        run_under(self.campaign().await?, work).await
+    }
+
+    /// Leads again and again: campaigns, runs a future while it leads, and campaigns anew once the future has completed or
+    /// the leadership is lost. Before each campaign but the first it pauses: 100 ms, and twice as long each time, up to
+    /// 30 s, until a leadership has lasted for a minute. It also campaigns on while the store cannot be reached.
+    ///
+    /// Returns only if campaigning can never succeed: after a [shutdown](crate::Client::shutdown), if the settings are
+    /// invalid, or if the store refuses the client permanently.
+    ///
+    /// Cancel safety: as for [`lead`](Self::lead).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::AcquireError;
+    /// use std::time::Duration;
+    ///
+    /// # async fn assign_work(_fence: u64) {}
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let scheduler = client.election("scheduler")?;
+    /// # client.shutdown(Duration::from_secs(1)).await?;
+    /// let error = scheduler
+    ///     .lead_forever(|leadership| async move { assign_work(leadership.fencing_token().as_u64()).await })
+    ///     .await;
+    /// assert!(matches!(error, AcquireError::Closed)); // the client was shut down
+    /// # Ok(()) }
+    /// ```
+    pub async fn lead_forever<F: Future<Output = ()>>(
+        &self,
+        mut work: impl FnMut(Arc<Leadership>) -> F,
+    ) -> AcquireError {
+        let environment = &self.handle.engine.environment;
+        let mut campaigns = 0;
+        loop {
+            let mut lasted = Duration::ZERO;
+            match self.campaign().await {
+                Err(error) if !error.may_succeed_later() => return error,
+                Err(error) => tracing::info!(election = %self.name(), %error, "campaigning again"),
+                Ok(leadership) => {
+                    let since = environment.now();
+                    if let Err(error) = run_under(leadership, &mut work).await {
+                        tracing::info!(election = %self.name(), %error, "campaigning again");
+                    }
+                    lasted = environment.now().since(since);
+                }
+            }
+            campaigns = if lasted < STEADY_LEADERSHIP { campaigns + 1 } else { 1 };
+            let pause = CAMPAIGN_AGAIN.backoff_after(campaigns, environment.random()).unwrap_or_default();
+            environment.sleep_until(environment.now() + pause).await;
         }
-        Ok(result)
     }
 
     /// Returns the current leader; `None` if there is none.
@@ -178,7 +229,7 @@ impl Election {
     }
 }
 
-/// The guard of a leader: it leads for as long as this is valid.
+/// The guard of a leader: it leads for as long as this is valid. The methods of [`Guard`] check that.
 ///
 /// [`resign`](Self::resign) ends the leadership and returns whether that succeeded. Dropping it resigns too,
 /// in the background, as soon as possible. See [`Guard`] for what a lease means for work that must have only
@@ -202,60 +253,6 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Returns the election's name.
-    pub fn name(&self) -> &LockName {
-        self.guard.name()
-    }
-
-    /// Returns the fencing token of this leadership: a number greater than that of every earlier one.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.guard.fencing_token()
-    }
-
-    /// Returns until when the leadership is valid: like [`Guard::valid_until`].
-    pub fn valid_until(&self) -> Moment {
-        self.guard.valid_until()
-    }
-
-    /// Returns how long the leadership is still valid: like [`Guard::remaining`].
-    pub fn remaining(&self) -> Duration {
-        self.guard.remaining()
-    }
-
-    /// Checks that this is still the leader: like [`Guard::check`], by the local clock and without the
-    /// network. It fails before another leader can be elected.
-    pub fn check(&self) -> Result<(), LostHold> {
-        self.guard.check()
-    }
-
-    /// Returns whether the leadership ends at its cap: like [`Guard::is_capped`].
-    pub fn is_capped(&self) -> bool {
-        self.guard.is_capped()
-    }
-
-    /// Waits until this is no longer the leader, and returns the reason: like [`Guard::lost`].
-    ///
-    /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> LostHold {
-        self.guard.lost().await
-    }
-
-    /// Returns a token that is cancelled when this is no longer the leader: like [`Guard::lost_signal`].
-    pub fn lost_signal(&self) -> CancellationToken {
-        self.guard.lost_signal()
-    }
-
-    /// Extends the leadership now: like [`Guard::extend`], including errors and cancel safety.
-    pub async fn extend(&self) -> Result<(), ExtendError> {
-        self.guard.extend().await
-    }
-
-    /// Extends the leadership so that it lasts `lease` from now, if it would end earlier: like
-    /// [`Guard::extend_to`], including errors and cancel safety.
-    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
-        self.guard.extend_to(lease).await
-    }
-
     /// Resigns: the next candidate in the queue leads.
     ///
     /// Fails if the leadership had already ended, with the reason, and if the store does not reply within the
@@ -267,6 +264,16 @@ impl Leadership {
         self.guard.release().await
     }
 }
+
+impl Deref for Leadership {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+lock_guard! { Leadership as Guard by resign }
 
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

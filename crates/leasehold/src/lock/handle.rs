@@ -285,8 +285,30 @@ impl LockHandle {
         (wait.map(|wait| start + wait), once)
     }
 
-    /// Acquires the lock, or returns why not. With `once` it does not wait.
+    /// Acquires the lock, or returns why not. With `once` it waits for no other client, but for what this client is
+    /// releasing: a caller that has dropped a guard does not find its own hold.
     pub(crate) async fn acquire_until(
+        &self,
+        options: &AcquireOptions,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
+        let keeper = &self.engine.keeper;
+        let mut may_find_own = once && keeper.is_releasing(&self.entry.lock);
+        // A loop, so that the future has room for one request only.
+        loop {
+            match self.request_until(options, limit, once).await? {
+                Err(AcquireFailure::Taken(_)) if may_find_own => {
+                    may_find_own = false;
+                    self.unless_reached(limit, keeper.cleanups_of_done(&self.entry.lock)).await;
+                }
+                result => return Ok(result),
+            }
+        }
+    }
+
+    /// Acquires the lock, or returns why not. With `once` it does not wait.
+    async fn request_until(
         &self,
         options: &AcquireOptions,
         limit: Option<Moment>,
@@ -403,13 +425,18 @@ impl LockHandle {
     /// began at `start`. Returns whether any time is left.
     pub(crate) async fn wait_for_cleanups(&self, wait: Option<Duration>, start: Moment) -> bool {
         let (limit, _) = self.limit(wait, start);
+        self.unless_reached(limit, self.engine.keeper.cleanups_done()).await;
+        limit.is_none_or(|limit| self.now() < limit)
+    }
+
+    /// Waits for something of this client, at most for the call timeout and until the limit.
+    async fn unless_reached(&self, limit: Option<Moment>, event: impl Future<Output = ()>) {
         let until = self.now() + self.engine.timings.call;
         let until = limit.map_or(until, |limit| until.min(limit));
         tokio::select! {
-            () = self.engine.keeper.cleanups_done() => {}
+            () = event => {}
             () = self.engine.environment.sleep_until(until) => {}
         }
-        limit.is_none_or(|limit| self.now() < limit)
     }
 }
 

@@ -9,5 +9,6 @@ pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod once_per;
 pub(crate) mod reentrant;
+pub(crate) mod run;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;

@@ -6,6 +6,7 @@ use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
+use crate::lock::run::run_under;
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,10 +219,12 @@ impl Mutex {
     }
 
     /// Runs a future under the lock, and drops the future if the lock is lost. The closure receives the
-    /// guard, for its fencing token and for checks of the hold.
+    /// guard, for its fencing token and for checks of the hold. If the future passes a clone of it to a task that
+    /// goes on, the lock is held until that task drops the clone.
     ///
-    /// Fails if the lock is not acquired, or is lost before the future completes. A failed release is not an
-    /// error, since the future has completed by then; it is logged as a warning.
+    /// Fails if the lock is not acquired, or is lost before the future completes. If the release finds the lock lost,
+    /// the error has the future's result as well: [`RunError::LostAtRelease`]. A release that fails otherwise is not
+    /// an error, since the future has completed by then; it is logged as a warning, and goes on in the background.
     ///
     /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the lock is released
     /// in the background.
@@ -229,17 +232,16 @@ impl Mutex {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let client = leasehold::Client::connect("memory:").await?;
-    /// let sum = client.mutex("sums")?.run(async |_guard| 1 + 1).await?;
-    /// assert_eq!(sum, 2);
+    /// # async fn write(_fence: u64) -> u32 { 2 }
+    /// let written = client.mutex("sums")?.run(|guard| async move { write(guard.fencing_token().as_u64()).await }).await?;
+    /// assert_eq!(written, 2);
     /// # Ok(()) }
     /// ```
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, RunError> {
-        let guard = self.acquire().await?;
-        let result = guard.unless_lost(work(&guard)).await?;
-        if let Err(error) = guard.release().await {
-            tracing::warn!(lock = %self.name(), %error, "not released");
-        }
-        Ok(result)
+    pub async fn run<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<Guard>) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
+        run_under(self.acquire().await?, work).await
     }
 
     /// Returns the current state of the lock, without changing it.

@@ -8,10 +8,13 @@ use crate::client::{Client, parse_name};
 use crate::engine::LostReason;
 use crate::error::{AcquireError, InspectError, LockError, LostHold, ReleaseError, RunError};
 use crate::guard::detached::DetachedHold;
+use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::Status;
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle};
+use crate::lock::run::run_under;
 use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A job that runs at most once per period, on the first instance that starts it.
@@ -122,22 +125,20 @@ impl OncePer {
     /// another instance runs or ran the job in this period. When the future completes, the run is
     /// [finished](PeriodGuard::finish); the future is dropped if it takes longer than the grant lasts.
     ///
-    /// Fails like [`try_start`](Self::try_start), and with [`RunError::Lost`] if the future took too long. If
-    /// finishing fails, that is not an error: the work is done, and the grant ends with its time.
+    /// Fails like [`try_start`](Self::try_start), with [`RunError::Lost`] if the future took too long, and with
+    /// [`RunError::LostAtRelease`], which has the result, if the grant had ended when it was to be finished. If finishing
+    /// fails otherwise, that is not an error: the work is done, and the grant ends with its time.
     ///
     /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the grant lasts as
     /// long as if the instance had crashed.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&PeriodGuard) -> T) -> Result<Option<T>, RunError> {
-        let Attempt::Granted(period) = self.try_start().await? else { return Ok(None) };
-        let result = tokio::select! {
-            biased;
-            result = work(&period) => result,
-            lost = period.lost() => return Err(lost.into()),
-        };
-        if let Err(error) = period.finish().await {
-            tracing::warn!(lock = %self.name(), %error, "the run was not finished: its lock stays taken until its time is over");
+    pub async fn run<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<PeriodGuard>) -> F,
+    ) -> Result<Option<F::Output>, RunError<F::Output>> {
+        match self.try_start().await? {
+            Attempt::Granted(period) => run_under(period, work).await.map(Some),
+            Attempt::Taken(_) => Ok(None),
         }
-        Ok(Some(result))
     }
 
     /// Returns the current state of the lock. Changes nothing.
@@ -221,19 +222,19 @@ impl PeriodGuard {
     /// the grant. If the period is already over, the next instance may run it at once.
     ///
     /// Fails if the grant had already ended, with the reason (the work took too long, and another instance
-    /// may have run the job as well), and if the store does not reply within the call timeout: then the grant
-    /// ends with its time at the latest.
+    /// may have run the job as well), and if the store does not reply within the call timeout: then it can be called
+    /// again, and the grant ends with its time at the latest.
     ///
     /// Cancel safety: if the future is dropped, the run may be finished, or the grant lasts until its time is
     /// over.
-    pub async fn finish(self) -> Result<(), ReleaseError> {
+    pub async fn finish(&self) -> Result<(), ReleaseError> {
         self.hold.release_not_before(&self.client, self.period).await
     }
 
     /// Reports that the work failed: another instance may run the job at once, as if it had not been granted.
     ///
     /// Errors and cancel safety: as for [`finish`](Self::finish).
-    pub async fn release(self) -> Result<(), ReleaseError> {
+    pub async fn release(&self) -> Result<(), ReleaseError> {
         self.hold.release(&self.client).await
     }
 
@@ -242,6 +243,8 @@ impl PeriodGuard {
         LostHold { lock, fence, reason: LostReason::Expired }
     }
 }
+
+lock_guard! { PeriodGuard as PeriodGuard by finish }
 
 impl fmt::Debug for PeriodGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,18 +1,18 @@
 //! The re-entrant mutex: one owner at a time, which may acquire the lock again while it holds it.
 
 use crate::engine::Engine;
-use crate::error::{
-    AcquireError, ExtendError, ForceReleaseError, InspectError, LostHold, ReleaseError, RunError,
-};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::Guard;
+use crate::guard::lock_guard::lock_guard;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
-use leasehold_core::{FencingToken, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy, Votes};
+use crate::lock::run::run_under;
+use leasehold_core::{Lease, Lock, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 /// A lock with one [owner](Owner) at a time, which may acquire it again and again, in any task and any
 /// process.
@@ -173,11 +173,7 @@ impl ReentrantMutex {
     /// Whatever the future acquires in the same task is acquired for that owner, so it can re-enter the lock
     /// even if this task was in no scope before.
     ///
-    /// Fails if the lock is not acquired, or is lost before the future completes. A failed release is not an
-    /// error, since the future has completed by then; it is logged as a warning.
-    ///
-    /// Cancel safety: if the future is dropped, the inner future is dropped with it, and the lock is released
-    /// in the background.
+    /// Errors and cancel safety: as for [`Mutex::run`](crate::Mutex::run).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -186,13 +182,13 @@ impl ReentrantMutex {
     /// assert_eq!(twice, 2);
     /// # Ok(()) }
     /// ```
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&ReentrantGuard) -> T) -> Result<T, RunError> {
+    pub async fn run<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<ReentrantGuard>) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
         let held = self.acquire().await?;
-        let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
-        if let Err(error) = held.release().await {
-            tracing::warn!(lock = %self.name(), %error, "not released");
-        }
-        Ok(result)
+        let owner = held.owner.clone();
+        run_under(held, |held| owner.scoped(work(held))).await
     }
 
     /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how
@@ -255,7 +251,7 @@ impl ReentrantMutex {
     }
 
     fn known_owner(&self) -> Option<Owner> {
-        self.owner.clone().or_else(Owner::current)
+        self.owner.clone().or_else(Owner::of_scope)
     }
 
     fn owner(&self) -> Owner {
@@ -300,7 +296,8 @@ pub enum Released {
 /// releases the hold too: in the background, as soon as possible, and without a result.
 ///
 /// Each hold has its own lease and can be lost separately; when the owner loses the lock, all of its holds
-/// are lost. See [`Guard`] for what a lease means for work that must not happen without the lock.
+/// are lost. The methods of [`Guard`] check that, and extend this hold. Its fencing token is the same for all guards from
+/// the owner's first acquire to its last release, and greater than that of every earlier owner.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -331,11 +328,6 @@ impl ReentrantGuard {
         Self { guard: acquired.guard, owner, count: acquired.count }
     }
 
-    /// Returns the lock's name.
-    pub fn name(&self) -> &LockName {
-        self.guard.name()
-    }
-
     /// Returns the owner that holds the lock.
     pub fn owner(&self) -> &Owner {
         &self.owner
@@ -345,61 +337,6 @@ impl ReentrantGuard {
     /// included. [`ReentrantMutex::hold_count`] returns the current number.
     pub fn count(&self) -> u64 {
         self.count
-    }
-
-    /// Returns the fencing token: the same for all guards from the owner's first acquire to its last release,
-    /// and greater than that of every earlier owner.
-    pub fn fencing_token(&self) -> FencingToken {
-        self.guard.fencing_token()
-    }
-
-    /// Returns how many nodes of a quorum have this hold: like [`Guard::votes`].
-    pub fn votes(&self) -> Option<Votes> {
-        self.guard.votes()
-    }
-
-    /// Returns until when this hold is valid: like [`Guard::valid_until`].
-    pub fn valid_until(&self) -> Moment {
-        self.guard.valid_until()
-    }
-
-    /// Returns how long this hold is still valid: like [`Guard::remaining`].
-    pub fn remaining(&self) -> Duration {
-        self.guard.remaining()
-    }
-
-    /// Checks that this hold still exists: like [`Guard::check`], without the network.
-    pub fn check(&self) -> Result<(), LostHold> {
-        self.guard.check()
-    }
-
-    /// Returns whether this hold ends at its cap: like [`Guard::is_capped`].
-    pub fn is_capped(&self) -> bool {
-        self.guard.is_capped()
-    }
-
-    /// Waits until this hold is lost, and returns the reason: like [`Guard::lost`].
-    ///
-    /// Cancel safety: dropping the future changes nothing.
-    pub async fn lost(&self) -> LostHold {
-        self.guard.lost().await
-    }
-
-    /// Returns a token that is cancelled when this hold is lost: like [`Guard::lost_signal`].
-    pub fn lost_signal(&self) -> CancellationToken {
-        self.guard.lost_signal()
-    }
-
-    /// Extends the hold now: like [`Guard::extend`], including errors and cancel safety. With
-    /// [`sum_leases`](ReentrantMutex::sum_leases), extends it to the sum.
-    pub async fn extend(&self) -> Result<(), ExtendError> {
-        self.guard.extend().await
-    }
-
-    /// Extends the hold so that it lasts `lease` from now, if it would end earlier: like
-    /// [`Guard::extend_to`], including errors and cancel safety.
-    pub async fn extend_to(&self, lease: impl Into<Lease>) -> Result<(), ExtendError> {
-        self.guard.extend_to(lease).await
     }
 
     /// Releases this hold. If it was the owner's last, the lock is handed to the next waiter.
@@ -416,6 +353,16 @@ impl ReentrantGuard {
         })
     }
 }
+
+impl Deref for ReentrantGuard {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+lock_guard! { ReentrantGuard as Guard by release }
 
 impl fmt::Debug for ReentrantGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

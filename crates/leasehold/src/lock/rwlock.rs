@@ -7,7 +7,8 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, RunError};
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
-use guards::{ReadGuard, UpgradableGuard, WriteGuard, log_failed_release};
+use crate::lock::run::run_under;
+use guards::{ReadGuard, UpgradableGuard, WriteGuard};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,15 +66,18 @@ impl ModeHandles {
         limit: Option<Duration>,
     ) -> Result<AcquiredGuard, AcquireError> {
         let (handle, options) = (self.handle(mode), options(owner, mode));
-        let start = handle.now();
-        match handle.acquire_since(&options, limit, start).await {
-            Err(error) if waits_for_itself(&error) => {
-                if !handle.wait_for_cleanups(limit, start).await {
-                    return Err(error);
+        let (start, mut is_repeated) = (handle.now(), false);
+        // A loop, so that the future has room for one request only.
+        loop {
+            match handle.acquire_since(&options, limit, start).await {
+                Err(error) if waits_for_itself(&error) && !is_repeated => {
+                    if !handle.wait_for_cleanups(limit, start).await {
+                        return Err(error);
+                    }
+                    is_repeated = true;
                 }
-                handle.acquire_since(&options, limit, start).await
+                acquired => return acquired,
             }
-            acquired => acquired,
         }
     }
 
@@ -84,12 +88,15 @@ impl ModeHandles {
         mode: LockMode,
     ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
         let (handle, options) = (self.handle(mode), options(owner, mode));
-        match handle.try_acquire(&options).await {
-            Err(error) if waits_for_itself(&error) => {
-                handle.wait_for_cleanups(None, handle.now()).await;
-                handle.try_acquire(&options).await
+        let mut is_repeated = false;
+        loop {
+            match handle.try_acquire(&options).await {
+                Err(error) if waits_for_itself(&error) && !is_repeated => {
+                    handle.wait_for_cleanups(None, handle.now()).await;
+                    is_repeated = true;
+                }
+                tried => return tried,
             }
-            tried => tried,
         }
     }
 
@@ -251,20 +258,24 @@ impl RwLock {
     /// Runs a future as a reader, and drops the future if the hold is lost: like
     /// [`Mutex::run`](crate::Mutex::run), including errors and cancel safety. Whatever the future acquires in
     /// the same task is acquired for the same owner.
-    pub async fn run_reading<T>(&self, work: impl AsyncFnOnce(&ReadGuard) -> T) -> Result<T, RunError> {
+    pub async fn run_reading<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<ReadGuard>) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
         let held = self.read().await?;
-        let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
-        log_failed_release(self.name(), held.release().await);
-        Ok(result)
+        let owner = held.owner.clone();
+        run_under(held, |held| owner.scoped(work(held))).await
     }
 
     /// Runs a future as the writer: like [`run_reading`](Self::run_reading), including errors and cancel
     /// safety.
-    pub async fn run_writing<T>(&self, work: impl AsyncFnOnce(&WriteGuard) -> T) -> Result<T, RunError> {
+    pub async fn run_writing<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<WriteGuard>) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
         let held = self.write().await?;
-        let result = held.guard.unless_lost(held.owner.scope(work(&held))).await?;
-        log_failed_release(self.name(), held.release().await);
-        Ok(result)
+        let owner = held.owner.clone();
+        run_under(held, |held| owner.scoped(work(held))).await
     }
 
     /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.
@@ -315,6 +326,6 @@ impl RwLock {
     }
 
     fn owner(&self) -> Owner {
-        self.owner.clone().or_else(Owner::current).unwrap_or_else(|| self.owners.create())
+        self.owner.clone().or_else(Owner::of_scope).unwrap_or_else(|| self.owners.create())
     }
 }

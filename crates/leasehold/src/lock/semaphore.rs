@@ -3,8 +3,10 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
+use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
+use crate::lock::run::run_under;
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
@@ -125,13 +127,11 @@ impl Semaphore {
 
     /// Runs a future with a permit, and drops the future if the permit is lost: like
     /// [`Mutex::run`](crate::Mutex::run), including errors and cancel safety.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, RunError> {
-        let permit = self.acquire().await?;
-        let result = permit.guard.unless_lost(work(&permit)).await?;
-        if let Err(error) = permit.release().await {
-            tracing::warn!(lock = %self.name(), %error, "not released");
-        }
-        Ok(result)
+    pub async fn run<F: Future>(
+        &self,
+        work: impl FnOnce(Arc<Permit>) -> F,
+    ) -> Result<F::Output, RunError<F::Output>> {
+        run_under(self.acquire().await?, work).await
     }
 
     /// Changes the number of permits for all processes. If it grows, waiters are admitted at once. If it
@@ -153,7 +153,8 @@ impl Semaphore {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect(&self) -> Result<Status, InspectError> {
-        self.handle.inspect().await
+        let status = self.handle.inspect().await?;
+        Ok(self.with_limit(status))
     }
 
     /// Returns the current state with the details an operator needs: like
@@ -161,7 +162,9 @@ impl Semaphore {
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
-        self.handle.inspect_full().await
+        let mut full = self.handle.inspect_full().await?;
+        full.status = self.with_limit(full.status);
+        Ok(full)
     }
 
     /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or
@@ -175,6 +178,11 @@ impl Semaphore {
     fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
         change(&mut self.handle);
         self
+    }
+
+    /// Adds the number of permits that the first acquire sets, where the store does not have one yet.
+    fn with_limit(&self, status: Status) -> Status {
+        Status { limit: status.limit.or(Some(self.total)), ..status }
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
@@ -229,6 +237,8 @@ impl Deref for Permit {
         &self.guard
     }
 }
+
+lock_guard! { Permit as Guard by release }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -97,7 +97,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        match Owner::current() {
+        match Owner::of_scope() {
             Some(owner) => request.headers_mut().insert(&HEADER, value(&owner)),
             None => request.headers_mut().remove(&HEADER),
         };

@@ -15,6 +15,7 @@ mod blocking;
 #[path = "../api/cases/mod.rs"]
 mod cases;
 mod failures;
+mod starting;
 mod suspended_leader;
 #[path = "../common/until.rs"]
 mod until;

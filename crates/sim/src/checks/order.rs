@@ -1,7 +1,7 @@
 //! Locks with one holder are granted first come, first served, between processes and within one.
 
 use super::{Check, CheckContext, CheckResult};
-use crate::event::{Event, Execution, Held, HostEvent, LockId, TaskEvent, TaskId};
+use crate::event::{AcquireMethod, Event, Execution, Held, HostEvent, LockId, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, HoldId, Op, SessionId};
@@ -14,10 +14,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Order {
     queues: BTreeMap<LockId, BTreeMap<SessionId, QueuedWaiter>>,
     holders: BTreeMap<LockId, Vec<Held>>,
-    local_waiters: BTreeMap<(HostId, LockId), Vec<TaskId>>,
+    local_waiters: BTreeMap<(HostId, LockId), Vec<LocalWaiter>>,
     last_number: u64,
     /// Locks whose queue may have entries from before a data loss, in an unknown order.
     unknown: BTreeSet<LockId>,
+}
+
+/// A task that has requested a lock.
+#[derive(Debug, Clone, Copy)]
+struct LocalWaiter {
+    task: TaskId,
+    /// Set if it waits in the queue of its process. A single attempt does not: it may wait for a release of its own
+    /// client, and other tasks need not wait for it.
+    is_queued: bool,
 }
 
 /// A queue entry, as derived from replies.
@@ -133,18 +142,21 @@ impl Order {
     fn task(&mut self, task: TaskId, lock: LockId, what: TaskEvent) -> CheckResult {
         let waiters = self.local_waiters.entry((task.host, lock)).or_default();
         match what {
-            TaskEvent::Acquiring(method, _) if method.is_queued() => waiters.push(task),
+            TaskEvent::Acquiring(method, _) if method.is_queued() => {
+                waiters.push(LocalWaiter { task, is_queued: method != AcquireMethod::Try });
+            }
             TaskEvent::Acquired(_, new_guard) => {
                 // A polling acquire is not in the local queue, and may have started before any waiter.
-                let position = waiters.iter().position(|other| *other == task);
-                if let Some(before) = position.filter(|before| *before > 0 && new_guard.owner.is_none()) {
+                let position = waiters.iter().position(|other| other.task == task).unwrap_or_default();
+                let before = waiters[..position].iter().filter(|other| other.is_queued).count();
+                if before > 0 && new_guard.owner.is_none() {
                     return Err(format!(
                         "{task} acquired {lock} before {before} longer waiting tasks of its process"
                     ));
                 }
-                waiters.retain(|other| *other != task);
+                waiters.retain(|other| other.task != task);
             }
-            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => waiters.retain(|other| *other != task),
+            TaskEvent::NotAcquired(_) | TaskEvent::Cancelled => waiters.retain(|other| other.task != task),
             _ => {}
         }
         Ok(())

@@ -52,6 +52,11 @@ impl State {
         id
     }
 
+    /// Whether a cleanup of this lock is left.
+    pub(super) fn has_cleanup(&self, lock: &Lock) -> bool {
+        self.outstanding.values().any(|outstanding| outstanding.lock == *lock)
+    }
+
     /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
     pub(super) fn give_up(&mut self, id: TrackingId, now: Moment) -> Option<(Arc<Hold>, Cleanup)> {
         let hold = self.stop_extending(id)?;
@@ -141,10 +146,7 @@ impl Shared {
         if !returned && state.shut_down {
             state.unreleased.extend(outstanding);
         }
-        let all_done = state.outstanding.is_empty();
         drop(state);
-        if all_done {
-            self.cleanups_done.notify_waiters();
-        }
+        self.cleanup_finished.notify_waiters();
     }
 }

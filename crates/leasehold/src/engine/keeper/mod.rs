@@ -80,8 +80,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Wakes the keeper.
     wake: Notify,
-    /// Notified when no cleanup is left.
-    cleanups_done: Notify,
+    /// Notified when a cleanup has finished.
+    cleanup_finished: Notify,
     /// Cancelled when the keeper must close.
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
@@ -253,7 +253,7 @@ impl Keeper {
             sessions,
             state: Mutex::new(state),
             wake: Notify::new(),
-            cleanups_done: Notify::new(),
+            cleanup_finished: Notify::new(),
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
@@ -414,12 +414,27 @@ impl Keeper {
 
     /// Waits until no cleanup is left.
     pub(crate) async fn cleanups_done(&self) {
+        self.finished(|state| state.outstanding.is_empty()).await;
+    }
+
+    /// Whether a cleanup of this lock is left: it may release what this client holds of it.
+    pub(crate) fn is_releasing(&self, lock: &Lock) -> bool {
+        self.shared.state().has_cleanup(lock)
+    }
+
+    /// Waits until no cleanup of this lock is left.
+    pub(crate) async fn cleanups_of_done(&self, lock: &Lock) {
+        self.finished(|state| !state.has_cleanup(lock)).await;
+    }
+
+    /// Waits until enough cleanups have finished.
+    async fn finished(&self, is_enough: impl Fn(&State) -> bool) {
         loop {
-            let done = self.shared.cleanups_done.notified();
-            if self.shared.state().outstanding.is_empty() {
+            let finished = self.shared.cleanup_finished.notified();
+            if is_enough(&self.shared.state()) {
                 return;
             }
-            done.await;
+            finished.await;
         }
     }
 }

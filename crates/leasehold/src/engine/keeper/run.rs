@@ -50,6 +50,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         for batch in work.heartbeats {
             running.push(Box::pin(send_heartbeats(shared.clone(), batch)));
         }
+        if !work.lapsed.is_empty() {
+            shared.sessions.handle_lapsed();
+        }
         for partition in work.lapsed {
             running.push(Box::pin(begin(shared.clone(), partition, true)));
         }
@@ -110,7 +113,7 @@ impl Drop for End {
         let outstanding = std::mem::take(&mut state.outstanding);
         state.unreleased.extend(outstanding.into_values());
         drop(state);
-        self.0.cleanups_done.notify_waiters();
+        self.0.cleanup_finished.notify_waiters();
         self.0.ended.cancel();
     }
 }

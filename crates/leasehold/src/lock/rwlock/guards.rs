@@ -3,6 +3,7 @@
 use super::ModeHandles;
 use crate::error::{AcquireError, ReleaseError};
 use crate::guard::Guard;
+use crate::guard::lock_guard::lock_guard;
 use crate::guard::owner::Owner;
 use crate::lock::handle::AcquiredGuard;
 use leasehold_core::{LockMode, LockName};
@@ -239,6 +240,7 @@ macro_rules! impl_guard {
 }
 
 impl_guard! { ReadGuard UpgradableGuard WriteGuard }
+lock_guard! { ReadGuard as Guard by release, UpgradableGuard as Guard by release, WriteGuard as Guard by release }
 
 /// Logs a release that failed, where no caller receives its result. The keeper goes on.
 pub(super) fn log_failed_release(name: &LockName, released: Result<(), ReleaseError>) {

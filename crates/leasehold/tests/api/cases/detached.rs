@@ -3,7 +3,8 @@
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
 use leasehold::{
-    AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, LostReason, Mutex, ReleaseError,
+    AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, Label, LostReason, Mutex,
+    ReleaseError,
 };
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::cell::RefCell;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 on_every_store! {
     asynchronous:
     a_detached_hold_has_its_whole_lease_when_it_is_returned,
+    a_second_release_reports_another_holder,
     a_detached_hold_outlives_its_client_and_is_released_by_another,
     a_detached_hold_needs_a_lease,
     a_detached_acquire_queues_and_others_queue_behind_it,
@@ -58,6 +60,19 @@ async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(store: &TestSto
     hold.release(&a).await.expect("released");
     hold.release(&a).await.expect("a release that is repeated was executed once");
     until_at_rest(&mutex(&b)).await;
+}
+
+async fn a_second_release_reports_another_holder(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let hold = mutex(&a).lease(LONG).acquire_detached().await.expect("acquired");
+    hold.release(&a).await.expect("released");
+    let other = mutex(&b).acquire().await.expect("acquired");
+    let released = hold.release(&a).await;
+    let expected = LostReason::TakenOver { by: Some(Label::new("b").expect("a good label")) };
+    assert!(matches!(&released, Err(ReleaseError::Lost(reason)) if *reason == expected), "{released:?}");
+    other.check().expect("still held");
+    other.release().await.expect("released");
+    until_at_rest(&mutex(&a)).await;
 }
 
 async fn a_detached_hold_outlives_its_client_and_is_released_by_another(store: &TestStore) {

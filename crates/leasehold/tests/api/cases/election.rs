@@ -22,6 +22,7 @@ on_every_store! {
     a_forged_hint_does_no_harm,
     a_deposed_leader_is_notified_and_the_next_leads,
     work_is_dropped_when_the_leadership_is_lost,
+    a_leader_that_lost_campaigns_again,
     a_mutex_of_the_same_name_is_refused,
     campaign_cancelled_at_every_await,
     waiting_to_lead_cancelled_at_every_await,
@@ -219,6 +220,35 @@ async fn work_is_dropped_when_the_leadership_is_lost(store: &TestStore) {
         .expect_err("it leads no more");
     assert!(matches!(error, RunError::Lost(_)), "{error:?}");
     assert_eq!(b.lead(async |_| 7).await.expect("elected"), 7);
+}
+
+async fn a_leader_that_lost_campaigns_again(store: &TestStore) {
+    let (client, b) = (store.client("a").await, election(&store.client("b").await));
+    let (leads, mut led) = tokio::sync::mpsc::unbounded_channel();
+    let leading = tokio::spawn({
+        let a = election(&client);
+        async move {
+            a.lead_forever(|leadership| {
+                let leads = leads.clone();
+                async move {
+                    leads.send(leadership.fencing_token()).expect("the test waits");
+                    leadership.lost().await;
+                }
+            })
+            .await
+        }
+    });
+    let mut tokens = Vec::new();
+    for _ in 0..3 {
+        let token = tokio::time::timeout(LIMIT, led.recv()).await.expect("in time").expect("it leads");
+        tokens.push(token);
+        let details = b.inspect_full().await.expect("an answer");
+        b.force_release(details.observed.expect("there is a leader")).await.expect("deposed");
+    }
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    client.shutdown(LIMIT).await.expect("all is released");
+    let error = tokio::time::timeout(LIMIT, leading).await.expect("in time").expect("no panic");
+    assert!(matches!(error, AcquireError::Closed), "{error:?}");
 }
 
 /// A Mutex and an Election of the same name conflict: each call fails with an error that names the other kind.

@@ -18,7 +18,7 @@ on_every_store! {
     a_guard_is_released_by_another_thread,
     a_thread_that_panics_releases_its_lock,
     a_run_ends_before_its_lock_is_released,
-    a_run_whose_lock_was_lost_has_no_result,
+    a_run_whose_lock_was_lost_has_its_result_in_the_error,
     a_shutdown_wakes_the_waiting_threads,
     waiting_ends_at_its_limit,
     a_loss_wakes_the_thread_that_waits_for_it,
@@ -143,13 +143,15 @@ fn a_run_ends_before_its_lock_is_released(store: &TestStore) {
     blocked.release().unwrap();
 }
 
-fn a_run_whose_lock_was_lost_has_no_result(store: &TestStore) {
+fn a_run_whose_lock_was_lost_has_its_result_in_the_error(store: &TestStore) {
     let mutex = store.blocking_client().mutex("m").unwrap().max_hold(300 * MS);
     let result = mutex.run(|guard| {
         guard.lost_timeout(20 * S).unwrap().expect("it has a cap");
         7
     });
-    let Err(Error::Failed(RunError::Lost(lost))) = result else { panic!("{result:?}") };
+    let Err(Error::Failed(RunError::LostAtRelease { result: 7, lost })) = result else {
+        panic!("{result:?}")
+    };
     assert_eq!(lost.reason, LostReason::Capped);
 }
 

@@ -1,15 +1,16 @@
-//! The owner of a thread: used by a client where no scope sets another owner.
+//! The owner of a thread: used by a blocking client where no scope sets another owner.
 //!
 //! 1. A thread's owner belongs to that thread and that client alone. It is never reused, even after the
 //!    thread has ended or the client has been dropped.
 //! 2. A tokio runtime runs one job after another on its threads. There each job has its own owner; otherwise
 //!    it would enter locks that an earlier job on the thread still holds.
 
-use crate::guard::owner::{Owner, OwnerFactory};
+use super::{Owner, OwnerFactory};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 thread_local! {
+    /// The client that was used last is at the end.
     static THREAD_OWNERS: RefCell<Vec<ThreadOwner>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -22,9 +23,21 @@ struct ThreadOwner {
     owner: Owner,
 }
 
+/// The owner of this thread for the client that was used last, if one was used.
+pub(super) fn current() -> Option<Owner> {
+    let job = tokio::task::try_id();
+    let last = |owners: &RefCell<Vec<ThreadOwner>>| {
+        let owners = owners.borrow();
+        let is_current = |entry: &&ThreadOwner| entry.job == job && entry.client.strong_count() > 0;
+        owners.iter().rfind(is_current).map(|entry| entry.owner.clone())
+    };
+    // A thread that is ending has no owner any more.
+    THREAD_OWNERS.try_with(last).ok().flatten()
+}
+
 /// Makes a call with this thread as owner, unless a scope sets another.
-pub(super) fn with_thread_owner<T>(factory: &Arc<OwnerFactory>, call: impl FnOnce() -> T) -> T {
-    match Owner::current() {
+pub(crate) fn with_thread_owner<T>(factory: &Arc<OwnerFactory>, call: impl FnOnce() -> T) -> T {
+    match Owner::of_scope() {
         Some(_) => call(),
         None => owner(factory).sync_scope(call),
     }
@@ -40,8 +53,11 @@ fn owner(factory: &Arc<OwnerFactory>) -> Owner {
 fn find_or_create(owners: &mut Vec<ThreadOwner>, factory: &Arc<OwnerFactory>) -> Owner {
     let job = tokio::task::try_id();
     let is_of_client = |entry: &ThreadOwner| std::ptr::eq(entry.client.as_ptr(), Arc::as_ptr(factory));
-    if let Some(known) = owners.iter().find(|entry| is_of_client(entry) && entry.job == job) {
-        return known.owner.clone();
+    if let Some(at) = owners.iter().position(|entry| is_of_client(entry) && entry.job == job) {
+        let known = owners.remove(at);
+        let owner = known.owner.clone();
+        owners.push(known);
+        return owner;
     }
     // Entries of dropped clients, and of the previous job.
     owners.retain(|entry| entry.client.strong_count() > 0 && !is_of_client(entry));
@@ -80,6 +96,22 @@ mod tests {
             move || owner(&one)
         });
         assert!(![first, elsewhere].contains(&after_it.join().expect("no panic")));
+    }
+
+    #[test]
+    fn the_current_owner_is_that_of_the_client_used_last() {
+        let (one, other) = (client(), client());
+        assert_eq!(Owner::current(), None);
+        let (first, second) = (owner(&one), owner(&other));
+        assert_eq!(Owner::current().as_ref(), Some(&second));
+        assert_eq!((owner(&one), Owner::current()), (first.clone(), Some(first.clone())));
+        let scope = Owner::new("a scope").expect("a plain text");
+        assert_eq!(scope.sync_scope(Owner::current), Some(scope));
+        drop(one);
+        assert_eq!(Owner::current(), Some(second.clone()));
+        let carried = std::thread::spawn(Owner::wrap(Owner::current)).join().expect("no panic");
+        assert_eq!(carried, Some(second));
+        assert_eq!(std::thread::spawn(Owner::current).join().expect("no panic"), None);
     }
 
     #[test]

@@ -1,0 +1,219 @@
+//! One type for all errors, for functions that call several operations.
+
+use super::{
+    AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
+    MultiReleaseError, ReleaseError, ResizeError, RunError,
+};
+use crate::blocking::{self, AsyncContext};
+use crate::store::{Fault, StoreUrlError};
+use crate::{AttachError, ConversionError, DetachedTextError, OwnerError, ShutdownError};
+use leasehold_core::{KeyError, LabelError, LeaseError, NameError, OwnValueError};
+use std::fmt;
+
+/// Any error of this crate. Each operation has an error of its own, which `?` converts into this one, for a function
+/// that acquires a lock, works under it and releases it.
+///
+/// The variants hold the operation's error. Most callers need only to know what to do about it:
+/// [`is_contended`](Self::is_contended), [`is_transient`](Self::is_transient), [`is_lost`](Self::is_lost).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::Client;
+/// use std::time::Duration;
+///
+/// # async fn send_reports() {}
+/// async fn reports(client: &Client) -> Result<(), leasehold::Error> {
+///     let nightly = client.mutex("nightly")?;
+///     let guard = nightly.acquire_timeout(Duration::from_millis(20)).await?;
+///     send_reports().await;
+///     guard.check()?;
+///     Ok(guard.release().await?)
+/// }
+///
+/// let client = Client::connect("memory:").await?;
+/// let _other = client.mutex("nightly")?.acquire().await?;
+/// match reports(&client).await {
+///     Ok(()) => println!("sent"),
+///     Err(error) if error.is_contended() => println!("another process sends them: {error}"),
+///     Err(error) if error.is_lost() => println!("another process may have sent them, too: {error}"),
+///     Err(error) if error.is_transient() => println!("try again later: {error}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A client could not connect.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A lock could not be created from its name and settings.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A lock was not acquired.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// A hold was not extended.
+    #[error(transparent)]
+    Extend(#[from] ExtendError),
+    /// A lock was not released. The error may have the hold, to try again.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// Some locks of a set were not released.
+    #[error(transparent)]
+    ReleaseMany(#[from] MultiReleaseError),
+    /// A hold was lost.
+    #[error(transparent)]
+    Lost(#[from] LostHold),
+    /// A lock could not be inspected.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// A lock was not released by force.
+    #[error(transparent)]
+    ForceRelease(#[from] ForceReleaseError),
+    /// The number of a Semaphore's permits was not changed.
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
+    /// A detached hold could not be turned into a guard.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// A text does not describe a detached hold.
+    #[error(transparent)]
+    DetachedText(#[from] DetachedTextError),
+    /// A text is not a valid owner.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// A lease is invalid.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// A text is not a valid label.
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    /// A shutdown left locks behind.
+    #[error(transparent)]
+    Shutdown(#[from] ShutdownError),
+    /// A shutdown on a signal failed.
+    #[cfg(feature = "signal")]
+    #[error(transparent)]
+    Stop(#[from] crate::StopError),
+    /// A [blocking](crate::blocking) call was made inside an async context.
+    #[error(transparent)]
+    AsyncContext(#[from] AsyncContext),
+}
+
+impl Error {
+    /// Whether the lock was taken, or its queue too long, for the time allowed. Nothing failed.
+    pub fn is_contended(&self) -> bool {
+        match self {
+            Self::Acquire(error) => {
+                matches!(error, AcquireError::TimedOut { .. } | AcquireError::RetriesExhausted { .. })
+            }
+            Self::Resize(error) => matches!(error, ResizeError::Contended { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether the same call may succeed later although neither program nor configuration has changed: the store could
+    /// not be reached, did not reply, or cannot serve requests for the moment. Not set for a lock that is
+    /// [taken](Self::is_contended) or [lost](Self::is_lost).
+    pub fn is_transient(&self) -> bool {
+        self.fault().is_some_and(Fault::is_transient)
+    }
+
+    /// Whether a hold was lost: what was done under it may have overlapped with the work of another client.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Lost(_) | Self::Acquire(AcquireError::Lost(_)) => true,
+            Self::Acquire(AcquireError::NotExtended(error)) => matches!(**error, ExtendError::Lost(_)),
+            Self::Extend(error) | Self::Attach(AttachError::NotExtended { error, .. }) => {
+                matches!(error, ExtendError::Lost(_))
+            }
+            Self::Release(error) => matches!(error, ReleaseError::Lost(_)),
+            Self::ReleaseMany(MultiReleaseError { failed }) => {
+                failed.iter().any(|(_, error)| matches!(error, ReleaseError::Lost(_)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns what happened between the client and its store, if that is the cause: at which node, and in which phase
+    /// of a call.
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Connect(ConnectError::Store(fault))
+            | Self::Acquire(
+                AcquireError::Store(fault) | AcquireError::Unknown(fault) | AcquireError::Unconfirmed(fault),
+            )
+            | Self::ForceRelease(ForceReleaseError::Store(fault) | ForceReleaseError::Unknown(fault))
+            | Self::Resize(ResizeError::Store(fault) | ResizeError::Unknown(fault)) => Some(fault),
+            Self::Acquire(AcquireError::NotExtended(error)) => error.fault(),
+            Self::Extend(error) | Self::Attach(AttachError::NotExtended { error, .. }) => error.fault(),
+            Self::Release(error) => error.fault(),
+            Self::ReleaseMany(MultiReleaseError { failed }) => {
+                failed.iter().find_map(|(_, error)| error.fault())
+            }
+            Self::Inspect(error) => Some(error.fault()),
+            _ => None,
+        }
+    }
+}
+
+/// The errors that are part of another operation's error.
+macro_rules! through {
+    ($($part:ty => $whole:ty),+ $(,)?) => { $(
+        impl From<$part> for Error {
+            fn from(error: $part) -> Self {
+                <$whole>::from(error).into()
+            }
+        }
+    )+ };
+}
+
+through! {
+    NameError => LockError,
+    KeyError => LockError,
+    OwnValueError => LockError,
+    StoreUrlError => ConnectError,
+}
+
+impl<T> From<RunError<T>> for Error {
+    /// Drops the result of a future whose hold was found lost at its release.
+    fn from(error: RunError<T>) -> Self {
+        match error {
+            RunError::Acquire(error) => error.into(),
+            RunError::Lost(lost) | RunError::LostAtRelease { lost, .. } => lost.into(),
+        }
+    }
+}
+
+impl<G: fmt::Debug> From<ConversionError<G>> for Error {
+    /// Drops the guard, which releases its lock in the background.
+    fn from(error: ConversionError<G>) -> Self {
+        error.error.into()
+    }
+}
+
+impl<E: Into<Self>> From<blocking::Error<E>> for Error {
+    fn from(error: blocking::Error<E>) -> Self {
+        match error {
+            blocking::Error::AsyncContext(error) => error.into(),
+            blocking::Error::Failed(error) => error.into(),
+        }
+    }
+}
+
+impl<G: fmt::Debug> From<blocking::ConversionError<G>> for Error {
+    /// Drops the guard, which releases its lock in the background.
+    fn from(error: blocking::ConversionError<G>) -> Self {
+        error.error.into()
+    }
+}
+
+impl From<blocking::AttachError> for Error {
+    fn from(error: blocking::AttachError) -> Self {
+        match error {
+            blocking::AttachError::AsyncContext { .. } => AsyncContext.into(),
+            blocking::AttachError::Failed(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! A future that runs under a lock, whatever its kind.
+
+use crate::error::{LostHold, ReleaseError, RunError};
+use crate::guard::lock_guard::LockGuard;
+use std::sync::Arc;
+
+/// Runs a future under a guard, and releases the guard. If the lock is lost first, drops both.
+pub(crate) async fn run_under<G: LockGuard + 'static, F: Future>(
+    guard: G,
+    work: impl FnOnce(Arc<G>) -> F,
+) -> Result<F::Output, RunError<F::Output>> {
+    let guard = Arc::new(guard);
+    let result = tokio::select! {
+        biased;
+        lost = guard.lost() => return Err(RunError::Lost(lost)),
+        result = work(Arc::clone(&guard)) => result,
+    };
+    // If a task that the future spawned uses the guard, the last reference releases the lock.
+    let Some(guard) = Arc::into_inner(guard) else { return Ok(result) };
+    let (lock, fence) = (guard.name().clone(), guard.fencing_token());
+    match Box::new(guard).release().await {
+        Ok(()) => Ok(result),
+        Err(ReleaseError::Lost(reason)) => {
+            Err(RunError::LostAtRelease { result, lost: LostHold { lock, fence, reason } })
+        }
+        Err(error) => {
+            tracing::warn!(%lock, %error, "not released");
+            Ok(result)
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Nine small programs, each written as a user of the library writes it at the first try, with a test of what it does.
+//!
+//! They use what the documentation shows first and nothing else. A change of the library that makes one of them longer, or
+//! fail to compile, is a trap.
+
+#![allow(clippy::unwrap_used, reason = "a test reports failures by panicking")]
+
+mod cron;
+mod five_at_a_time;
+mod leader;
+mod own_connection;
+mod pool;
+mod readers_and_writer;
+mod service;
+mod threads;
+mod unit_tests;

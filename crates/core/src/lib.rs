@@ -37,6 +37,7 @@ pub use op::status::HoldStatus;
 pub use op::votes::Votes;
 pub use op::{Op, Reply};
 pub use types::audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
+pub use types::duration::{DurationError, parse_duration};
 pub use types::fence::{FencingToken, ParseFencingTokenError};
 pub use types::id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
 pub use types::key::{KeyError, KeySpace, LockKeys};

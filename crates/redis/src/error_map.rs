@@ -131,11 +131,7 @@ pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
             let (kind, phase) = io_kind(&error, address);
             fault(kind, phase).with_source(error)
         }
-        ErrorKind::Server(_) => {
-            let kind =
-                FaultKind::Failed(shown("ERR", error.detail().unwrap_or("no database of that number")));
-            fault(kind, Phase::Handshake)
-        }
+        ErrorKind::Server(_) => fault(no_database(error.detail().unwrap_or_default()), Phase::Handshake),
         ErrorKind::InvalidClientConfig => {
             fault(FaultKind::Unusable(format!("the settings cannot be used: {error}")), Phase::Connect)
         }
@@ -143,6 +139,22 @@ pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
             FaultKind::Failed("the server does not speak the Redis protocol".to_owned()),
             Phase::Handshake,
         ),
+    }
+}
+
+/// Why the server does not select the database of the URL, from the text of its error, which the client library passes on
+/// without the code. Only the configuration can make another database of that number.
+fn no_database(details: &str) -> FaultKind {
+    if details.starts_with("DB index is out of range") || details.starts_with("invalid DB index") {
+        FaultKind::Unusable(
+            "it has no database of that number: the databases are numbered from 0, and a server has 16 unless its \
+             `databases` setting says otherwise"
+                .to_owned(),
+        )
+    } else if details.contains("no permissions") {
+        FaultKind::Forbidden
+    } else {
+        FaultKind::Failed(shown("ERR", details))
     }
 }
 
@@ -236,6 +248,18 @@ mod tests {
             let meaning = classify_text(code, details);
             assert_eq!((meaning.kind, meaning.executed), (kind, executed), "{code} {details}");
         }
+    }
+
+    #[test]
+    fn a_database_that_does_not_exist_is_a_matter_of_the_url() {
+        assert!(matches!(no_database("DB index is out of range"), FaultKind::Unusable(_)));
+        let denied = "User x has no permissions to run the 'select' command";
+        assert_eq!(no_database(denied), FaultKind::Forbidden);
+        let other = no_database("SELECT is not allowed in cluster mode");
+        assert_eq!(
+            other,
+            FaultKind::Failed("the server reports: ERR SELECT is not allowed in cluster mode".to_owned())
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! They are checked where they are made and read no clock and no randomness: callers pass both.
 
 pub(crate) mod audit;
+pub(crate) mod duration;
 pub(crate) mod fence;
 pub(crate) mod id;
 pub(crate) mod key;

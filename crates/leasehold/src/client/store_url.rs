@@ -5,7 +5,7 @@
 //!
 //! 1. A redacted URL is built from the parsed configuration, never cut out of the text: a part that the parser does not
 //!    understand is an error, and so cannot hide a secret.
-//! 2. An error shows no part of the URL.
+//! 2. An error shows no part of the URL but the name of a setting, and that only if it cannot be part of a password.
 
 #[cfg(feature = "redis")]
 use leasehold_redis::{QuorumConfig, RedisConfig, UrlError};
@@ -78,6 +78,12 @@ pub enum StoreUrlError {
     /// `sqlite:` without a path.
     #[error("`sqlite:` needs the path of a file behind it")]
     NoPath,
+    /// `sqlite:` with settings, or with a path that contains a `?`.
+    #[error("a `sqlite:` URL has no settings, and its path no `?`")]
+    FileSetting,
+    /// A prefix for a store that has none.
+    #[error("`memory:` and `sqlite:` take no key prefix: it is for Redis")]
+    NoPrefix,
     /// The URL of a server, in a build without the feature `redis`.
     #[error("this build has no Redis store: switch the feature `redis` on")]
     NoRedis,
@@ -110,6 +116,8 @@ impl StoreUrl {
             "" => return Err(StoreUrlError::NoScheme),
             "memory" => StoreConfig::Memory(rest.to_owned()),
             "sqlite" if rest.is_empty() => return Err(StoreUrlError::NoPath),
+            // As part of the path, a setting would silently select another file.
+            "sqlite" if rest.contains('?') => return Err(StoreUrlError::FileSetting),
             "sqlite" => StoreConfig::Sqlite(rest.to_owned()),
             "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
             | "rediss+cluster" => one_server(url)?,
@@ -155,6 +163,32 @@ impl StoreUrl {
             #[cfg(feature = "redis")]
             StoreConfig::Quorum(quorum) => quorum.nodes().iter().any(RedisConfig::has_password),
         }
+    }
+
+    /// Sets the prefix of all keys and channels, in place of `?prefix=`. Fails for an invalid prefix, and for `memory:`
+    /// and `sqlite:`, which have none.
+    ///
+    /// ```
+    /// use leasehold::store::StoreUrl;
+    ///
+    /// # #[cfg(feature = "redis")] {
+    /// let url = StoreUrl::parse("redis://locks.example")?.with_prefix("app:")?;
+    /// assert_eq!(url.redacted(), "redis://locks.example?prefix=app:");
+    /// # }
+    /// # Ok::<(), leasehold::store::StoreUrlError>(())
+    /// ```
+    #[cfg(feature = "redis")]
+    pub fn with_prefix(self, prefix: &str) -> Result<Self, StoreUrlError> {
+        let prefixed = |config: RedisConfig| config.prefix(prefix).map_err(UrlError::Prefix);
+        let config = match self.config {
+            StoreConfig::Memory(_) | StoreConfig::Sqlite(_) => return Err(StoreUrlError::NoPrefix),
+            StoreConfig::Redis(config) => StoreConfig::Redis(Box::new(prefixed(*config)?)),
+            StoreConfig::Shards(shards) => {
+                StoreConfig::Shards(shards.into_iter().map(prefixed).collect::<Result<_, _>>()?)
+            }
+            StoreConfig::Quorum(quorum) => StoreConfig::Quorum(quorum.try_map(prefixed)?),
+        };
+        Ok(Self { config })
     }
 
     /// Returns a URL of the same store with the same settings, without passwords. It keeps users and the

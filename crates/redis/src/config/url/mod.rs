@@ -3,7 +3,7 @@
 //! Owns the errors and the public functions. [`parse`] reads URLs, [`redact`] writes them without passwords.
 //!
 //! No error shows a part of the URL that could be a password: if an `@` or a `/` is missing, the password is where the
-//! port should be.
+//! port should be; a `?` in a password puts the rest of it where the settings should be.
 
 mod parse;
 mod redact;
@@ -71,11 +71,28 @@ pub enum UrlError {
         /// Part of the URL.
         part: &'static str,
     },
-    /// The setting does not exist.
+    /// The text after the `?` is not made of settings.
     #[error(
-        "unknown setting after the `?`: the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol` and `strict`, with TLS `ca`, `cert` and `key`, and with Sentinels `sentinel_user` and `sentinel_password`"
+        "the text after the `?` has a part that is no setting, as in `?strict=1`: {settings}; if it is part of a password, write `%3F` for `?` and `%26` for `&` in it",
+        settings = SETTINGS
     )]
     Setting,
+    /// The setting does not exist.
+    #[error("there is no setting `{name}`: {settings}", settings = SETTINGS)]
+    UnknownSetting {
+        /// Its name: at most 32 lower-case letters and `_`. Others are reported as [`Setting`](Self::Setting), and so is a
+        /// name that may be part of a password.
+        name: String,
+    },
+    /// A setting is given twice.
+    #[error("the URL gives `{setting}` twice: leave out one of them")]
+    Twice {
+        /// Name of the setting.
+        setting: String,
+    },
+    /// A login at Sentinels is given for a server that is found without them.
+    #[error("`sentinel_user` and `sentinel_password` are for `redis+sentinel://` and `rediss+sentinel://`")]
+    NoSentinels,
     /// A certificate is given for a connection without TLS.
     #[error(
         "`ca`, `cert` and `key` are for `rediss://`, `rediss+sentinel://`, `rediss+cluster://`, `rediss+shard://` and `redlocks://`: without TLS no certificate is checked"
@@ -101,12 +118,12 @@ pub enum UrlError {
     Strict,
     /// The minimum uptime of a node is not a duration.
     #[error(
-        "the minimum uptime of a node is a duration, as in `?min_uptime=90s`: a number, and `ms`, `s`, `m` or `h`"
+        "the minimum uptime of a node is a duration, as in `?min_uptime=90s` or `1h30m`, with `ms`, `s`, `m`, `h` and `d`"
     )]
     MinUptime,
     /// The timeout of a node is not a duration.
     #[error(
-        "the timeout of a node is a duration, as in `?node_timeout=20ms`: a number, and `ms`, `s`, `m` or `h`"
+        "the timeout of a node is a duration, as in `?node_timeout=20ms` or `1.5s`, with `ms`, `s`, `m`, `h` and `d`"
     )]
     NodeTimeout,
     /// The nodes do not form a quorum.
@@ -121,6 +138,9 @@ pub enum UrlError {
     #[error("the prefix is not valid")]
     Prefix(#[from] KeyError),
 }
+
+/// The settings of a URL.
+const SETTINGS: &str = "the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
 
 impl RedisConfig {
     /// Parses a URL. Same as [`FromStr`].

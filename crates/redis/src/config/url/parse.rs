@@ -6,10 +6,10 @@ use crate::config::address::Address;
 use crate::config::certificates::{Certificates, Pem};
 use crate::config::quorum::QuorumConfig;
 use crate::location::{ClusterSeeds, SentinelGroup, ServerLocation};
+use leasehold_core::parse_duration;
 use percent_encoding::percent_decode_str;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 pub(super) const DEFAULT_PORT: u16 = 6379;
 pub(super) const DEFAULT_SENTINEL_PORT: u16 = 26379;
@@ -81,32 +81,28 @@ pub(super) fn parse_quorum(url: &str) -> Result<QuorumConfig, UrlError> {
         .partition(|pair| pair.starts_with("min_uptime=") || pair.starts_with("node_timeout="));
     let of_nodes = of_nodes.join("&");
     let node = |server| parse(&format!("{scheme}://{login}{server}/{path}?{of_nodes}"));
-    let mut config = QuorumConfig::of(servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?)?;
-    for pair in of_quorum {
+    let config = QuorumConfig::of(servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?)?;
+    quorum_settings(config, &of_quorum)
+}
+
+/// Applies the settings of the quorum itself.
+fn quorum_settings(mut config: QuorumConfig, pairs: &[&str]) -> Result<QuorumConfig, UrlError> {
+    let mut given = Given::default();
+    for pair in pairs {
         config = match pair.split_once('=') {
-            Some(("min_uptime", text)) => config.min_uptime(duration(text).ok_or(UrlError::MinUptime)?),
+            Some(("min_uptime", text)) => {
+                given.add("min_uptime")?;
+                config.min_uptime(parse_duration(text).map_err(|_| UrlError::MinUptime)?)
+            }
             Some((_, text)) => {
-                let timeout = duration(text).filter(|timeout| !timeout.is_zero());
+                given.add("node_timeout")?;
+                let timeout = parse_duration(text).ok().filter(|timeout| !timeout.is_zero());
                 config.node_timeout(timeout.ok_or(UrlError::NodeTimeout)?)
             }
             None => config,
         };
     }
     Ok(config)
-}
-
-/// Parses a whole number with a unit.
-fn duration(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let number: u64 = number.parse().ok()?;
-    let ms = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    Some(Duration::from_millis(number.checked_mul(ms)?))
 }
 
 /// `[user[:password]@]host[:port][/db]`
@@ -225,12 +221,40 @@ fn socket(location: &str) -> Result<RedisConfig, UrlError> {
     }
 }
 
+/// The settings that a URL has given. Each may be given once: of two, a reader and the parser may choose different ones.
+#[derive(Default)]
+struct Given<'a>(Vec<&'a str>);
+
+impl<'a> Given<'a> {
+    /// What stands in front of the `?`. A database of 0 is the default, and so no contradiction to `?db=`.
+    fn before_query(config: &RedisConfig) -> Self {
+        let login = config.login();
+        let given = [
+            ("user", login.username.is_some()),
+            ("password", login.password.is_some()),
+            ("db", config.database() != 0),
+        ];
+        Self(given.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect())
+    }
+
+    /// Adds a setting. One that was accepted before is known, so that the error may show its name.
+    fn add(&mut self, setting: &'a str) -> Result<(), UrlError> {
+        if self.0.contains(&setting) {
+            return Err(UrlError::Twice { setting: setting.to_owned() });
+        }
+        self.0.push(setting);
+        Ok(())
+    }
+}
+
 /// Applies the settings after the `?`.
 fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig, UrlError> {
-    let pairs = query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty());
-    for pair in pairs {
+    let query = query.unwrap_or_default();
+    let mut given = Given::before_query(&config);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or(UrlError::Setting)?;
-        config = setting(config, name, value)?;
+        given.add(name)?;
+        config = setting(config, name, value, query)?;
     }
     let certificates = config.certificates();
     if certificates.own.is_some() != certificates.key.is_some() {
@@ -239,8 +263,20 @@ fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig,
     Ok(config)
 }
 
-/// Applies one setting.
-fn setting(config: RedisConfig, name: &str, value: &str) -> Result<RedisConfig, UrlError> {
+/// The error for a setting that does not exist. It shows the name only if that cannot be part of a password. A `?` in
+/// a password in front of the host puts the `@` behind it into the query; a `&` in one may stand behind `password=`.
+fn unknown_setting(name: &str, query: &str) -> UrlError {
+    let is_plain =
+        (1..=32).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    if is_plain && !query.contains('@') && !query.contains("password=") {
+        UrlError::UnknownSetting { name: name.to_owned() }
+    } else {
+        UrlError::Setting
+    }
+}
+
+/// Applies one setting of a query.
+fn setting(config: RedisConfig, name: &str, value: &str, query: &str) -> Result<RedisConfig, UrlError> {
     Ok(match name {
         "prefix" => config.prefix(&decoded(value, "prefix")?)?,
         "user" => config.username(decoded(value, "user")?),
@@ -266,16 +302,18 @@ fn setting(config: RedisConfig, name: &str, value: &str) -> Result<RedisConfig, 
         },
         "sentinel_user" => {
             let user = decoded(value, "Sentinels' user")?;
-            config.with_sentinels(|group| group.login.username = Some(user)).ok_or(UrlError::Setting)?
+            config.with_sentinels(|group| group.login.username = Some(user)).ok_or(UrlError::NoSentinels)?
         }
         "sentinel_password" => {
             let password = decoded(value, "Sentinels' password")?;
-            config.with_sentinels(|group| group.login.password = Some(password)).ok_or(UrlError::Setting)?
+            config
+                .with_sentinels(|group| group.login.password = Some(password))
+                .ok_or(UrlError::NoSentinels)?
         }
         "ca" => with_file(config, value, "ca", |certificates| &mut certificates.roots)?,
         "cert" => with_file(config, value, "cert", |certificates| &mut certificates.own)?,
         "key" => with_file(config, value, "key", |certificates| &mut certificates.key)?,
-        _ => return Err(UrlError::Setting),
+        _ => return Err(unknown_setting(name, query)),
     })
 }
 

@@ -39,14 +39,20 @@ fn urls_and_what_they_mean() {
         ("redis://h?strict=1", "tcp h:6379 db 0 prefix `` strict"),
         ("redis://h?protocol=resp2", "tcp h:6379 db 0 prefix `` resp2"),
         ("rediss://h?protocol=2&strict=1", "tls h:6379 db 0 prefix `` resp2 strict"),
-        ("redis+unix:///s?protocol=resp2&protocol=resp3", "unix /s db 0 prefix ``"),
+        ("redis+unix:///s?protocol=resp2&protocol=resp3", "Twice { setting: \"protocol\" }"),
+        ("redis://h?prefix=a&prefix=a", "Twice { setting: \"prefix\" }"),
+        ("redis://u@h?user=v", "Twice { setting: \"user\" }"),
+        ("redis://:p@h?password=", "Twice { setting: \"password\" }"),
+        ("redis://h/1?db=2", "Twice { setting: \"db\" }"),
+        ("redis+sentinel://a/m/1?db=2", "Twice { setting: \"db\" }"),
+        ("rediss://h?ca=/a&ca=/b", "Twice { setting: \"ca\" }"),
         ("redis+sentinel://a/main?protocol=resp2", "tcp main of a:26379 db 0 prefix `` resp2"),
         ("redis+cluster://a?protocol=resp3", "tcp a:6379 db 0 prefix ``"),
         ("redis+cluster://a?protocol=resp2", "ClusterProtocol"),
         ("redis://h?protocol=RESP2", "Protocol"),
         ("redis://h?protocol=", "Protocol"),
         ("redis+sentinel://a/main?strict=1", "tcp main of a:26379 db 0 prefix `` strict"),
-        ("redis://h?strict=1&strict=0", "tcp h:6379 db 0 prefix ``"),
+        ("redis://h?strict=1&strict=0", "Twice { setting: \"strict\" }"),
         ("redis://h?strict=", "Strict"),
         ("redis://h?strict=true", "Strict"),
         ("redis://h?strict", "Setting"),
@@ -61,7 +67,7 @@ fn urls_and_what_they_mean() {
         ("redis+sentinel://a,,b/main", "Host"),
         ("redis+sentinel://a,b:secret/main", "Port"),
         ("redis+sentinel://a/main/secret", "Database"),
-        ("redis://h?sentinel_password=secret", "Setting"),
+        ("redis://h?sentinel_password=secret", "NoSentinels"),
         ("h:6379", "Scheme"),
         ("redis://", "Host"),
         ("redis://:secret@", "Host"),
@@ -77,7 +83,13 @@ fn urls_and_what_they_mean() {
         ("redis://:%zz@h", "Percent { part: \"password\" }"),
         ("redis://:%ff@h", "Percent { part: \"password\" }"),
         ("redis://h?secret", "Setting"),
-        ("redis://h?x=secret", "Setting"),
+        ("redis://h?x=secret", "UnknownSetting { name: \"x\" }"),
+        ("redis://h?prefx=secret&db=1", "UnknownSetting { name: \"prefx\" }"),
+        ("redis://h?min_uptime=1m", "UnknownSetting { name: \"min_uptime\" }"),
+        ("redis://h?Prefix=secret", "Setting"),
+        ("redis://h?password=a&secret=b", "Setting"),
+        ("redis://:a?secret=b@h", "Port"),
+        ("redis://a?secret=b@h", "Setting"),
         ("rediss://h#insecure", "Fragment"),
         ("rediss://h?ca=/a%20b&cert=c&key=d", "tls h:6379 db 0 prefix `` ca /a b cert c key d"),
         ("rediss+sentinel://a/main?ca=/ca", "tls main of a:26379 db 0 prefix `` ca /ca"),
@@ -118,12 +130,18 @@ fn urls_of_quorums_and_what_they_mean() {
         ("redlock://a,b", "Quorum(TooFew { nodes: 2 })".to_owned()),
         ("redlock://a,b,a:6379", "Quorum(Twice { node: \"a:6379\" })".to_owned()),
         ("redlock://a,b,c?replicas=1", "Quorum(Replicas)".to_owned()),
+        ("redlock://a,b:7,[::1]?min_uptime=1h30m&node_timeout=0.02s", format!("{three}; 5400s, 20ms")),
         ("redlock://a,b,c?min_uptime=soon", "MinUptime".to_owned()),
         ("redlock://a,b,c?min_uptime=5", "MinUptime".to_owned()),
         ("redlock://a,b,c?node_timeout=0s", "NodeTimeout".to_owned()),
         ("redlock://a,,c", "Host".to_owned()),
         ("redlock://a,b:secret,c", "Port".to_owned()),
-        ("redlock://a,b,c?x=secret", "Setting".to_owned()),
+        ("redlock://a,b,c?x=secret", "UnknownSetting { name: \"x\" }".to_owned()),
+        ("redlock://a,b,c?min_uptime=1m&min_uptime=1m", "Twice { setting: \"min_uptime\" }".to_owned()),
+        (
+            "redlock://a,b,c?node_timeout=1s&strict=1&node_timeout=1s",
+            "Twice { setting: \"node_timeout\" }".to_owned(),
+        ),
         ("redlock://a,b,c#x", "Fragment".to_owned()),
         ("redis://a,b,c", "Scheme".to_owned()),
     ] {
@@ -133,7 +151,15 @@ fn urls_of_quorums_and_what_they_mean() {
 
 #[test]
 fn no_error_shows_a_secret() {
-    for url in ["redis://u:secret", "redis://h:secret@", "secret", "redis://h?secret=secret", "secret://h"] {
+    for url in [
+        "redis://u:secret",
+        "redis://h:secret@",
+        "secret",
+        "redis://h?x=secret",
+        "redis://a?secret=b@h",
+        "redis://h?password=a&secret=b",
+        "secret://h",
+    ] {
         let error = parse(url).expect_err("not a URL");
         assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error}");
     }

@@ -12,6 +12,7 @@ pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod wait;
+pub(crate) mod r#where;
 
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -43,6 +44,7 @@ enum Command {
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
     Acl(acl::AclArgs),
+    Where(r#where::WhereArgs),
 }
 
 /// Parses the command line and executes the subcommand.
@@ -80,6 +82,7 @@ impl Command {
             Self::Monitor(args) => &args.log,
             Self::Doctor(args) => &args.log,
             Self::Acl(args) => &args.log,
+            Self::Where(args) => &args.log,
         }
     }
 
@@ -97,6 +100,7 @@ impl Command {
             Self::Monitor(args) => monitor::monitor(args).await,
             Self::Doctor(args) => doctor::doctor(args).await,
             Self::Acl(args) => acl::acl(args).await,
+            Self::Where(args) => r#where::r#where(args),
         }
     }
 }
@@ -138,6 +142,7 @@ Examples:
   leasehold ls                                   all held locks
   leasehold free nightly                         take it from its holder, after confirmation
   leasehold doctor                               check a server for unsafe settings
+  leasehold where                                the store that these commands use
 
 `leasehold help run` describes signals, exit statuses and the loss of a lock.";
 

@@ -25,20 +25,26 @@ const STORE_HELP: &str =
 const STORE_LONG: &str = "\
 The store of the locks [env: LEASEHOLD_STORE] [default: a SQLite file of this user]
 
-  redis://[user@]host[:port][/db]  a Redis or Valkey server; rediss:// with TLS
-                                   (?ca=FILE, and ?cert=FILE&key=FILE for a client certificate)
-  redis+unix:///path/to/socket     the same, through a Unix socket
-  redis+sentinel://a,b,c/name      the primary of that name, found through these Sentinels
-  redis+cluster://a,b,c            a cluster, found through these nodes
-  redis+shard://a,b,c              independent servers: each name is on one of them
-  redlock://a,b,c                  a quorum: a majority of these servers
-  sqlite:PATH                      a file, for the processes of this machine
+  redis://[user@]host[:port][/db]
+      a Redis or Valkey server; with TLS rediss:// (?ca=FILE, and
+      ?cert=FILE&key=FILE for a client certificate)
+  redis+unix:///path/to/socket
+      the same, through a Unix socket
+  redis+sentinel://a,b,c/name
+      the primary of that name, found through these Sentinels
+  redis+cluster://a,b,c
+      a cluster, found through these nodes
+  redis+shard://a,b,c
+      independent servers: each name is on one of them
+  redlock://a,b,c
+      a quorum: a majority of these servers
+  sqlite:PATH
+      a file, for the processes of this machine
 
 With `?strict=1` appended, a server that could lose locks is rejected: see `leasehold doctor`.
 
-Without --store and LEASEHOLD_STORE, the file is leasehold/locks.db in $XDG_STATE_HOME, or else in ~/.local/state; for \
-root without a home it is /var/lib/leasehold/locks.db. Do not put a password here: every user of the machine can read \
-it. See --password-file.";
+Without --store and LEASEHOLD_STORE, it is a file of this user, which `leasehold where` prints. Do not put a password \
+here: every user of the machine can read it. See --password-file.";
 
 const PASSWORD_HELP: &str =
     "Read the server's password from the first line of a file, or of standard input (`-`)";

@@ -7,8 +7,8 @@ use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::output::log;
 use crate::store::args::StoreArgs;
-use crate::store::{CALL_TIMEOUT, default_file, password, url};
-use anyhow::anyhow;
+use crate::store::default_file::DefaultFile;
+use crate::store::{CALL_TIMEOUT, password, url};
 use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
 use leasehold::{Client, ClientBuilder, ConnectError, LockName, Moment};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,12 +36,7 @@ impl ClientConfig {
         let named = url::named(args)?;
         let is_default = named.is_none();
         let (text, url) = named.map_or_else(default_url, Ok)?;
-        if url.kind() == StoreKind::Memory {
-            return Err(Failure::usage(anyhow!(
-                "a `memory:` store ends with this program, so no other process would see its locks: give a file \
-                 (sqlite:PATH) or a server (redis://…)"
-            )));
-        }
+        url::check_shared(&url)?;
         let mut builder = Client::builder(text).call_timeout(CALL_TIMEOUT);
         // A variable in the environment may be meant for other stores.
         if let Some(password) = password::read(args.password_file.as_deref(), url.supports_credentials())? {
@@ -156,9 +151,12 @@ fn now() -> Moment {
     Moment::from_micros(since.subsec_micros().into())
 }
 
-/// The URL of the store if the user has named none.
+/// The URL of the store if the user has named none. Its directory exists.
 fn default_url() -> Result<(String, StoreUrl), Failure> {
-    let text = default_file::url()?;
+    let file = DefaultFile::of_this_user()?;
+    file.create_directory()?;
+    file.warn_of_earlier();
+    let text = file.url()?;
     let url = StoreUrl::parse(&text).map_err(|error| connect_failure(error.into(), true))?;
     Ok((text, url))
 }

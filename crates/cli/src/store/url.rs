@@ -8,7 +8,7 @@ use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::store::args::StoreArgs;
 use anyhow::anyhow;
-use leasehold::store::{StoreUrl, StoreUrlError};
+use leasehold::store::{StoreKind, StoreUrl, StoreUrlError};
 use std::ffi::OsStr;
 
 /// The URL that a command inherits in place of one that does not parse. It opens no store.
@@ -23,6 +23,17 @@ pub(crate) fn named(args: &StoreArgs) -> Result<Option<(String, StoreUrl)>, Fail
     let Some(text) = inherited else { return Ok(None) };
     let url = StoreUrl::parse(&text).map_err(|error| connect_failure(error.into(), false))?;
     Ok(Some((text, url)))
+}
+
+/// Fails if other processes cannot see the locks of the store.
+pub(crate) fn check_shared(url: &StoreUrl) -> Result<(), Failure> {
+    if url.kind() == StoreKind::Memory {
+        return Err(Failure::usage(anyhow!(
+            "a `memory:` store ends with this program, so no other process would see its locks: give a file \
+             (sqlite:PATH) or a server (redis://…)"
+        )));
+    }
+    Ok(())
 }
 
 /// What a command inherits in place of the URL in the environment; `None` if that is passed on unchanged.

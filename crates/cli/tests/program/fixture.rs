@@ -68,7 +68,7 @@ impl Fixture {
             command.env_remove(format!("LEASEHOLD_{name}"));
         }
         command.args(arguments).current_dir(self.dir.path());
-        command.env("LEASEHOLD_STORE", &self.url).env("XDG_STATE_HOME", self.dir.path());
+        command.env("LEASEHOLD_STORE", &self.url);
         command
     }
 

@@ -3,6 +3,7 @@
 
 mod acl;
 mod admin;
+mod default_store;
 mod detached;
 mod doctor;
 mod engines;

@@ -13,19 +13,6 @@ fn a_command_runs_and_its_output_is_its_own() {
 }
 
 #[test]
-fn without_a_store_the_locks_are_in_the_users_state_directory() {
-    use std::os::unix::fs::PermissionsExt;
-    let fixture = Fixture::sqlite();
-    let mut command = fixture.command(&["run", "nightly", "--", "echo", "ok"]);
-    command.env_remove("LEASEHOLD_STORE").env("XDG_STATE_HOME", fixture.path("state"));
-    finish(command, "").check(0, "");
-    let mode =
-        |path| std::fs::metadata(fixture.path(path)).expect("it is there").permissions().mode() & 0o777;
-    assert_eq!(mode("state/leasehold"), 0o700);
-    assert_eq!(mode("state/leasehold/locks.db"), 0o600);
-}
-
-#[test]
 fn two_at_once_run_one_after_the_other() {
     let fixture = Fixture::sqlite();
     let script = "echo begin >> log; echo running; read line; echo end >> log";

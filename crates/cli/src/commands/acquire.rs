@@ -7,6 +7,7 @@ use crate::duration;
 use crate::job::signals::Signals;
 use crate::lock::acquire_options::AcquireOptions;
 use crate::lock::lease;
+use crate::lock::other_kind;
 use crate::lock::token_file::TokenFile;
 use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
 use crate::output::exit::Exit;
@@ -18,10 +19,12 @@ use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, flush};
 use anyhow::anyhow;
 use clap::Args;
+use leasehold::core::Kind;
 use leasehold::{Client, DetachedHold, Mutex};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::path::PathBuf;
+use std::slice;
 use std::time::Duration;
 
 /// Acquire a lock and leave it held, for scripts that cannot wrap a command.
@@ -117,7 +120,9 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
     let mutex = mutex.lease(args.lease);
     let acquired = match signals.interruptible(acquire_detached(mutex, &args.options(wait))).await {
         Ok(Ok(hold)) => write_token(hold, &mut token_file, &client).await,
-        Ok(Err(failure)) => Err(failure),
+        Ok(Err(failure)) => {
+            Err(other_kind::explain(failure, &client, slice::from_ref(&name), Kind::Mutex).await)
+        }
         Err(signal) => Err(interrupted(signal)),
     };
     flush(&client, &name).await;

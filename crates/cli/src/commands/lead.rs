@@ -11,6 +11,8 @@ use crate::job::signals::Signals;
 use crate::job::times::{DEFAULT_LEASE, JobTimes};
 use crate::job::{self, CommandEnd};
 use crate::lock::guard::AnyGuard;
+use crate::lock::lease::GivenLease;
+use crate::lock::other_kind;
 use crate::output::error_map::acquire_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -19,10 +21,12 @@ use crate::output::report::{ErrorReport, json_line};
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
 use clap::Args;
+use leasehold::core::Kind;
 use leasehold::{AcquireError, Client, Election, Leadership};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::ffi::OsString;
+use std::slice;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -47,7 +51,10 @@ pub(crate) struct LeadArgs {
 
     /// Time without a heartbeat after which the session counts as dead [default: 10s]
     ///
-    /// As with `run`.
+    /// If this machine dies, or is cut off from the server for that long, another process leads, however long the lease
+    /// is. An outage of up to half of it is tolerated. If --kill-grace is longer than its default and this is not given,
+    /// the session is six times --kill-grace. In a file (sqlite:) the end of a process is detected at once, and no
+    /// session lapses.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     session: Option<Duration>,
 
@@ -57,7 +64,9 @@ pub(crate) struct LeadArgs {
 
     /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
     ///
-    /// As with `run`.
+    /// If the server does not answer, the command gets SIGTERM that long before the lease or the session ends. So it
+    /// must be shorter than the lease, and at most half of the session. The default is the shortest of 5s, a third of
+    /// the lease, and, on a server, a sixth of the session.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     kill_grace: Option<Duration>,
 
@@ -128,8 +137,9 @@ struct Report<'a> {
 async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let name = super::lock_name(&args.name)?;
     let config = ClientConfig::from_args(&args.store)?;
+    config.check_session(args.session)?;
     let ends_with_session = !args.no_session && config.has_heartbeats();
-    let lease = args.lease.unwrap_or(DEFAULT_LEASE);
+    let lease = GivenLease::new("--lease", args.lease.unwrap_or(DEFAULT_LEASE));
     let times = JobTimes::new(lease, ends_with_session, args.session, args.kill_grace)?;
     let config = config.watchdog_lease(times.lease).label(args.label.as_deref());
     let config = if args.no_session {
@@ -229,7 +239,9 @@ async fn campaign(client: &Client, election: &Election) -> Result<Leadership, Fa
             Err(error) => error,
         };
         if !can_retry(&error) {
-            return Err(acquire_failure(error, Exit::UNAVAILABLE));
+            let failure = acquire_failure(error, Exit::UNAVAILABLE);
+            let names = slice::from_ref(election.name());
+            return Err(other_kind::explain(failure, client, names, Kind::Election).await);
         }
         log::warning(&format!("failed to lead `{}`: {error}; campaigning again", election.name()));
         sleep(half_jittered(client.now(), backoff.next_pause())).await;
@@ -258,6 +270,7 @@ An election is a lock of its own kind: `show` prints the leader, and `free` ends
 Exit status:
   that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
     2  the arguments, the name, the URL or another setting cannot be used
+   65  the name is in use for another kind of lock
    69  the store refuses the request
    70  the leadership was lost while the command ran, and that was detected only after it had ended
   126  the command cannot be executed
@@ -265,7 +278,8 @@ Exit status:
 
 JSON (--json), the last line on standard error; later versions may add fields:
   name, led (how many times), fence (the last one, or null), command_status (of the last command,
-  or null), status (of this program); error: as with `run`
+  or null), status (of this program); error: null, or an object with kind (taken, lost, unavailable,
+  usage, other_kind, not_started), reason (of a loss, or null), message
 
 Examples:
   leasehold lead scheduler -- ./scheduler

@@ -1,4 +1,4 @@
-//! The command line, and the subcommands, a file each.
+//! The command line, its errors (`usage`), and the subcommands, a file each.
 
 pub(crate) mod acl;
 pub(crate) mod acquire;
@@ -11,13 +11,14 @@ pub(crate) mod monitor;
 pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod usage;
 pub(crate) mod wait;
 pub(crate) mod r#where;
 
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use leasehold::LockName;
 
@@ -51,7 +52,7 @@ enum Command {
 pub(crate) fn execute() -> Result<Exit, Failure> {
     let command = match Arguments::try_parse() {
         Ok(arguments) => arguments.command,
-        Err(error) => return usage_outcome(&error),
+        Err(error) => return usage::outcome(&error, &std::env::args_os().skip(1).collect::<Vec<_>>()),
     };
     log::start(command.log());
     // The kernel ties the end of a command under a lock to the thread that started it: this runtime runs on the main
@@ -105,21 +106,6 @@ impl Command {
     }
 }
 
-/// Help and version are no errors; all else is reported in the form of this program's own errors.
-fn usage_outcome(error: &clap::Error) -> Result<Exit, Failure> {
-    if !error.use_stderr() {
-        // A reader that has closed the pipe needs no more output.
-        let _ = error.print();
-        return Ok(Exit::SUCCESS);
-    }
-    let text = error.render().to_string();
-    if let Some(text) = text.strip_prefix("error: ") {
-        return Err(Failure::usage(anyhow!("{}", text.trim_end())));
-    }
-    log::line(&text);
-    Ok(Exit::USAGE)
-}
-
 /// Parses the name of a lock.
 fn lock_name(text: &str) -> Result<LockName, Failure> {
     LockName::new(text).map_err(|error| {
@@ -144,7 +130,7 @@ Examples:
   leasehold doctor                               check a server for unsafe settings
   leasehold where                                the store that these commands use
 
-`leasehold help run` describes signals, exit statuses and the loss of a lock.";
+`leasehold help COMMAND` describes the options and exit statuses of a command.";
 
 #[cfg(test)]
 mod tests {
@@ -154,5 +140,19 @@ mod tests {
     #[test]
     fn the_command_line_is_in_order() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_run_is_two_screens_of_unbroken_lines() {
+        let help = |option| {
+            let program = Arguments::command().term_width(80);
+            program.try_get_matches_from(["leasehold", "run", option]).expect_err("it is help").to_string()
+        };
+        let long = help("--help");
+        assert_eq!(long, help("-h"));
+        let lines: Vec<_> = long.lines().collect();
+        assert!(lines.len() <= 80, "{} lines:\n{long}", lines.len());
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{long}");
+        assert!(long.trim_end().ends_with(run::AFTER_HELP), "its lines are not broken:\n{long}");
     }
 }

@@ -25,7 +25,7 @@ use std::time::SystemTime;
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct MonitorArgs {
     /// Interval between two checks, varied by up to a quarter [default: 2500ms]
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse_positive)]
     every: Option<Duration>,
 
     /// Label of the monitor, for the audit of the locks [default: this host and process]

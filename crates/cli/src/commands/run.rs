@@ -9,6 +9,7 @@ use crate::job::signals::Signals;
 use crate::job::times::{DEFAULT_LEASE, JobTimes};
 use crate::lock::acquire_options::AcquireOptions;
 use crate::lock::guard::AnyGuard;
+use crate::lock::lease::GivenLease;
 use crate::lock::once_per::OncePerArgs;
 use crate::lock::owner::OwnerArgs;
 use crate::lock::request::LockRequest;
@@ -22,24 +23,20 @@ use crate::output::printable::quoted;
 use crate::output::report::{ErrorReport, json_line};
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
-use clap::Args;
+use clap::{Arg, Args};
 use leasehold::Client;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Run a command while holding a lock.
-///
-/// Waits until the lock is free, runs the command, and releases the lock when the command has ended. Waiting is fair:
-/// first come, first served. On a quorum (redlock://) it is not: there is no queue, and the first client that requests
-/// the lock after a release gets it. --shared, --exclusive and --permits do not work there.
-///
-/// Several locks are acquired together: all of them, or none. While the command waits for one of them, it either leaves
-/// the others free or acquires them in the order of their names; so two commands never wait for each other.
+/// Run a command while holding a lock
+//
+// Two screens of help: the details are in docs/reference/program.md and docs/how-to/run-commands.md. So the arguments
+// that other commands share lose their long descriptions here.
 #[derive(Args)]
-#[command(after_long_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, mut_args(short_help))]
 pub(crate) struct RunArgs {
-    /// Name of the lock: up to 512 bytes without control characters. Several names are acquired together, all or none
+    /// Name of the lock; several locks are acquired together, all or none
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 
@@ -53,61 +50,63 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     shared: SharedArgs,
 
-    /// Lease of the lock: how long it can outlive this process [default: 30s]
-    ///
-    /// The lock is held for as long as the command runs, and is renewed every third of the lease. If this machine dies,
-    /// the lock becomes free when the lease ends. On a server it becomes free when the session lapses, if that is
-    /// earlier. On a quorum (redlock://) there are no sessions, so only the lease counts.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    lease: Option<Duration>,
-
     #[command(flatten)]
     wait: WaitLimitArgs,
+
+    /// Exit status if the lock was not acquired [default: 75; with --once-per, 0]
+    #[arg(long, value_name = "N", help_heading = WAITING)]
+    conflict_exit_code: Option<u8>,
+
+    /// How long the lock may outlive this process: it is renewed every third of that [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
+    lease: Option<Duration>,
+
+    /// Time without a heartbeat after which this process counts as dead [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
+    session: Option<Duration>,
+
+    /// No session: after a crash, only the lease ends the lock
+    #[arg(long, conflicts_with = "session", help_heading = TIME_LIMITS)]
+    no_session: bool,
+
+    /// Time from SIGTERM to SIGKILL for the command when the lock is lost [default: 5s or less]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
+    kill_grace: Option<Duration>,
+
+    /// Maximum time to hold the lock: the command is ended before that is over
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
+    max_hold: Option<Duration>,
 
     #[command(flatten)]
     once_per: OncePerArgs,
 
-    /// Exit status if the lock was not acquired [default: 75; with --once-per, 0]
-    #[arg(long, value_name = "N")]
-    conflict_exit_code: Option<u8>,
-
-    /// Time without a heartbeat after which the session counts as dead [default: 10s]
-    ///
-    /// If this machine dies, or is cut off from the server for that long, the next waiter gets the lock, however long
-    /// the lease is. An outage of up to half of it is tolerated. If --kill-grace is longer than its default and this is
-    /// not given, the session is six times --kill-grace. In a file (sqlite:) the end of a process is detected at once,
-    /// and no session lapses. A quorum (redlock://) has no sessions: only the lease ends the lock there.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    session: Option<Duration>,
-
-    /// No session: after a crash only the lease ends the lock, and an outage is tolerated for as long
-    #[arg(long, conflicts_with = "session")]
-    no_session: bool,
-
-    /// Time between SIGTERM and SIGKILL for the command when the lock is lost [default: 5s or less]
-    ///
-    /// If the server does not answer, the command gets SIGTERM that long before the lease or the session ends. So it
-    /// must be shorter than the lease, and at most half of the session. The default is the shortest of 5s, a third of
-    /// the lease, and, on a server, a sixth of the session.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    kill_grace: Option<Duration>,
-
-    /// Print one line of JSON at the end, on standard error: standard output belongs to the command
-    #[arg(long)]
-    json: bool,
-
-    /// Maximum time to hold the lock; without it, as long as the command runs
-    ///
-    /// For a command that may hang and whose lock would be renewed for ever. The command is ended as if the lock were
-    /// lost, --kill-grace before this time is over, and the next waiter gets the lock.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    max_hold: Option<Duration>,
-
     #[command(flatten)]
     store: StoreArgs,
 
+    /// Print one line of JSON at the end, on standard error
+    #[arg(long, help_heading = OUTPUT)]
+    json: bool,
+
     #[command(flatten)]
     pub(super) log: LogArgs,
+}
+
+const WAITING: &str = "Waiting";
+const TIME_LIMITS: &str = "Time limits";
+const OUTPUT: &str = "Output";
+
+/// An argument without its long description, and under a heading of `run`.
+fn short_help(arg: Arg) -> Arg {
+    let heading = match arg.get_id().as_str() {
+        "wait" | "try_once" => Some(WAITING),
+        "verbose" | "log_format" => Some(OUTPUT),
+        _ => None,
+    };
+    let arg = arg.long_help(None::<&str>);
+    match heading {
+        Some(heading) => arg.help_heading(heading),
+        None => arg,
+    }
 }
 
 impl RunArgs {
@@ -126,10 +125,14 @@ impl RunArgs {
         AcquireOptions { wait, max_hold: self.max_hold, conflict: self.conflict() }
     }
 
-    fn lease(&self) -> Duration {
-        let lease = self.once_per.lease().or(self.lease).unwrap_or(DEFAULT_LEASE);
-        // A hold never outlives this process by more than its cap.
-        self.max_hold.map_or(lease, |cap| cap.min(lease))
+    fn lease(&self) -> GivenLease {
+        let lease = GivenLease::new("--lease", self.lease.unwrap_or(DEFAULT_LEASE));
+        let given = self.once_per.lease().unwrap_or(lease);
+        match self.max_hold {
+            // A hold never outlives this process by more than its cap.
+            Some(cap) if cap < given.lease => GivenLease::new("--max-hold", cap),
+            _ => given,
+        }
     }
 }
 
@@ -216,6 +219,7 @@ async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Fai
     let request = LockRequest::from_args(names, &args.owner, &args.shared, &args.once_per)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let config = ClientConfig::from_args(&args.store)?;
+    config.check_session(args.session)?;
     let ends_with_session = !args.no_session && request.can_use_session() && config.has_heartbeats();
     let times = JobTimes::new(args.lease(), ends_with_session, args.session, args.kill_grace)?;
     let config = config.watchdog_lease(times.lease);
@@ -260,89 +264,22 @@ async fn run_under_lock(
     job::release::release(client, guard, ended).await
 }
 
-const AFTER_HELP: &str = "\
-The command:
-  It inherits standard input, output and error, and runs in a process group of its own. Its
-  environment contains LEASEHOLD_NAME, the name of the lock, and LEASEHOLD_FENCE, the fencing
-  token: a number that grows with every hold of the lock, so that a resource can reject a token
-  smaller than one it has seen. With several locks, both contain one line for each, in the order of
-  the names.
-
-Reentrant locks (--reentrant, --owner):
-  Such a lock belongs to an owner, and is free when all commands that run under it have ended. With
-  --reentrant alone the owner is that of LEASEHOLD_OWNER, or a new, unique one if that is not set.
-  The command finds its owner in LEASEHOLD_OWNER, so that a nested `leasehold run --reentrant` of
-  the same name runs at once, from whichever process it is started. Commands of one owner do NOT
-  exclude each other, wherever they run: `env -u LEASEHOLD_OWNER` starts with a new owner. A
-  process that knows the owner and may use the store can acquire the lock: the owner is as secret
-  as the environment of the command. It is not logged; `show` prints it, and so does the message of
-  a command that could not acquire the lock. The hold of an owner from the environment ends with
-  its lease alone (--lease), not with the session. All holds of an owner have the same fencing
-  token. Takes one NAME. `acquire`, `extend` and `release` do not support such locks.
-
-Once per period (--once-per):
-  Of all machines that try, one runs the command. The others end at once with status 0 and no
-  output (or with --conflict-exit-code, if given), even if the command has already ended. From the
-  start of the command, no other machine runs it before the period is over, even if this machine
-  dies; `show` then reports the cooldown. A command that takes longer is ended, unless
-  --at-most is longer. Choose a period a little shorter than the interval of the timer: the next
-  timer may fire a moment early. The period also counts if the command fails: to try again,
-  `leasehold free` the lock.
-
-Shared locks (--shared, --exclusive, --permits):
-  Several commands can hold such a lock at the same time: any number with --shared, or one with
-  --exclusive; with --permits 3, three commands, or fewer if they --take more. Waiters are served
-  in order of arrival, so none starves. Each command has a fencing token of its own, and loses its
-  hold independently. All users of the name must use it in the same way. Takes one NAME. With
-  --reentrant or --owner a read lock belongs to its owner: another read of the same owner runs at
-  once, even if an --exclusive command waits. A request that would wait for its own owner, such as
-  --exclusive under --shared of the same owner, fails at once with status 2. Without an owner, a
-  nested `run --shared` of the same name may wait for ever, behind an --exclusive that waits for
-  the outer one.
-
-Signals:
-  SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT and SIGTSTP are forwarded
-  to the process group of the command, and the lock is released when the command has ended. Signals
-  that were ignored when leasehold started (nohup) stay ignored. If the command wants to read from
-  the terminal, it becomes the foreground job. After Ctrl-Z nothing is renewed: if the lease ends
-  before `fg`, the lock is lost.
-
-Loss of the lock:
-  If the lock cannot be renewed, the command gets SIGTERM early enough to end before another client
-  can acquire the lock: --kill-grace before the lease or the session ends. Whatever is left of its
-  process group then gets SIGKILL. The same happens --kill-grace before --max-hold is over. If the
-  lock was taken away (its key was removed), SIGTERM follows when that is detected, at the next
-  renewal. If leasehold itself is killed, the kernel kills the command (Linux). It does not kill
-  the children of the command, nor a program that is setuid or has file capabilities: for those use
-  a container or a cgroup. While leasehold is stopped (SIGSTOP) it cannot end the command: it does
-  so once it continues.
-
+pub(super) const AFTER_HELP: &str = "\
 Exit status:
   that of the command; 128 + n if signal n ended it
-    2  the arguments, the name, the URL or another setting cannot be used; or the lock can never be
-       acquired in this way
+    2  the arguments, the name, the URL or another setting cannot be used
+   65  the name is in use for another kind of lock
    69  the store cannot be reached, or refuses the request
-   70  the lock was lost before the command had ended
-   75  the lock was not acquired (see --conflict-exit-code); with --once-per that is 0
+   70  the lock was lost before the command had ended, which was then ended
+   75  the lock was not acquired (see --conflict-exit-code)
   126  the command cannot be executed
   127  there is no such command
 
-JSON (--json), the last line on standard error; later versions may add fields:
-  name, acquired (true or false), fence, count (the number of holds of the owner then; 1 without
-  --reentrant, null if it was not acquired), locks (name and fence of each), portion (read, write
-  or permits; null for a lock that is not shared), permits (how many it acquired, or null),
-  command_status (null if the command was not started), status (of this program); error: null, or
-  an object with kind (taken, lost, unavailable, usage, not_started), reason (of a loss, or null),
-  message
-
 Examples:
   leasehold run nightly -- ./backup.sh
-  leasehold run till stock -- ./close-the-day.sh
-  leasehold run uploads --permits 3 -- ./upload.sh    three at a time
-  leasehold run index --shared -- ./query.sh          never during `… index --exclusive -- ./rebuild.sh`
-  leasehold run deploy --reentrant -- ./deploy.sh     which may run `leasehold run deploy --reentrant -- …`
-  leasehold run deploy --owner \"ci-$RUN_ID\" -- ./step-2.sh       in every step of one run
-  leasehold run nightly --wait 10s --conflict-exit-code 0 -- ./backup.sh
-  leasehold run digest --once-per 55m --at-most 2h -- ./send-digest       from an hourly timer everywhere
-  leasehold run orders/42 --store redis://db.example.org --password-file /run/secrets/redis -- ./ship
-  leasehold run report --lease 5m --kill-grace 1m -- sh -c 'make report && publish --fence $LEASEHOLD_FENCE'";
+  leasehold run nightly --wait 10s --store redis://db.example.org -- ./backup.sh
+  leasehold run uploads --permits 3 -- ./upload.sh
+  leasehold run digest --once-per 55m --at-most 2h -- ./send-digest
+
+Signals, the environment of the command, the loss of a lock, reentrant and
+shared locks: https://github.com/leasehold/leasehold, docs/reference/program.md";

@@ -144,11 +144,13 @@ fn next_pause(now: Moment, pause: Duration, remaining: Option<Duration>, limit: 
 const AFTER_HELP: &str = "\
 JSON (--json), one line, also if it fails; later versions may add fields:
   name, free (true or false), waited_ms, holder (the last one that was seen, or null),
-  remaining_ms (of the lease, or until a quorum can grant the lock); error as with `run`
+  remaining_ms (of the lease, or until a quorum can grant the lock); error: null, or an
+  object with kind (taken, unavailable, usage, other_kind), reason (null), message
 
 Exit status:
     0  the lock is free
     2  the name or a setting cannot be used
+   65  the name is in use for something that is no lock
    69  the store cannot be reached, or refuses the request
    75  the lock was not free within --wait (see --conflict-exit-code)
 

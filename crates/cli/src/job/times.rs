@@ -1,6 +1,7 @@
 //! The lease, the session and the kill grace of a command, checked against each other.
 
-use crate::lock::lease;
+use crate::duration::Shown;
+use crate::lock::lease::GivenLease;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
 use std::time::Duration;
@@ -16,6 +17,8 @@ const MIN_DEFAULT_SESSION: Duration = Duration::from_secs(10);
 const GRACES_PER_SESSION: u32 = 6;
 /// Shorter leases leave no time to renew and to kill.
 const MIN_LEASE: Duration = Duration::from_millis(200);
+/// The library accepts no shorter session.
+const MIN_SESSION: Duration = Duration::from_secs(1);
 
 /// The times of a command under a lock, checked against each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,11 +33,19 @@ pub(crate) struct JobTimes {
 impl JobTimes {
     /// Fills in the defaults. `ends_with_session`: the hold ends with the session, not with its lease alone.
     pub(crate) fn new(
-        lease: Duration,
+        given: GivenLease,
         ends_with_session: bool,
         session: Option<Duration>,
         kill_grace: Option<Duration>,
     ) -> Result<Self, Failure> {
+        let lease = given.lease;
+        if let Some(session) = session.filter(|session| *session < MIN_SESSION) {
+            return Err(Failure::usage(anyhow!(
+                "--session {} is too short: give {MIN_SESSION:?} at least, since a shorter session would end at any \
+                 brief network delay",
+                Shown(session)
+            )));
+        }
         let session = ends_with_session.then(|| {
             let for_grace =
                 kill_grace.map_or(MIN_DEFAULT_SESSION, |grace| grace.saturating_mul(GRACES_PER_SESSION));
@@ -43,7 +54,7 @@ impl JobTimes {
         let max_grace =
             session.map_or(MAX_DEFAULT_GRACE, |session| MAX_DEFAULT_GRACE.min(session / GRACES_PER_SESSION));
         let kill_grace = kill_grace.unwrap_or(max_grace.min(lease / 3));
-        Self { lease, kill_grace, session }.check().map_err(Failure::usage)
+        Self { lease, kill_grace, session }.check(given.option).map_err(Failure::usage)
     }
 
     /// How long a hold stays valid, at most, without an answer from the store.
@@ -56,18 +67,21 @@ impl JobTimes {
         self.validity().saturating_sub(self.kill_grace)
     }
 
-    fn check(self) -> anyhow::Result<Self> {
+    /// `option` gives the lease.
+    fn check(self, option: &'static str) -> anyhow::Result<Self> {
         let Self { lease, kill_grace, session } = self;
         if lease < MIN_LEASE {
             return Err(anyhow!(
-                "--lease, --max-hold or --once-per {lease:?} is too short: give {MIN_LEASE:?} at least"
+                "{option} {} is too short: give {MIN_LEASE:?} at least, to leave time to renew the lock and to end the \
+                 command",
+                Shown(lease)
             ));
         }
-        lease::check(lease)?;
+        GivenLease::new(option, lease).check()?;
         if kill_grace >= lease {
             return Err(anyhow!(
                 "--kill-grace {kill_grace:?} is not shorter than the lease of {lease:?}: the command would have to \
-                 end before it starts; shorten --kill-grace or lengthen --lease or --max-hold"
+                 end before it starts; shorten --kill-grace or lengthen {option}"
             ));
         }
         if let Some(session) = session.filter(|session| kill_grace > *session / 2) {
@@ -97,7 +111,7 @@ mod tests {
         let check = |lease, grace, wanted: Option<&str>| {
             let (lease, grace) = (Duration::from_millis(lease), Duration::from_millis(grace));
             let times = JobTimes { lease, kill_grace: grace, session: None };
-            match (times.check(), wanted) {
+            match (times.check("--lease"), wanted) {
                 (Ok(_), None) => {}
                 (Err(error), Some(wanted)) => assert!(error.to_string().contains(wanted), "{error}"),
                 (result, _) => panic!("{lease:?} {grace:?}: {result:?}"),
@@ -110,11 +124,25 @@ mod tests {
         check(30_000, 30_000, Some("is not shorter than the lease"));
         check(5_000, 30_000, Some("is not shorter than the lease"));
         check(30_000, 29_000, Some("leaves no time to renew"));
-        check(100, 10, Some("give 200ms at least"));
+        check(100, 10, Some("--lease 100ms is too short: give 200ms at least"));
+        check(0, 0, Some("--lease 0s is too short"));
         let lease = DEFAULT_LEASE;
-        let check = |kill_grace| JobTimes { lease, kill_grace, session: Some(MIN_DEFAULT_SESSION) }.check();
+        let check =
+            |kill_grace| JobTimes { lease, kill_grace, session: Some(MIN_DEFAULT_SESSION) }.check("--lease");
         assert!(check(MAX_DEFAULT_GRACE).is_ok());
         let error = check(2 * MAX_DEFAULT_GRACE).expect_err("a late heartbeat would end the command");
         assert!(error.to_string().contains("--session 61s"), "{error}");
+    }
+
+    #[test]
+    fn an_error_names_the_option_that_was_given() {
+        let check = |given, session, wanted: &str| {
+            let error = JobTimes::new(given, true, session, None).expect_err("it is too short").message();
+            assert!(error.starts_with(wanted), "{error}");
+        };
+        check(GivenLease::new("--max-hold", Duration::ZERO), None, "--max-hold 0s is too short");
+        check(GivenLease::new("--once-per", Duration::MAX), None, "invalid --once-per: a lease is at most");
+        let lease = GivenLease::new("--lease", DEFAULT_LEASE);
+        check(lease, Some(Duration::from_millis(999)), "--session 999ms is too short");
     }
 }

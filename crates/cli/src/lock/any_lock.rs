@@ -93,7 +93,7 @@ impl AnyLock {
 /// A held Mutex costs one request. Otherwise the other kinds are read concurrently, each once.
 pub(crate) async fn find(client: &Client, name: &LockName) -> Result<FoundLock, Failure> {
     let unusable = |error: LockError| Failure::usage(error).failed_to("use", name);
-    let failed = |error: InspectError| Failure::unavailable(error).failed_to("inspect", name);
+    let failed = |error: InspectError| inspect_failure(error).failed_to("inspect", name);
     let (mutex, others) = AnyLock::all(client, name).map_err(unusable)?;
     let (mut best, mut unexpected) = match mutex.inspect_full().await {
         Ok(details) if details.status.held => return Ok(FoundLock { lock: mutex, details }),
@@ -120,6 +120,15 @@ pub(crate) async fn find(client: &Client, name: &LockName) -> Result<FoundLock, 
         Some(error) => failed(error),
         None => Failure::unavailable(anyhow!("nothing was found")).failed_to("inspect", name),
     })
+}
+
+/// The failure to read a lock. The name may be in use for something that is no lock.
+fn inspect_failure(error: InspectError) -> Failure {
+    if unexpected_type(error.fault()).is_some() {
+        Failure::other_kind(error)
+    } else {
+        Failure::unavailable(error)
+    }
 }
 
 /// Reads several locks concurrently; returns them in their order.

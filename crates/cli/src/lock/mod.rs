@@ -6,6 +6,7 @@ pub(crate) mod any_lock;
 pub(crate) mod guard;
 pub(crate) mod lease;
 pub(crate) mod once_per;
+pub(crate) mod other_kind;
 pub(crate) mod owner;
 pub(crate) mod request;
 pub(crate) mod shared;

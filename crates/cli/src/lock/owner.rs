@@ -10,30 +10,18 @@ use clap::Args;
 use leasehold::{Client, Owner};
 
 #[derive(Args)]
+#[command(next_help_heading = "Lock")]
 pub(crate) struct OwnerArgs {
-    #[arg(long, help = REENTRANT_HELP, long_help = REENTRANT_LONG)]
+    #[arg(long, help = REENTRANT_HELP)]
     reentrant: bool,
 
-    #[arg(long, value_name = "ID", help = OWNER_HELP, long_help = OWNER_LONG)]
+    /// Reentrant, for this owner: 1 to 256 bytes of text
+    #[arg(long, value_name = "ID")]
     owner: Option<String>,
 }
 
 const REENTRANT_HELP: &str =
-    "Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)";
-
-const REENTRANT_LONG: &str = "\
-Use a reentrant lock: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)
-
-The command receives the owner in LEASEHOLD_OWNER. So a nested `leasehold run --reentrant` acquires the same locks at \
-once. It is another kind of lock, compatible with Redisson's RLock: every user of the name must acquire it this way.";
-
-const OWNER_HELP: &str =
-    "The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant";
-
-const OWNER_LONG: &str = "\
-The same for this owner: 1 to 256 bytes of text that identify one piece of work; implies --reentrant
-
-Every user of this machine can read it in the process list. If that matters, set LEASEHOLD_OWNER instead.";
+    "Reentrant: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)";
 
 /// Where the owner of a lock comes from.
 #[derive(Debug)]

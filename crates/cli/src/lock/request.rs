@@ -3,12 +3,14 @@
 use crate::lock::acquire_options::AcquireOptions;
 use crate::lock::guard::AnyGuard;
 use crate::lock::once_per::{self, OncePerArgs};
+use crate::lock::other_kind;
 use crate::lock::owner::{OwnerArgs, OwnerSource};
 use crate::lock::shared::{self, SharedArgs, SharedMode};
 use crate::lock::shared_guard::SharedGuard;
 use crate::lock::wait_limit::WaitLimit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
+use leasehold::core::Kind;
 use leasehold::{
     Client, Guard, LockError, LockName, MultiAttempt, MultiGuard, MultiMutex, Mutex, Owner, ReentrantGuard,
     ReentrantMutex, RwLock,
@@ -66,6 +68,16 @@ impl LockRequest {
         }
     }
 
+    /// The kind of lock.
+    pub(crate) const fn kind(&self) -> Kind {
+        match self {
+            Self::Mutex(_) | Self::Multi(_) | Self::OncePer { .. } => Kind::Mutex,
+            Self::Reentrant(..) => Kind::Reentrant,
+            Self::Shared(_, SharedMode::Read | SharedMode::Write, _) => Kind::RwLock,
+            Self::Shared(_, SharedMode::Permits { .. }, _) => Kind::Semaphore,
+        }
+    }
+
     /// Whether the hold can depend on the session of this process.
     pub(crate) fn can_use_session(&self) -> bool {
         match self {
@@ -82,6 +94,13 @@ impl LockRequest {
         client: &Client,
         options: &AcquireOptions,
     ) -> Result<AnyGuard, Failure> {
+        match self.try_to_acquire(client, options).await {
+            Ok(guard) => Ok(guard),
+            Err(failure) => Err(other_kind::explain(failure, client, self.names(), self.kind()).await),
+        }
+    }
+
+    async fn try_to_acquire(&self, client: &Client, options: &AcquireOptions) -> Result<AnyGuard, Failure> {
         match self {
             Self::Mutex(name) => {
                 let lock = usable(client.mutex(name.clone()))?;

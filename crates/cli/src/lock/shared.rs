@@ -9,26 +9,22 @@ use clap::Args;
 use leasehold::{RwLock, Semaphore};
 
 #[derive(Args)]
+#[command(next_help_heading = "Lock")]
 pub(crate) struct SharedArgs {
-    /// Acquire a read lock: together with other --shared holders, never together with an --exclusive one
-    ///
-    /// Neither side starves: waiters are served in order of arrival, so a reader waits for a writer that came earlier.
+    /// Read lock: together with other --shared holders
     #[arg(long, conflicts_with_all = ["exclusive", "permits"])]
     shared: bool,
 
-    /// Acquire the write lock: alone, with no other --shared or --exclusive holder
+    /// Write lock: alone, also without --shared ones
     #[arg(long, conflicts_with = "permits")]
     exclusive: bool,
 
-    /// Acquire one of N permits: at most N commands run at a time
-    ///
-    /// All users of the name must give the same N. The store keeps the N of the first command, until the name has not
-    /// been used for an hour.
+    /// One of N permits: at most N commands at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(conflicts_with_all = ["reentrant", "owner"])]
     permits: Option<u32>,
 
-    /// Acquire M of the permits, all at once [default: 1]
+    /// Take M of the permits, all at once [default: 1]
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..), requires = "permits")]
     take: Option<u32>,
 }

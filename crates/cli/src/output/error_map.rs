@@ -23,10 +23,7 @@ pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
         | AcquireError::NoLease
         | AcquireError::LeaseTooShort { .. }
         | AcquireError::Impossible(_) => Exit::USAGE,
-        AcquireError::Store(fault) => match other_kind_advice(fault) {
-            Some(advice) => return Failure::unavailable(anyhow!("{error}; {advice}")),
-            None => fault_exit(fault),
-        },
+        AcquireError::Store(fault) => fault_exit(fault),
         _ => Exit::UNAVAILABLE,
     };
     Failure::new(exit, error)
@@ -65,7 +62,11 @@ pub(crate) fn release_failure(error: ReleaseError) -> Failure {
 
 /// The exit status for a fault of the store.
 pub(crate) fn fault_exit(fault: &Fault) -> Exit {
-    if matches!(fault.kind, FaultKind::Unusable(_)) { Exit::USAGE } else { Exit::UNAVAILABLE }
+    match fault.kind {
+        FaultKind::Unusable(_) => Exit::USAGE,
+        FaultKind::Refused(Refused::WrongKind { .. }) => Exit::OTHER_KIND,
+        _ => Exit::UNAVAILABLE,
+    }
 }
 
 /// The type of the value at a lock's key, if it is not that of the lock's kind.
@@ -83,19 +84,4 @@ fn loss_failure(reason: LostReason, error: impl Into<anyhow::Error>) -> Failure 
         return Failure::lost(reason, advice);
     }
     Failure::lost(reason, error)
-}
-
-/// Advice for a name that belongs to a lock of another kind.
-fn other_kind_advice(fault: &Fault) -> Option<&'static str> {
-    match unexpected_type(fault)? {
-        "hash" => Some(
-            "if it is a reentrant lock (`leasehold show` says so), use `run --reentrant`; if several clients can \
-             share it, use --shared, --exclusive or --permits",
-        ),
-        "string" => Some(
-            "if it is a plain lock (`leasehold show` says so), leave out --reentrant and --owner, and --shared, \
-             --exclusive and --permits",
-        ),
-        _ => None,
-    }
 }

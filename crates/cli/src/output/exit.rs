@@ -14,6 +14,8 @@ impl Exit {
     pub(crate) const DECLINED: Self = Self(1);
     /// The arguments, the name, the URL or another setting cannot be used.
     pub(crate) const USAGE: Self = Self(2);
+    /// The name is in use for another kind of lock, or for something else: `EX_DATAERR`.
+    pub(crate) const OTHER_KIND: Self = Self(65);
     /// The store cannot be reached, or refuses the request: `EX_UNAVAILABLE`.
     pub(crate) const UNAVAILABLE: Self = Self(69);
     /// The lock was lost: `EX_SOFTWARE`.

@@ -51,6 +51,17 @@ impl Failure {
         Self { cause: self.cause.context(format!("failed to {verb} {quoted}")), ..self }
     }
 
+    /// The name is in use for another kind of lock, or for something else.
+    pub(crate) fn other_kind(cause: impl Into<Error>) -> Self {
+        Self::new(Exit::OTHER_KIND, cause)
+    }
+
+    /// Whether the name is in use for another kind of lock, or for something else.
+    pub(crate) fn is_other_kind(&self) -> bool {
+        // The user may have chosen the same number for a lock that is taken.
+        self.exit == Exit::OTHER_KIND && !self.taken
+    }
+
     /// Whether another client holds the lock.
     pub(crate) const fn is_taken(&self) -> bool {
         self.taken
@@ -61,6 +72,7 @@ impl Failure {
         match self.exit {
             _ if self.taken => "taken",
             Exit::USAGE => "usage",
+            Exit::OTHER_KIND => "other_kind",
             Exit::UNAVAILABLE => "unavailable",
             Exit::LOST => "lost",
             Exit::NOT_EXECUTABLE | Exit::NOT_FOUND => "not_started",

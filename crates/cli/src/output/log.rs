@@ -18,16 +18,16 @@ pub(crate) struct LogArgs {
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
 
-    /// Format of the messages on standard error
+    /// Format of the messages on standard error: lines of text, or one JSON object per line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// Lines of text
+    // Lines of text.
     Text,
-    /// One JSON object per line
+    // One JSON object per line. A description for clap would make each help of a command the long form.
     Json,
 }
 

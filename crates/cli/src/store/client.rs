@@ -9,6 +9,7 @@ use crate::output::log;
 use crate::store::args::StoreArgs;
 use crate::store::default_file::DefaultFile;
 use crate::store::{CALL_TIMEOUT, password, url};
+use anyhow::anyhow;
 use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
 use leasehold::{Client, ClientBuilder, ConnectError, LockName, Moment};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -78,6 +79,18 @@ impl ClientConfig {
     /// Whether sessions of this store live by heartbeats, and lapse without them.
     pub(crate) const fn has_heartbeats(&self) -> bool {
         matches!(self.kind, StoreKind::Redis | StoreKind::Shards)
+    }
+
+    /// Fails if the user gives a time for the session, and the store keeps no sessions. In a file, which needs no
+    /// heartbeats, a session is safe at any length.
+    pub(crate) fn check_session(&self, session: Option<Duration>) -> Result<(), Failure> {
+        if session.is_some() && self.kind == StoreKind::Quorum {
+            return Err(Failure::usage(anyhow!(
+                "--session cannot be used with a quorum (redlock://), which keeps no sessions: there the lock of a \
+                 dead process ends with its lease, so give --lease instead"
+            )));
+        }
+        Ok(())
     }
 
     /// Connects to the store, or fails at once.

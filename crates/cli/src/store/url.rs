@@ -8,7 +8,7 @@ use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::store::args::StoreArgs;
 use anyhow::anyhow;
-use leasehold::store::{StoreKind, StoreUrl, StoreUrlError};
+use leasehold::store::{StoreKind, StoreUrl, StoreUrlError, UrlError};
 use std::ffi::OsStr;
 
 /// The URL that a command inherits in place of one that does not parse. It opens no store.
@@ -16,12 +16,11 @@ const WITHHELD: &str = "withheld:";
 
 /// The URL of `--store` or of the environment, as text and parsed; `None` if neither is given.
 pub(crate) fn named(args: &StoreArgs) -> Result<Option<(String, StoreUrl)>, Failure> {
-    let inherited = variable(STORE)?;
     if let Some(text) = &args.store {
         return Ok(Some((text.clone(), parse_argument(text)?)));
     }
-    let Some(text) = inherited else { return Ok(None) };
-    let url = StoreUrl::parse(&text).map_err(|error| connect_failure(error.into(), false))?;
+    let Some(text) = variable(STORE)? else { return Ok(None) };
+    let url = StoreUrl::parse(&text).map_err(|error| url_failure(None, error))?;
     Ok(Some((text, url)))
 }
 
@@ -62,8 +61,11 @@ fn parse_argument(text: &str) -> Result<StoreUrl, Failure> {
 /// The failure for a `--store` that does not parse. It warns of a password that the URL may contain; nothing else
 /// depends on that guess.
 fn argument_failure(text: &str, error: StoreUrlError) -> Failure {
-    let failure = connect_failure(error.into(), false);
-    if !text.contains(['@', '=']) {
+    // The values of known settings are passwords only under that name.
+    let is_setting =
+        matches!(&error, StoreUrlError::Redis(UrlError::Twice { .. })) && !text.contains("password");
+    let failure = url_failure(Some(text), error);
+    if !text.contains('@') && (is_setting || !text.contains('=')) {
         return failure;
     }
     Failure::usage(anyhow!(
@@ -71,6 +73,36 @@ fn argument_failure(text: &str, error: StoreUrlError) -> Failure {
          process list",
         failure.message()
     ))
+}
+
+/// The failure for a URL that does not parse. The library's errors also recommend `memory:`, which this program refuses.
+/// `shown` is the text, if it may be shown: that of --store is visible in the process list anyway.
+fn url_failure(shown: Option<&str>, error: StoreUrlError) -> Failure {
+    let what = match error {
+        StoreUrlError::NoScheme => "it has no scheme",
+        StoreUrlError::Scheme => "there is no store of its scheme",
+        _ => return connect_failure(error.into(), false),
+    };
+    let advice = match shown.and_then(suggestion) {
+        Some(url) => format!("did you mean `{url}`?"),
+        None => "write redis://HOST:PORT for a server, or sqlite:PATH for a file; `leasehold help where` lists all \
+                 schemes"
+            .to_owned(),
+    };
+    Failure::usage(anyhow!("failed to open the store: the store's URL cannot be used: {what}: {advice}"))
+}
+
+/// The URL that a text without a scheme is meant to be, if that is clear: `HOST:PORT`, or the path of a file.
+fn suggestion(text: &str) -> Option<String> {
+    let is_word = |text: &str, signs: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || signs.contains(c))
+    };
+    if let Some((host, port)) = text.rsplit_once(':') {
+        let is_address = is_word(host, ".-_") && port.parse::<u16>().is_ok_and(|port| port > 0);
+        return is_address.then(|| format!("redis://{text}"));
+    }
+    let is_path = text.contains('/') || [".db", ".sqlite", ".sqlite3"].iter().any(|end| text.ends_with(end));
+    (is_path && is_word(text, "./-_")).then(|| format!("sqlite:{text}"))
 }
 
 #[cfg(test)]
@@ -114,5 +146,30 @@ mod tests {
         let url = OsStr::from_bytes(b"redis://:pw\xff@h");
         assert_eq!(inherited(url).as_deref(), Some(WITHHELD));
         assert!(StoreUrl::parse(WITHHELD).is_err());
+    }
+
+    #[test]
+    fn a_text_without_a_scheme_is_recognized() {
+        for (text, wanted) in [
+            ("localhost:6379", Some("redis://localhost:6379")),
+            ("10.0.0.7:7000", Some("redis://10.0.0.7:7000")),
+            ("locks.db", Some("sqlite:locks.db")),
+            ("/var/lib/app/locks", Some("sqlite:/var/lib/app/locks")),
+            ("localhost", None),
+            ("postgres://h", None),
+            ("user:pass", None),
+            ("h:0", None),
+            ("h:65536", None),
+            ("a b.db", None),
+            ("", None),
+        ] {
+            assert_eq!(suggestion(text).as_deref(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_text_of_the_environment_is_not_repeated() {
+        let failure = url_failure(None, StoreUrlError::Scheme).message();
+        assert!(failure.contains("redis://HOST:PORT") && !failure.contains("memory:"), "{failure}");
     }
 }

@@ -64,7 +64,7 @@ fn a_lock_of_another_kind_is_no_election() {
     let fixture = Fixture::sqlite();
     let mut run = fixture.start(&[], "echo running; read line");
     expect(&mut run, "running");
-    fixture.run(&["lead", "job", "--", "true"]).check(69, "the name is used for something else");
+    fixture.run(&["lead", "job", "--", "true"]).check(65, "`job` is a plain lock (a mutex)");
     run.send("go").expect("it reads");
     assert_eq!(status(&mut run), Some(0));
     let report = fixture.run(&["lead", "job", "--json", "--", "sh", "-c", "exit 6"]);

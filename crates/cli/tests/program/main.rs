@@ -21,3 +21,4 @@ mod show;
 mod signals;
 mod terminal;
 mod unreachable;
+mod wrong_lines;

@@ -20,10 +20,10 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     check(&["run", "a\nb", "--", "echo", "ran"], "no control characters");
     check(&["run", &"x".repeat(513), "--", "echo", "ran"], "at most 512 bytes");
     check(&["show", ""], "a lock name needs at least one character");
-    check(&["run", "job"], "<CMD>");
-    check(&["run", "job", "--"], "<CMD>");
+    check(&["run", "job"], "the command is missing");
+    check(&["run", "job", "--"], "the command is missing after `--`");
     // Without `--`, all three words are names of locks.
-    check(&["run", "job", "echo", "ran"], "<CMD>");
+    check(&["run", "job", "echo", "ran"], "the `--` before the command is missing");
     check(&["walk"], "unrecognized subcommand");
     run(&["--store", "postgres://h"], "there is no store of its scheme");
     run(&["--store", "locks.db"], "it has no scheme");
@@ -42,9 +42,9 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     );
     run(&["--prefix", "app:"], "these are for Redis");
     run(&["--password-file", "missing"], "failed to read the password from `missing`");
-    run(&["--lease", "30"], "it has no unit");
-    run(&["--lease", "soon"], "write a whole number and its unit");
-    run(&["--wait", "1.5s"], "write a whole number and its unit");
+    run(&["--lease", "30"], "30 has no unit");
+    run(&["--lease", "soon"], "write numbers with units");
+    run(&["--wait", "1.5x"], "write numbers with units");
     run(&["--kill-grace", "-1s"], "unexpected argument");
     run(&["--lease", "0s"], "too short");
     run(&["--lease", "400d"], "at most 366 days");
@@ -73,7 +73,7 @@ fn what_cannot_be_used_ends_with_2_and_a_reason() {
     check(&["ls", "--store", "sqlite:no/such/dir/locks.db"], "its directory does not exist");
     check(&["free", "job"], "cannot ask for confirmation");
     check(&["free", "", "--yes"], "a lock name needs at least one character");
-    check(&["monitor", "--every", "2"], "it has no unit");
+    check(&["monitor", "--every", "2"], "2 has no unit");
     run(&["--bogus"], "unexpected argument '--bogus'");
 }
 
@@ -82,10 +82,10 @@ fn help_and_version_are_no_errors() {
     let fixture = Fixture::sqlite();
     for (arguments, text) in [
         (&["--help"][..], "leasehold run nightly -- ./backup.sh"),
-        (&["run", "--help"], "is killed, the kernel kills the command"),
+        (&["run", "--help"], "leasehold run uploads --permits 3 -- ./upload.sh"),
         (&["help", "run"], "Exit status:"),
-        (&["help", "run"], "Reentrant locks (--reentrant, --owner):"),
-        (&["help", "run"], "Shared locks (--shared, --exclusive, --permits):"),
+        (&["help", "run"], "Once per period:"),
+        (&["help", "where"], "redis+sentinel://a,b,c/name"),
         (&["show", "--help"], "remaining_ms"),
         (&["ls", "--help"], "goes through the server's keys"),
         (&["free", "--help"], "Take a lock from its holder by force"),
@@ -138,7 +138,7 @@ fn a_key_that_is_something_else_is_left_alone() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
     server.cli(&["LPUSH", "job", "x"]).expect("it answers");
-    fixture.script(&[], "echo never").check(69, "failed to acquire `job`");
-    fixture.run(&["show", "job"]).check(69, "the name is used for something else");
+    fixture.script(&[], "echo never").check(65, "failed to acquire `job`");
+    fixture.run(&["show", "job"]).check(65, "the name is used for something else");
     assert_eq!(server.cli(&["LLEN", "job"]).expect("it answers").integer(), Some(1));
 }

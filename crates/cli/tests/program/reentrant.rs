@@ -148,7 +148,7 @@ fn an_inherited_owner_has_no_session() {
 fn the_kinds_are_distinguished() {
     on_both(|fixture| {
         let holder = running(fixture, &["--owner", "me"]);
-        fixture.script(&["--try"], "echo never").check(69, "use `run --reentrant`");
+        fixture.script(&["--try"], "echo never").check(65, "`leasehold run --reentrant` or `--owner ID`");
         let text = fixture.run(&["show", "job"]).stdout;
         for line in ["kind     reentrant\n", "owner    me, once\n"] {
             assert!(text.contains(line), "{line}: {text}");
@@ -164,7 +164,7 @@ fn the_kinds_are_distinguished() {
         let mut plain = fixture.start(&[], "echo running; read line");
         expect(&mut plain, "running");
         let refused = finish(command(fixture, &["--reentrant", "--try"], "echo never"), "");
-        refused.check(69, "leave out --reentrant and --owner");
+        refused.check(65, "acquires without --reentrant, --owner");
         assert_eq!(fixture.status()["kind"], "mutex");
         end(plain);
     });

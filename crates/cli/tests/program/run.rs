@@ -13,6 +13,25 @@ fn a_command_runs_and_its_output_is_its_own() {
 }
 
 #[test]
+fn durations_may_have_several_units_and_a_fraction() {
+    let fixture = Fixture::sqlite();
+    let options = [
+        "--lease",
+        "1m30s",
+        "--wait",
+        "1.5s",
+        "--kill-grace",
+        "0.5s",
+        "--max-hold",
+        "1h30m",
+        "--session",
+        "1m",
+    ];
+    fixture.script(&options, "exit 7").check(7, "");
+    fixture.script(&["--once-per", "0.5h", "--at-most", "1h1.5m"], "exit 8").check(8, "");
+}
+
+#[test]
 fn two_at_once_run_one_after_the_other() {
     let fixture = Fixture::sqlite();
     let script = "echo begin >> log; echo running; read line; echo end >> log";

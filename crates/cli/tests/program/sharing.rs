@@ -127,7 +127,7 @@ fn all_holders_of_a_shared_lock_are_shown_and_listed() {
     let text = fixture.run(&["show", "job"]).stdout;
     assert!(text.contains("taken    2 of 3\n") && text.contains("hold     2 permits by "), "{text}");
     // A plain lock of that name is another kind.
-    finish(command(&fixture, &["--try"], "echo never"), "").check(69, "--shared, --exclusive or --permits");
+    finish(command(&fixture, &["--try"], "echo never"), "").check(65, "`leasehold run --permits 3`");
     end(permits);
     let free = fixture.status();
     assert_eq!((&free["held"], &free["sharers"]), (&false.into(), &Value::Array(Vec::new())), "{free}");

@@ -1,7 +1,7 @@
 //! `leasehold acquire`: leaves a lock held, for scripts that cannot wrap a command.
 //!
-//! The token file exists before the lock is requested, and contains the token before the program reports success. If it
-//! cannot be written, the lock is released.
+//! The token file exists before the lock is requested, and contains the token before the program reports success. If the
+//! token or the report cannot be written, the lock is released.
 
 use crate::duration;
 use crate::job::signals::Signals;
@@ -13,14 +13,14 @@ use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
-use crate::output::report::{ErrorReport, json_line, millis, print_or_warn};
+use crate::output::report::{ErrorReport, json_line, millis, print, print_or_warn};
 use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, flush};
 use anyhow::anyhow;
 use clap::Args;
 use leasehold::core::Kind;
-use leasehold::{Client, DetachedHold, Mutex};
+use leasehold::{Client, DetachedHold, Mutex, ReleaseError};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -75,24 +75,62 @@ impl AcquireArgs {
     }
 }
 
-/// Acquires a lock, and leaves its token in a file.
+/// Acquires a lock, leaves its token in a file, and prints the fencing token.
 pub(crate) async fn acquire(args: &AcquireArgs) -> Result<Exit, Failure> {
     let result = try_to_acquire(args).await;
-    let hold = result.as_ref().ok();
-    if args.json {
-        print_or_warn(&json_line(&Report {
-            name: &args.name,
-            acquired: hold.is_some(),
-            fence: hold.map(|hold| hold.fencing_token().as_u64()),
-            lease_ms: hold.map(|hold| millis(hold.lease())),
-            until: hold.map(|hold| rfc3339(hold.expires_at())),
-            token_file: args.token_file.to_string_lossy().into_owned(),
-            error: ErrorReport::from_result(&result),
-        }));
-    } else if let Some(hold) = hold {
-        print_or_warn(&format!("{}\n", hold.fencing_token()));
+    let report = report_text(args, &result);
+    match result {
+        Ok(acquired) => match print(&report) {
+            Ok(()) => Ok(Exit::SUCCESS),
+            Err(failure) => Err(acquired.give_back(failure).await),
+        },
+        Err(failure) => {
+            print_or_warn(&report);
+            Err(failure)
+        }
     }
-    result.map(|_| Exit::SUCCESS)
+}
+
+/// What the program prints; empty if it prints nothing.
+fn report_text(args: &AcquireArgs, result: &Result<Acquired, Failure>) -> String {
+    let hold = result.as_ref().ok().map(|acquired| &acquired.hold);
+    if !args.json {
+        return hold.map(|hold| format!("{}\n", hold.fencing_token())).unwrap_or_default();
+    }
+    json_line(&Report {
+        name: &args.name,
+        acquired: hold.is_some(),
+        fence: hold.map(|hold| hold.fencing_token().as_u64()),
+        lease_ms: hold.map(|hold| millis(hold.lease())),
+        until: hold.map(|hold| rfc3339(hold.expires_at())),
+        token_file: args.token_file.to_string_lossy().into_owned(),
+        error: ErrorReport::from_result(result),
+    })
+}
+
+/// A lock that is held, and whose token is in its file.
+struct Acquired {
+    hold: DetachedHold,
+    token_file: TokenFile,
+    client: Client,
+}
+
+impl Acquired {
+    /// Releases the lock, whose report could not be printed: the caller takes the failure for "not held". The token
+    /// stays in its file if the hold may not be over.
+    async fn give_back(self, failure: Failure) -> Failure {
+        let Self { hold, token_file, client } = self;
+        let name = hold.name();
+        let released = hold.release(&client).await;
+        flush(&client, name).await;
+        match released {
+            Ok(()) | Err(ReleaseError::Lost(_)) => token_file.discard(),
+            Err(error) => log::warning(&format!(
+                "failed to release `{name}`: {error}; release it by its token file, or it ends with its lease"
+            )),
+        }
+        failure.failed_to("acquire", name)
+    }
 }
 
 /// The report for programs. Its fields are stable.
@@ -107,7 +145,7 @@ struct Report<'a> {
     error: Option<ErrorReport>,
 }
 
-async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
+async fn try_to_acquire(args: &AcquireArgs) -> Result<Acquired, Failure> {
     let name = super::lock_name(&args.name)?;
     lease::check(args.lease).map_err(Failure::usage)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
@@ -126,7 +164,8 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<DetachedHold, Failure> {
         Err(signal) => Err(interrupted(signal)),
     };
     flush(&client, &name).await;
-    acquired.map_err(|failure| failure.failed_to("acquire", &name))
+    let hold = acquired.map_err(|failure| failure.failed_to("acquire", &name))?;
+    Ok(Acquired { hold, token_file, client })
 }
 
 async fn acquire_detached(mutex: Mutex, options: &AcquireOptions) -> Result<DetachedHold, Failure> {

@@ -7,7 +7,7 @@ use crate::output::error_map::extend_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
-use crate::output::report::{ErrorReport, json_line, millis, print_or_warn};
+use crate::output::report::{ErrorReport, json_line, millis, print, print_or_warn};
 use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, flush};
@@ -51,14 +51,20 @@ pub(crate) async fn extend(args: &ExtendArgs) -> Result<Exit, Failure> {
     let result = try_to_extend(args, &mut progress).await;
     if args.json {
         let extended = result.as_ref().ok();
-        print_or_warn(&json_line(&Report {
+        let report = json_line(&Report {
             name: progress.name.as_ref().map(LockName::as_str),
             extended: extended.is_some(),
             fence: progress.fence,
             lease_ms: extended.map(|(_, lease)| millis(*lease)),
             until: extended.map(|(hold, _)| rfc3339(hold.expires_at())),
             error: ErrorReport::from_result(&result),
-        }));
+        });
+        if let Ok((hold, _)) = &result {
+            // The caller does not learn for how long: it may count only on the time before.
+            print(&report).map_err(|failure| failure.failed_to("report the extension of", hold.name()))?;
+        } else {
+            print_or_warn(&report);
+        }
     }
     result.map(|_| Exit::SUCCESS)
 }

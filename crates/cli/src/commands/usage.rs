@@ -3,6 +3,7 @@
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log;
+use crate::output::report::printed;
 use anyhow::anyhow;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
@@ -10,9 +11,7 @@ use std::ffi::OsString;
 /// Help and version are no errors; all else is reported. `arguments` are those behind the name of the program.
 pub(crate) fn outcome(error: &clap::Error, arguments: &[OsString]) -> Result<Exit, Failure> {
     if !error.use_stderr() {
-        // A reader that has closed the pipe needs no more output.
-        let _ = error.print();
-        return Ok(Exit::SUCCESS);
+        return printed(error.print()).map(|()| Exit::SUCCESS);
     }
     if let Some(advice) = command_advice(error, arguments) {
         return Err(Failure::usage(anyhow!("{advice}")));

@@ -30,7 +30,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct TokenFile {
     path: PathBuf,
     file: File,
-    /// Set if this instance created the file, and has to remove it unless a token is written.
+    /// Set if this instance created the file.
+    created: bool,
+    /// Set if this instance has to remove the file, unless a token is written.
     remove_on_drop: bool,
 }
 
@@ -45,11 +47,17 @@ impl TokenFile {
         }
     }
 
+    /// A file that stays when this instance ends.
+    fn found(path: &Path, file: File) -> Self {
+        Self { path: path.to_owned(), file, created: false, remove_on_drop: false }
+    }
+
     fn prepare_created(path: &Path, file: File) -> Result<Self, Failure> {
-        let mut created = Self { path: path.to_owned(), file, remove_on_drop: false };
+        let mut created = Self::found(path, file);
         created.lock_now()?;
         // Until the file was locked, another instance may have taken it as an existing empty file: only now it may be
         // removed.
+        created.created = true;
         created.remove_on_drop = true;
         let restricted = rustix::fs::fchmod(&created.file, Mode::RUSR | Mode::WUSR).map_err(io::Error::from);
         restricted
@@ -61,7 +69,7 @@ impl TokenFile {
 
     /// An existing file: one of `mktemp`, or one that a killed `acquire` left.
     fn prepare_existing(path: &Path) -> Result<Self, Failure> {
-        let found = Self { path: path.to_owned(), file: open(path)?, remove_on_drop: false };
+        let found = Self::found(path, open(path)?);
         found.lock_now()?;
         let metadata = found.check_access()?;
         if metadata.nlink() == 0 {
@@ -84,7 +92,7 @@ impl TokenFile {
     /// Opens the file with a token, and reads it. Waits until no other instance uses it. Fails if the token belongs to
     /// another lock than `name`.
     pub(crate) async fn open(path: &Path, name: Option<&LockName>) -> Result<(Self, DetachedHold), Failure> {
-        let found = Self { path: path.to_owned(), file: open(path)?, remove_on_drop: false };
+        let found = Self::found(path, open(path)?);
         let deadline = Instant::now() + BUSY_TIMEOUT;
         while !found.try_lock()? {
             if Instant::now() >= deadline {
@@ -142,6 +150,13 @@ impl TokenFile {
         let written = written.and_then(|()| self.file.set_len(text.len() as u64));
         let written = written.and_then(|()| self.file.sync_all());
         written.map_err(|error| unusable(&self.path, "it cannot be written", error))
+    }
+
+    /// Removes the token of a hold that is over, and with it the file if this instance created that.
+    pub(crate) fn discard(mut self) {
+        // A token that stays is of no use to any process, and `acquire` says so of a file that is not empty.
+        let _ = self.file.set_len(0).and_then(|()| self.file.sync_all());
+        self.remove_on_drop = self.created;
     }
 
     /// Removes the file of a hold that is over.

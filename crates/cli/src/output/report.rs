@@ -36,7 +36,12 @@ pub(crate) fn millis(time: Duration) -> u64 {
 
 /// Prints a text on standard output.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    printed(io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// The result of writing to standard output.
+pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
         // The reader has closed the pipe: it needs no more output.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written.context("failed to write to standard output").map_err(Failure::unavailable),

@@ -9,6 +9,7 @@ mod doctor;
 mod engines;
 mod fixture;
 mod init;
+mod full_output;
 mod lead;
 mod loss;
 mod misuse;

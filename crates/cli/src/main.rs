@@ -9,6 +9,7 @@ mod environment;
 mod job;
 mod lock;
 mod output;
+mod runtime;
 mod store;
 
 use output::log;

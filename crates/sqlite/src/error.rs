@@ -4,6 +4,11 @@ use super::location::StoreLocation;
 use leasehold_core::FORMAT;
 use leasehold_store::{Fault, FaultKind, Phase};
 use rusqlite::ErrorCode;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// How many files SQLite opens for a database: itself, its log, the index of that, a journal.
+const FILES: usize = 4;
 
 /// An error inside a transaction.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +48,12 @@ pub(super) fn fault(location: &StoreLocation, phase: Phase, error: StoreError) -
         Some(ErrorCode::NotADatabase) => {
             FaultKind::Unusable("it is not a SQLite database: give the store a file of its own".into())
         }
-        Some(ErrorCode::CannotOpen) => FaultKind::Unusable(message),
+        Some(ErrorCode::CannotOpen) => match descriptors() {
+            Ok(()) => FaultKind::Unusable(message),
+            Err(error) => {
+                FaultKind::Failed(format!("{message}: raise the limit of open files (`ulimit -n`): {error}"))
+            }
+        },
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
             FaultKind::Forbidden
         }
@@ -51,6 +61,13 @@ pub(super) fn fault(location: &StoreLocation, phase: Phase, error: StoreError) -
         _ => FaultKind::Failed(message),
     };
     location.fault(phase, kind).with_source(error)
+}
+
+/// Fails if this process may not open the files of a database, which is closed by now. SQLite reports that in the same
+/// way as a path that is wrong.
+fn descriptors() -> Result<(), Errno> {
+    let open = |_| rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    (0..FILES).map(open).collect::<Result<Vec<_>, _>>().map(drop)
 }
 
 /// Whether another process held the file's lock, so that nothing was done.

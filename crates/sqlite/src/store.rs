@@ -14,6 +14,7 @@ use leasehold_store::{
 };
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -77,9 +78,13 @@ impl SqliteStore {
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, Fault> {
         let path = path.as_ref();
         let machine = ThisMachine::new().map_err(|error| {
-            let what = format!("the machine's boot id cannot be read ({error}): is /proc mounted?");
-            let node = path.display().to_string();
-            Fault::new(FaultKind::Unsupported(what), Phase::Connect, node).with_source(error)
+            let kind = if error.kind() == io::ErrorKind::NotFound {
+                let what = format!("the machine's boot id cannot be read ({error}): is /proc mounted?");
+                FaultKind::Unsupported(what)
+            } else {
+                FaultKind::Failed(format!("the machine's boot id cannot be read: {error}"))
+            };
+            Fault::new(kind, Phase::Connect, path.display().to_string()).with_source(error)
         })?;
         Self::open_on(Box::new(machine), path).await
     }

@@ -18,7 +18,7 @@ pub(crate) mod r#where;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
-use anyhow::Context;
+use crate::runtime;
 use clap::{Parser, Subcommand};
 use leasehold::LockName;
 
@@ -55,13 +55,7 @@ pub(crate) fn execute() -> Result<Exit, Failure> {
         Err(error) => return usage::outcome(&error, &std::env::args_os().skip(1).collect::<Vec<_>>()),
     };
     log::start(command.log());
-    // The kernel ties the end of a command under a lock to the thread that started it: this runtime runs on the main
-    // thread.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")
-        .map_err(Failure::unavailable)?;
+    let runtime = runtime::build()?;
     let result = runtime.block_on(command.execute());
     // A lookup of a host name cannot be cancelled, and would delay the end.
     runtime.shutdown_background();

@@ -12,6 +12,7 @@ mod init;
 mod full_output;
 mod lead;
 mod loss;
+mod limits;
 mod misuse;
 mod once;
 mod reentrant;

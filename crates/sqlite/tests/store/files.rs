@@ -43,6 +43,23 @@ fn the_files_are_for_their_owner_alone() {
 }
 
 #[test]
+fn too_few_descriptors_are_not_taken_for_a_wrong_path() {
+    let (_dir, path) = temporary_path();
+    let mut worker = Worker::start(&path);
+    worker.send("open with few files");
+    let mut faults = Vec::new();
+    while let answer = worker.answer()
+        && answer != "opened"
+    {
+        faults.push(answer);
+    }
+    assert!(faults.len() > 2, "{faults:?}");
+    for fault in faults {
+        assert!(fault.starts_with("Failed") && fault.contains("Too many open files"), "{fault}");
+    }
+}
+
+#[test]
 fn what_others_may_open_is_refused_with_its_remedy() {
     let (dir, path) = temporary_path();
     drop(open(&path).unwrap());

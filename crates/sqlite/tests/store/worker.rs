@@ -1,10 +1,11 @@
 //! Workers: processes of the test binary that execute commands.
 
-use crate::session::TestSession;
+use crate::session::{TestSession, open};
 use leasehold_core::Acquired;
 use leasehold_store::Notification;
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit};
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -131,6 +132,8 @@ fn worker() {
                 count(&ours, &path.with_extension("count"), 100);
                 answer("counted");
             }
+            "open with few files" => open_with_few_files(&path.with_extension("other")),
+            "fill the disk" => answer(&fill_the_disk(&ours, &path)),
             "sign" => sign(&ours, &path.with_extension("signed")),
             "relay" => relay(&ours),
             other => panic!("{other}"),
@@ -141,6 +144,44 @@ fn worker() {
 
 fn answer(text: &str) {
     println!("@{text}");
+}
+
+/// Fills the file system of the store, and goes on. Returns how long the log is before and after the disk is full.
+fn fill_the_disk(ours: &TestSession, path: &Path) -> String {
+    let cycle = |times| {
+        for _ in 0..times {
+            ours.release(ours.acquire().0);
+        }
+    };
+    cycle(1);
+    // The pages of the database are in its file from now on.
+    let sql = rusqlite::Connection::open(path).unwrap();
+    sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    cycle(30);
+    let length = || path.with_file_name("locks.db-wal").metadata().unwrap().len();
+    let before = length();
+    let mut filler = std::fs::File::create(path.with_file_name("filler")).unwrap();
+    while filler.write_all(&[0; 4096]).is_ok() {}
+    cycle(1);
+    let after = length();
+    cycle(300);
+    format!("{before} {after}")
+}
+
+/// Reports what it is to open a file with no, one, two, … descriptors, until it can be opened.
+fn open_with_few_files(path: &Path) {
+    let free = rustix::io::dup(std::io::stdin()).unwrap();
+    let first = u64::try_from(free.as_raw_fd()).unwrap();
+    drop(free);
+    for few in 0.. {
+        let limit = Rlimit { current: Some(first + few), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        match open(path) {
+            Ok(_) => break,
+            Err(fault) => answer(&format!("{:?}", fault.kind)),
+        }
+    }
+    answer("opened");
 }
 
 /// Acquires the lock again and again and reports each acquire and release, until it is killed.

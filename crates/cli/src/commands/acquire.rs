@@ -15,8 +15,9 @@ use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
 use crate::output::report::{ErrorReport, json_line, millis, print, print_or_warn};
 use crate::output::timestamp::rfc3339;
+use crate::store::CALL_TIMEOUT;
 use crate::store::args::StoreArgs;
-use crate::store::client::{ClientConfig, flush};
+use crate::store::client::{ClientConfig, flush, flush_within};
 use anyhow::anyhow;
 use clap::Args;
 use leasehold::core::Kind;
@@ -163,7 +164,8 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<Acquired, Failure> {
         }
         Err(signal) => Err(interrupted(signal)),
     };
-    flush(&client, &name).await;
+    let within = if acquired.is_ok() { CALL_TIMEOUT } else { wait.undo_timeout() };
+    flush_within(&client, &name, within).await;
     let hold = acquired.map_err(|failure| failure.failed_to("acquire", &name))?;
     Ok(Acquired { hold, token_file, client })
 }

@@ -18,6 +18,7 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
 use crate::output::report::{ErrorReport, json_line};
+use crate::store::CALL_TIMEOUT;
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
 use clap::Args;
@@ -157,7 +158,7 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
         Ok(election) => lead_until_end(&client, &election, &times, args, &mut signals, progress).await,
         Err(failure) => Err(failure),
     };
-    shut_down(&client).await;
+    shut_down(&client, CALL_TIMEOUT).await;
     outcome
 }
 

@@ -21,6 +21,7 @@ use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
 use crate::output::printable::quoted;
 use crate::output::report::{ErrorReport, json_line};
+use crate::store::CALL_TIMEOUT;
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
 use clap::{Arg, Args};
@@ -234,7 +235,8 @@ async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Fai
         Err(signal) => return Ok(Exit::from_signal(signal)),
     };
     let outcome = run_under_lock(&client, &request, &times, (args, wait), &mut signals, progress).await;
-    shut_down(&client).await;
+    let was_acquired = !progress.locks.is_empty();
+    shut_down(&client, if was_acquired { CALL_TIMEOUT } else { wait.undo_timeout() }).await;
     outcome
 }
 

@@ -18,7 +18,7 @@ use clap::Args;
 use leasehold::Moment;
 use serde::Serialize;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Wait until a lock is free, without acquiring it.
 ///
@@ -56,6 +56,8 @@ pub(crate) struct WaitArgs {
 
 /// The pauses between two polls.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+/// How long the last poll, which begins at the limit, may take.
+const LAST_POLL: Duration = Duration::from_secs(1);
 /// How long after the end of a lease it polls, and the minimum pause: a holder may renew at the last moment, again and
 /// again.
 const AFTER_LEASE: Duration = Duration::from_millis(10);
@@ -111,7 +113,12 @@ async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, F
     };
     let mut backoff = BACKOFF;
     loop {
-        let status = any_lock::find(&client, &name).await?.details.status;
+        // A single poll takes whatever its calls may take.
+        let limit_of_poll = limit.filter(|_| wait != WaitLimit::Try);
+        let within = poll_timeout(client.now(), limit_of_poll);
+        let found = timeout(within, any_lock::find(&client, &name)).await;
+        let no_answer = |_| Failure::unavailable(anyhow!("no answer in time")).failed_to("inspect", &name);
+        let status = found.map_err(no_answer)??.details.status;
         let now = client.now();
         progress.waited = now.since(start);
         progress.remaining = status.remaining.filter(|_| status.held).or(status.blocked);
@@ -131,6 +138,11 @@ async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, F
         }
         sleep(next_pause(now, backoff.next_pause(), progress.remaining, limit)).await;
     }
+}
+
+/// How long a poll may take: a little longer than the limit, so that the last one can be answered.
+fn poll_timeout(now: Moment, limit: Option<Moment>) -> Duration {
+    limit.map_or(Duration::MAX, |limit| limit.since(now) + LAST_POLL)
 }
 
 /// How long to sleep before the next poll: the pause less up to a quarter, at most until the lease ends or until the
@@ -171,5 +183,13 @@ mod tests {
         assert_eq!(next_pause(now, s(2), Some(ms(30)), None), ms(40));
         assert_eq!(next_pause(now, s(2), Some(Duration::ZERO), None), AFTER_LEASE);
         assert_eq!(next_pause(now, s(2), Some(ms(30)), Some(now + ms(7))), ms(7));
+    }
+
+    #[test]
+    fn a_poll_without_an_answer_does_not_outlast_the_limit() {
+        let now = Moment::from_micros(5_000_500);
+        assert_eq!(poll_timeout(now, None), Duration::MAX);
+        assert_eq!(poll_timeout(now, Some(now + Duration::from_secs(3))), Duration::from_secs(4));
+        assert_eq!(poll_timeout(now, Some(now)), LAST_POLL);
     }
 }

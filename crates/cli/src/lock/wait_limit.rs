@@ -1,6 +1,7 @@
 //! How long to wait for a lock.
 
 use crate::duration;
+use crate::store::{CALL_TIMEOUT, UNDO_TIMEOUT};
 use clap::Args;
 use std::time::Duration;
 
@@ -40,6 +41,14 @@ impl WaitLimit {
             Some(Duration::ZERO) => Self::Try,
             Some(limit) => Self::AtMost(limit),
             None => Self::Forever,
+        }
+    }
+
+    /// How long the program may take to undo its requests if it has not acquired the lock.
+    pub(crate) const fn undo_timeout(self) -> Duration {
+        match self {
+            Self::AtMost(_) => UNDO_TIMEOUT,
+            Self::Try | Self::Forever => CALL_TIMEOUT,
         }
     }
 }

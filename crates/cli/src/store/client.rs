@@ -176,16 +176,21 @@ fn default_url() -> Result<(String, StoreUrl), Failure> {
 
 /// Waits for background work already in flight, before the program ends and cancels it.
 pub(crate) async fn flush(client: &Client, name: &LockName) {
-    if timeout(CALL_TIMEOUT, client.flush()).await.is_err() {
+    flush_within(client, name, CALL_TIMEOUT).await;
+}
+
+/// [`flush`] with another time limit.
+pub(crate) async fn flush_within(client: &Client, name: &LockName, within: Duration) {
+    if timeout(within, client.flush()).await.is_err() {
         log::warning(&format!(
             "not every request for `{name}` could be sent: whatever is still held ends with its lease"
         ));
     }
 }
 
-/// Shuts the client down. A warning names what could not be released.
-pub(crate) async fn shut_down(client: &Client) {
-    if let Err(error) = client.shutdown(CALL_TIMEOUT).await {
+/// Shuts the client down within a time limit. A warning names what could not be released.
+pub(crate) async fn shut_down(client: &Client, within: Duration) {
+    if let Err(error) = client.shutdown(within).await {
         log::warning(&error.to_string());
     }
 }

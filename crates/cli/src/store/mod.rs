@@ -10,3 +10,7 @@ use std::time::Duration;
 
 /// The time limit of a call to the store, and of the release at the end.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The time limit of what follows the end of `--wait`: to leave the queue, and to undo requests without a reply. A store
+/// that answers needs a fraction of it.
+pub(crate) const UNDO_TIMEOUT: Duration = Duration::from_millis(500);

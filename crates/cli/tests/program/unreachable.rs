@@ -1,7 +1,7 @@
-//! A store that cannot be reached at the start.
+//! A store that cannot be reached at the start, or not any more.
 
-use super::fixture::{Fixture, expect, start, status};
-use leasehold_testkit::{RedisServer, Worker};
+use super::fixture::{Fixture, expect, start, status, until};
+use leasehold_testkit::{Proxy, RedisServer, Worker, any_command};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -84,4 +84,37 @@ fn a_signal_ends_a_program_that_tries_to_connect() {
         program.terminate().expect("it runs");
         assert_eq!(status(&mut program), Some(143), "{arguments:?}");
     }
+}
+
+/// Starts a command with `--wait 3s` that finds the lock taken, cuts its connection off, and checks that it ends less than
+/// a call's time after the limit.
+fn check_end_when_cut_off(arguments: &[&str]) {
+    let server = RedisServer::start().expect("there is a server");
+    let proxy = Proxy::to_server(&server).expect("there is a port");
+    let (near, far) = (Fixture::redis(&server), Fixture::at(proxy.url()));
+    near.run(&["acquire", "job", "--lease", "60s", "--token-file", "held"]).check(0, "");
+    let began = Instant::now();
+    let mut program = start(far.command(arguments));
+    until("it waits", || near.status()["waiting"] == 1);
+    proxy.pause_requests(usize::MAX, any_command());
+    assert_eq!(status(&mut program), Some(69), "{arguments:?}");
+    let elapsed = began.elapsed();
+    let limits = Duration::from_secs(3)..Duration::from_secs(5);
+    assert!(limits.contains(&elapsed), "{arguments:?}: {elapsed:?}");
+}
+
+#[test]
+fn a_run_whose_store_is_cut_off_ends_with_the_wait() {
+    check_end_when_cut_off(&["run", "job", "--wait", "3s", "--", "true"]);
+}
+
+#[test]
+fn a_run_for_several_locks_whose_store_is_cut_off_ends_with_the_wait() {
+    check_end_when_cut_off(&["run", "free", "job", "--wait", "3s", "--", "true"]);
+}
+
+#[test]
+fn an_acquire_whose_store_is_cut_off_ends_with_the_wait() {
+    let acquire = ["acquire", "job", "--wait", "3s", "--lease", "1m", "--token-file", "token"];
+    check_end_when_cut_off(&acquire);
 }

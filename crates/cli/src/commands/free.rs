@@ -9,7 +9,7 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::holder_report::{HolderReport, describe_holder};
 use crate::output::log::LogArgs;
-use crate::output::printable::printable;
+use crate::output::printable::{printable, printable_lines};
 use crate::output::report::{json_line, print};
 use crate::output::session_report::SessionReport;
 use crate::store::args::StoreArgs;
@@ -182,7 +182,7 @@ impl<'a> Report<'a> {
     }
 
     fn print(&self, args: &FreeArgs, text: &str) -> Result<(), Failure> {
-        if args.json { print(&json_line(self)) } else { print(text) }
+        print(&if args.json { json_line(self) } else { printable_lines(text) })
     }
 
     /// The holders of a shared lock whose holds are to end.
@@ -264,7 +264,7 @@ fn is_interactive() -> bool {
 
 fn confirm(report: &Report<'_>) -> Result<bool, Failure> {
     let ask = || -> io::Result<String> {
-        io::stderr().write_all(report.question().as_bytes())?;
+        io::stderr().write_all(printable_lines(&report.question()).as_bytes())?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         Ok(answer)

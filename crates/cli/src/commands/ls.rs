@@ -139,7 +139,7 @@ impl<'a> LockRow<'a> {
         holder: Option<&str>,
     ) -> [String; 9] {
         [
-            self.name.to_owned(),
+            printable(self.name),
             kind,
             or_dash(session.and_then(|session| session.host)),
             pid_or_dash(session.and_then(|session| session.pid)),

@@ -5,7 +5,7 @@ use crate::job::signals::Signals;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::LogArgs;
-use crate::output::printable::printable;
+use crate::output::printable::printable_lines;
 use crate::output::report::{json_line, print_or_warn};
 use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
@@ -89,10 +89,14 @@ impl<'a> Event<'a> {
     }
 
     fn text(&self) -> String {
+        printable_lines(&self.raw_text())
+    }
+
+    fn raw_text(&self) -> String {
         match self {
             Self::Started { at, version } => format!("{at} started leasehold {version}\n"),
             Self::Evicted { at, name, fence, session, whose } => {
-                let whose = printable(whose.unwrap_or("unknown"));
+                let whose = whose.unwrap_or("unknown");
                 match fence {
                     Some(fence) => {
                         format!("{at} evicted `{name}` (fence {fence}) from {whose}, session {session}\n")

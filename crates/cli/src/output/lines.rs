@@ -1,5 +1,6 @@
 //! A report as text: one line for each value, with a label before it.
 
+use crate::output::printable::printable;
 use std::fmt::Write;
 
 /// Lines of a label and a value, in two columns.
@@ -10,7 +11,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn push(&mut self, label: &str, value: &str) {
-        writeln!(self.text, "{label:<9}{value}").expect("writing to a string cannot fail");
+        writeln!(self.text, "{label:<9}{}", printable(value)).expect("writing to a string cannot fail");
     }
 
     pub(crate) fn into_text(self) -> String {

@@ -2,8 +2,9 @@
 
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
+use crate::output::printable::printable_lines;
 use clap::{ArgAction, Args, ValueEnum};
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::OnceLock;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -49,10 +50,9 @@ pub(crate) fn start(args: &LogArgs) {
     // Only events of this project's crates, all of which have this prefix: those of others were not reviewed for secrets.
     let targets = Targets::new().with_target("leasehold", level);
     let targets = targets.with_target(TARGET, level.max(Level::WARN));
-    let layer = fmt::layer().with_writer(std::io::stderr);
     let layer = match args.log_format {
-        LogFormat::Text => layer.with_ansi(false).boxed(),
-        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Text => fmt::layer().with_ansi(false).with_writer(|| PrintableStderr).boxed(),
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
     };
     // A second call would change nothing.
     let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
@@ -86,9 +86,24 @@ pub(crate) fn warning(text: &str) {
 /// Writes a line on standard error as it is.
 pub(crate) fn line(text: &str) {
     // A closed standard error is no reason to fail.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let _ = io::stderr().write_all(text.as_bytes());
 }
 
 fn write_message(text: &str) {
-    line(&format!("leasehold: {text}\n"));
+    line(&format!("leasehold: {}\n", printable_lines(text)));
+}
+
+/// Standard error for events as text, whose fields contain texts of other clients.
+struct PrintableStderr;
+
+impl Write for PrintableStderr {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        // An event is written as a whole.
+        io::stderr().write_all(printable_lines(&String::from_utf8_lossy(event)).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }

@@ -59,3 +59,26 @@ fn a_lock_of_another_library_without_an_expiry() {
     assert!(shown.stdout.contains("for ever: it has no expiry"), "{shown:?}");
     assert!(!shown.stdout.contains("stranger"), "{shown:?}");
 }
+
+#[test]
+fn invisible_characters_are_escaped_for_people_and_not_for_programs() {
+    let fixture = Fixture::sqlite();
+    let (name, label) = ("pay\u{200b}roll", "gpj\u{202e}exe\u{2028}two");
+    let acquire = ["acquire", name, "--label", label, "--lease", "1m", "--token-file", "token", "-v"];
+    let acquired = fixture.run(&acquire);
+    acquired.check(0, "acquired");
+    assert!(!acquired.stderr.contains('\u{200b}'), "{acquired:?}");
+    let shown = fixture.run(&["show", name]);
+    shown.check(0, "");
+    for line in ["name     pay\\u{200b}roll\n", "holder   gpj\\u{202e}exe\\u{2028}two\n"] {
+        assert!(shown.stdout.contains(line), "{line}: {shown:?}");
+    }
+    let taken = fixture.run(&["run", name, "--try", "--", "true"]);
+    taken.check(75, "failed to acquire `pay\\u{200b}roll`: held by gpj\\u{202e}exe\\u{2028}two");
+    let json = fixture.run(&["show", name, "--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!((json["name"].as_str(), json["holder"].as_str()), (Some(name), Some(label)));
+    let freed = fixture.run(&["free", name, "--yes"]);
+    freed.check(0, "");
+    assert!(freed.stdout.starts_with("freed `pay\\u{200b}roll`: taken from gpj\\u{202e}exe"), "{freed:?}");
+}

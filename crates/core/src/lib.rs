@@ -32,7 +32,9 @@ pub use op::raise_fence::{FenceRaised, RaiseFence};
 pub use op::refused::Refused;
 pub use op::release::{Release, ReleaseAction, Released};
 pub use op::resize::{Resize, Resized};
-pub use op::session::{Heartbeat, HeartbeatReply, SessionEntry, SessionMetadata, SessionOp, SessionReply};
+pub use op::session::{
+    Heartbeat, HeartbeatReply, SessionEntry, SessionList, SessionMetadata, SessionOp, SessionReply, Skipped,
+};
 pub use op::status::HoldStatus;
 pub use op::votes::Votes;
 pub use op::{Op, Reply};

@@ -93,6 +93,7 @@ pub use client::Client;
 pub use client::builder::ClientBuilder;
 pub use client::health::Health;
 pub use client::inventory::LockInfo;
+pub use client::listing::Listing;
 pub use client::locks::{LockOptions, Locks};
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
@@ -130,7 +131,7 @@ pub use leasehold_core as core;
 pub use leasehold_core::{
     AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
     LeaseError, LockMode, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Refused,
-    RetryPolicy, SessionId, SessionMetadata, Votes,
+    RetryPolicy, SessionId, SessionMetadata, Skipped, Votes,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;

@@ -672,7 +672,7 @@ fn show_session_op(op: &SessionOp, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn show_session_reply(reply: &SessionReply, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match reply {
         SessionReply::Heartbeat(heartbeat_reply) => write!(f, "{heartbeat_reply:?}"),
-        SessionReply::List(all) => write!(f, "{} sessions", all.len()),
+        SessionReply::List(list) => write!(f, "{} sessions", list.entries.len()),
         _ => f.write_str("ended"),
     }
 }

@@ -16,7 +16,7 @@ use super::session_table;
 use super::transaction::{MAX_CHECKED, OpTransaction, now_us, record_death, record_latest};
 use leasehold_core::{
     Acquire, Executed, Heartbeat, HeartbeatReply, Lock, Moment, MultiAcquired, Notification, Op, Reply,
-    SessionId, SessionOp, SessionReply,
+    SessionId, SessionList, SessionOp, SessionReply,
 };
 use leasehold_store::clock::boottime;
 use leasehold_store::{Fault, FaultKind, Phase};
@@ -165,6 +165,15 @@ impl Database {
                     session_table::list(transaction.sql, transaction.now_us, &is_alive)
                 };
                 self.transact(reading, deadline, is_ours, work).map(SessionReply::List)
+            }
+            SessionOp::Find(sessions) => {
+                let SessionReply::List(mut list) =
+                    self.execute_session(&SessionOp::List, deadline, is_ours)?
+                else {
+                    return Ok(SessionReply::List(SessionList::default()));
+                };
+                list.entries.retain(|entry| sessions.contains(&entry.session));
+                Ok(SessionReply::List(list))
             }
             other => {
                 let text = format!("this store does not know the operation {other:?}");

@@ -9,7 +9,7 @@
 use super::error::StoreError;
 use super::session_files::{SessionFiles, SessionState};
 use leasehold_core::model::LockState;
-use leasehold_core::{Kind, Lock, SessionEntry, SessionId};
+use leasehold_core::{Kind, Lock, LockName, SessionEntry, SessionId, SessionList, Skipped};
 use rusqlite::{Connection, Transaction, params};
 use std::collections::BTreeMap;
 
@@ -67,8 +67,9 @@ pub(super) fn list(
     sql: &Transaction<'_>,
     now_us: u64,
     is_alive: &dyn Fn(SessionId) -> bool,
-) -> Result<Vec<SessionEntry>, StoreError> {
+) -> Result<SessionList, StoreError> {
     let mut known: BTreeMap<SessionId, Known> = BTreeMap::new();
+    let mut skipped = Skipped::default();
     let mut rows = sql.prepare_cached("SELECT session, metadata FROM sessions")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
@@ -80,8 +81,14 @@ pub(super) fn list(
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let (kind, name, text): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let mut state: LockState = serde_json::from_str(&text)?;
-        let (Some(kind), Ok(name)) = (Kind::parse(&kind), name.parse()) else { continue };
+        let (Some(kind), Ok(name)) = (Kind::parse(&kind), name.parse::<LockName>()) else {
+            skipped.add(|| "a row of the locks has no kind or name of a lock".to_owned());
+            continue;
+        };
+        let Ok(mut state) = serde_json::from_str::<LockState>(&text) else {
+            skipped.add(|| format!("the lock `{name}`: its record cannot be read"));
+            continue;
+        };
         let lock = Lock { kind, name };
         for session in state.holders_at(now_us) {
             known.entry(session).or_default().held.push(lock.clone());
@@ -98,5 +105,5 @@ pub(super) fn list(
         let metadata = known.metadata.unwrap_or_default();
         listed.then_some(SessionEntry { session, alive_ms, metadata, held: known.held })
     };
-    Ok(known.into_iter().filter_map(entry).collect())
+    Ok(SessionList { entries: known.into_iter().filter_map(entry).collect(), skipped })
 }

@@ -184,8 +184,8 @@ async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
 async fn listed(store: &dyn Store) -> Vec<SessionEntry> {
     match execute_session(store, SessionOp::List).await {
         SessionReply::List(mut list) => {
-            list.sort_by_key(|entry| entry.session);
-            list
+            list.entries.sort_by_key(|entry| entry.session);
+            list.entries
         }
         other => panic!("{other:?}"),
     }

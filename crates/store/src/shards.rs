@@ -20,7 +20,7 @@ use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
     Acquire, Claim, Executed, FencingToken, KeyError, Lock, MultiAcquired, Op, Partition, SessionId,
-    SessionOp, SessionReply,
+    SessionList, SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -127,11 +127,14 @@ impl Shards {
             .shards
             .iter()
             .map(|shard| shard.store.execute_session(Partition::ONLY, &SessionOp::List, within));
-        let mut sessions = Vec::new();
+        let mut sessions = SessionList::default();
         let mut missing = None;
         for outcome in join_all(all).await {
             match outcome {
-                Outcome::Done(SessionReply::List(some)) => sessions.extend(some),
+                Outcome::Done(SessionReply::List(some)) => {
+                    sessions.entries.extend(some.entries);
+                    sessions.skipped.merge(some.skipped);
+                }
                 Outcome::Done(_) => {
                     let text = "its reply does not match the request".to_owned();
                     missing = Some(Fault::new(FaultKind::Failed(text), Phase::Reply, "a shard"));

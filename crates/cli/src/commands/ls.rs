@@ -4,7 +4,7 @@ use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::holder_report::HolderReport;
-use crate::output::log::LogArgs;
+use crate::output::log::{self, LogArgs};
 use crate::output::printable::printable;
 use crate::output::report::{json_line, millis, print};
 use crate::output::session_report::SessionReport;
@@ -12,7 +12,7 @@ use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
-use leasehold::{FencingToken, InspectError, LockInfo, Owner, SessionInfo};
+use leasehold::{FencingToken, InspectError, Listing, LockInfo, Owner, SessionInfo};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -48,24 +48,29 @@ pub(crate) async fn ls(args: &LsArgs) -> Result<Exit, Failure> {
         let what = if args.sessions { "sessions" } else { "locks" };
         Failure::unavailable(anyhow::Error::new(error).context(format!("failed to list the {what}")))
     };
-    let text = if args.sessions {
-        let mut sessions = client.sessions().await.map_err(failed)?;
+    let (text, skipped) = if args.sessions {
+        let Listing { items: mut sessions, skipped, .. } = client.sessions().await.map_err(failed)?;
         sessions.sort_by_key(|info| (info.since(), info.id.to_string()));
         let rows: Vec<_> = sessions.iter().map(SessionRow::new).collect();
-        if args.json {
+        let text = if args.json {
             rows.iter().map(json_line).collect()
         } else {
             table(&SESSIONS, rows.iter().map(SessionRow::cells))
-        }
+        };
+        (text, skipped)
     } else {
-        let locks = client.locks().await.map_err(failed)?;
+        let Listing { items: locks, skipped, .. } = client.locks().await.map_err(failed)?;
         let rows: Vec<_> = locks.iter().map(LockRow::new).collect();
-        if args.json {
+        let text = if args.json {
             rows.iter().map(json_line).collect()
         } else {
             table(&LOCKS, rows.iter().flat_map(LockRow::cells))
-        }
+        };
+        (text, skipped)
     };
+    if !skipped.is_empty() {
+        log::warning(&format!("the list is incomplete: {skipped}"));
+    }
     print(&text).map(|()| Exit::SUCCESS)
 }
 

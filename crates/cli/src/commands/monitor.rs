@@ -4,7 +4,7 @@ use crate::duration;
 use crate::job::signals::Signals;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
-use crate::output::log::LogArgs;
+use crate::output::log::{self, LogArgs};
 use crate::output::printable::printable_lines;
 use crate::output::report::{json_line, print_or_warn};
 use crate::output::timestamp::rfc3339;
@@ -12,7 +12,7 @@ use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
 use leasehold::store::FaultKind;
-use leasehold::{Eviction, FencingToken, Label, MonitorReport};
+use leasehold::{Eviction, FencingToken, Label, MonitorReport, Skipped};
 use serde::Serialize;
 use std::time::Duration;
 use std::time::SystemTime;
@@ -59,7 +59,7 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
     if let Some(every) = args.every {
         monitor = monitor.interval(every);
     }
-    let mut printer = EventPrinter { json: args.json, in_trouble: false };
+    let mut printer = EventPrinter { json: args.json, in_trouble: false, skipped: Skipped::default() };
     printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
     let Err(_) = signals.interruptible(monitor.run(|round| printer.report(round))).await;
     printer.print(&Event::Ended { at: now() });
@@ -115,6 +115,8 @@ impl<'a> Event<'a> {
 struct EventPrinter {
     json: bool,
     in_trouble: bool,
+    /// What was left out of the last round.
+    skipped: Skipped,
 }
 
 impl EventPrinter {
@@ -130,6 +132,12 @@ impl EventPrinter {
             _ => {}
         }
         self.in_trouble = round.fault.is_some();
+        if round.fault.is_none() && round.skipped != self.skipped {
+            self.skipped.clone_from(&round.skipped);
+            if !self.skipped.is_empty() {
+                log::warning(&format!("the check is incomplete: {}", self.skipped));
+            }
+        }
     }
 
     fn print(&self, event: &Event<'_>) {

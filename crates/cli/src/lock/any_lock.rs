@@ -2,6 +2,7 @@
 
 use crate::output::error_map::unexpected_type;
 use crate::output::failure::Failure;
+use crate::output::log;
 use anyhow::anyhow;
 use leasehold::core::Kind;
 use leasehold::store::FaultKind;
@@ -20,6 +21,15 @@ const ANY_LIMIT: u32 = 1;
 pub(crate) struct FoundLock {
     pub(crate) lock: AnyLock,
     pub(crate) details: FullStatus,
+}
+
+impl FoundLock {
+    /// Warns if the report lacks a session because that could not be read.
+    pub(crate) fn warn_of_unread_sessions(&self) {
+        if let Some(reason) = &self.details.unread_sessions {
+            log::warning(&format!("the session of a holder could not be read: {reason}"));
+        }
+    }
 }
 
 /// A lock of one of the kinds.

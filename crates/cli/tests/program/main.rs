@@ -3,16 +3,17 @@
 
 mod acl;
 mod admin;
+mod damaged;
 mod default_store;
 mod detached;
 mod doctor;
 mod engines;
 mod fixture;
-mod init;
 mod full_output;
+mod init;
 mod lead;
-mod loss;
 mod limits;
+mod loss;
 mod misuse;
 mod once;
 mod reentrant;

@@ -77,7 +77,12 @@ impl Sessions {
                 self.records.remove(session);
                 SessionReply::End
             }
-            SessionOp::List => SessionReply::List(self.list(now_ms)),
+            SessionOp::List => SessionReply::List(self.list(now_ms).into()),
+            SessionOp::Find(sessions) => {
+                let mut found = self.list(now_ms);
+                found.retain(|entry| sessions.contains(&entry.session));
+                SessionReply::List(found.into())
+            }
         }
     }
 
@@ -177,7 +182,7 @@ mod tests {
 
     fn listed(sessions: &mut Sessions, at_ms: u64) -> Vec<SessionEntry> {
         match sessions.apply(START_MS + at_ms, &SessionOp::List) {
-            SessionReply::List(list) => list,
+            SessionReply::List(list) => list.entries,
             other => panic!("to a list: {other:?}"),
         }
     }

@@ -7,6 +7,7 @@
 use crate::{Label, Lock, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// A description of the client behind a session, for people to read.
 ///
@@ -89,6 +90,8 @@ pub enum SessionOp {
     End(SessionId),
     /// List the sessions. Changes nothing.
     List,
+    /// Look some sessions of the partition up. Changes nothing.
+    Find(Vec<SessionId>),
 }
 
 /// Begin a session, or keep it alive.
@@ -123,8 +126,78 @@ pub enum SessionReply {
     Heartbeat(HeartbeatReply),
     /// To a [`SessionOp::End`].
     End,
-    /// To a [`SessionOp::List`].
-    List(Vec<SessionEntry>),
+    /// To a [`SessionOp::List`] or a [`SessionOp::Find`].
+    List(SessionList),
+}
+
+/// Sessions of a store, and what was found in their place.
+///
+/// ```
+/// use leasehold_core::{SessionList, Skipped};
+///
+/// let mut list = SessionList::default();
+/// list.skipped.add(|| "the index has a member that is no session".into());
+/// assert_eq!(list.skipped.count, 1);
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionList {
+    /// The sessions.
+    pub entries: Vec<SessionEntry>,
+    /// What is in the place of sessions and cannot be read.
+    pub skipped: Skipped,
+}
+
+impl From<Vec<SessionEntry>> for SessionList {
+    fn from(entries: Vec<SessionEntry>) -> Self {
+        Self { entries, skipped: Skipped::default() }
+    }
+}
+
+/// What a listing leaves out because it cannot be read: no client of this library has written it like that.
+///
+/// ```
+/// use leasehold_core::Skipped;
+///
+/// let mut skipped = Skipped::default();
+/// skipped.add(|| "the lock `job`: its record is damaged".into());
+/// skipped.add(|| "the lock `other`: its record is damaged".into());
+/// assert_eq!(skipped.to_string(), "2 entries cannot be read, the first of them: the lock `job`: its record is damaged");
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many entries there are.
+    pub count: u64,
+    /// What is wrong with the first one.
+    pub first: Option<String>,
+}
+
+impl Skipped {
+    /// Counts an entry.
+    pub fn add(&mut self, reason: impl FnOnce() -> String) {
+        self.count += 1;
+        self.first.get_or_insert_with(reason);
+    }
+
+    /// Counts the entries of another listing as well.
+    pub fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        self.first = self.first.take().or(other.first);
+    }
+
+    /// Whether nothing was left out.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.first.as_deref().unwrap_or("unknown");
+        match self.count {
+            1 => write!(f, "1 entry cannot be read: {first}"),
+            count => write!(f, "{count} entries cannot be read, the first of them: {first}"),
+        }
+    }
 }
 
 /// The result of a [`Heartbeat`].

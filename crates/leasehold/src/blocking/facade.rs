@@ -9,8 +9,8 @@ use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::OwnerFactory;
 use crate::guard::owner::thread::with_thread_owner;
 use crate::{
-    Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, LockInfo, LostHold, MultiAttempt, Released,
-    SessionInfo, Status,
+    Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, Listing, LockInfo, LostHold, MultiAttempt,
+    Released, SessionInfo, Status,
 };
 use leasehold_core::{FencingToken, LockName};
 use std::future::Future;
@@ -290,8 +290,8 @@ macro_rules! without_thread {
 }
 
 without_thread! {
-    (), bool, u64, BarrierWaitResult, DetachedHold, FullStatus, Option<Leader>, Released, Status, Vec<LockInfo>,
-    Vec<SessionInfo>,
+    (), bool, u64, BarrierWaitResult, DetachedHold, FullStatus, Option<Leader>, Released, Status, Listing<LockInfo>,
+    Listing<SessionInfo>,
 }
 
 /// Blocks until an async call completes.

@@ -72,8 +72,8 @@ use crate::client::builder::ClientBuilder;
 use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseError};
 use crate::store::Store;
 use crate::{
-    DetachedHold, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo, ShutdownError,
-    Unreleased,
+    DetachedHold, Listing, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo,
+    ShutdownError, Unreleased,
 };
 use facade::IntoBlocking;
 use leasehold_core::Lease;
@@ -322,12 +322,12 @@ facade! {
         /// Lists the sessions of the store: see [`leasehold::Client::sessions`](crate::Client::sessions).
         ///
         /// Fails if the store does not reply within the call timeout, or refuses the request.
-        pub fn sessions(&self) -> Result<Vec<SessionInfo>, Error<InspectError>>;
+        pub fn sessions(&self) -> Result<Listing<SessionInfo>, Error<InspectError>>;
 
         /// Lists the locks that are held: see [`leasehold::Client::locks`](crate::Client::locks).
         ///
         /// Fails if the store does not reply within the call timeout, or refuses the request.
-        pub fn locks(&self) -> Result<Vec<LockInfo>, Error<InspectError>>;
+        pub fn locks(&self) -> Result<Listing<LockInfo>, Error<InspectError>>;
 
         /// Releases everything and leaves all queues, within a time limit: see
         /// [`leasehold::Client::shutdown`](crate::Client::shutdown). Calls that wait for a lock fail with

@@ -4,6 +4,7 @@
 //! Nothing here scans a store. A session reports a lock with a heartbeat once it has held the lock long
 //! enough to extend it, so every lock is requested by name.
 
+use crate::client::listing::{Listing, may_be_of_one_lock};
 use crate::client::session_info::{SessionInfo, sessions};
 use crate::engine::{CallFailure, Engine};
 use crate::error::InspectError;
@@ -51,8 +52,9 @@ impl LockInfo {
 }
 
 /// The locks that some session reports and that are held.
-pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError> {
-    let sessions: Vec<_> = sessions(engine).await?.into_iter().map(Arc::new).collect();
+pub(crate) async fn locks(engine: &Engine) -> Result<Listing<LockInfo>, InspectError> {
+    let Listing { items, mut skipped } = sessions(engine).await?;
+    let sessions: Vec<_> = items.into_iter().map(Arc::new).collect();
     let reported: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
     let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.id, session)).collect();
     let inspect = Op::Inspect(Inspect { claim: None, details: false });
@@ -63,7 +65,15 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
     for batch in inspections.chunks(BATCH_SIZE) {
         let outcomes = engine.store.execute_all(batch, engine.timings.call).await;
         for ((lock, op), outcome) in batch.iter().zip(outcomes) {
-            let Some(status) = inspected(engine, lock, op, outcome).await? else { continue };
+            let status = match inspected(engine, lock, op, outcome).await {
+                Ok(Some(status)) => status,
+                Ok(None) => continue,
+                Err(InspectError(fault)) if may_be_of_one_lock(&fault) => {
+                    skipped.add(|| format!("the lock `{}`: {fault}", lock.name));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if status.held {
                 let known = |id: Option<SessionId>| by_id.get(&id?).map(|&session| session.clone());
                 let holder_session = known(status.session);
@@ -80,7 +90,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Vec<LockInfo>, InspectError
             }
         }
     }
-    Ok(held)
+    Ok(Listing::new(held, skipped))
 }
 
 /// The state of a lock; `None` if the key now has another kind. An inspection without a reply is repeated.

@@ -3,6 +3,7 @@
 pub(crate) mod builder;
 pub(crate) mod health;
 pub(crate) mod inventory;
+pub(crate) mod listing;
 pub(crate) mod locks;
 pub(crate) mod monitor;
 mod open;
@@ -29,6 +30,7 @@ use crate::store::Store;
 use builder::{ClientBuilder, Target};
 use inventory::LockInfo;
 use leasehold_core::{Lock, LockName, Moment, NameError, SessionId};
+use listing::Listing;
 use session_info::SessionInfo;
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,7 +259,7 @@ impl Client {
     }
 
     /// Lists the sessions of the store, in no particular order: each session's client, its remaining
-    /// lifetime, and the locks it holds.
+    /// lifetime, and the locks it holds. What cannot be read is [counted](Listing::skipped), and left out.
     ///
     /// A session reports a lock with a heartbeat, once it has held the lock long enough to extend it, about a
     /// second. A reported lock may be free by now; [`locks`](Self::locks) verifies each. Dead sessions are
@@ -268,7 +270,7 @@ impl Client {
     /// [quorum](crate::store::QuorumStore) keeps no sessions and refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn sessions(&self) -> Result<Vec<SessionInfo>, InspectError> {
+    pub async fn sessions(&self) -> Result<Listing<SessionInfo>, InspectError> {
         session_info::sessions(&self.engine).await
     }
 
@@ -282,7 +284,7 @@ impl Client {
     /// Fails like [`sessions`](Self::sessions).
     ///
     /// Cancel safety: dropping the future changes nothing.
-    pub async fn locks(&self) -> Result<Vec<LockInfo>, InspectError> {
+    pub async fn locks(&self) -> Result<Listing<LockInfo>, InspectError> {
         inventory::locks(&self.engine).await
     }
 

@@ -7,9 +7,11 @@
 //! 3. A store that does not reply is retried after growing pauses, up to a cap.
 
 use crate::client::Client;
+use crate::client::listing::may_be_of_one_lock;
 use crate::store::{Fault, Outcome};
 use leasehold_core::{
     Evict, Evicted, FencingToken, Label, Lock, LockName, Op, Reply, SessionEntry, SessionId, SessionMetadata,
+    Skipped,
 };
 use leasehold_store::jitter;
 use std::collections::{HashMap, HashSet};
@@ -79,6 +81,8 @@ pub struct MonitorReport {
     pub evicted: Vec<Eviction>,
     /// How many locks of dead sessions remain for the next round.
     pub remaining: usize,
+    /// What was left out because it cannot be read: sessions, and locks of dead sessions.
+    pub skipped: Skipped,
     /// The request without a reply, or the refusal, that ended the round. If the store executed it
     /// nevertheless, `evicted` may lack its effect.
     pub fault: Option<Fault>,
@@ -155,7 +159,10 @@ impl Monitor {
         let mut report = MonitorReport::default();
         let engine = self.client.engine.clone();
         let sessions = match engine.list_sessions().await {
-            Ok(sessions) => sessions,
+            Ok(list) => {
+                report.skipped = list.skipped;
+                list.entries
+            }
             Err(failed) => {
                 tracing::warn!(fault = %failed.fault, "the sessions could not be listed");
                 report.fault = Some(failed.fault);
@@ -196,6 +203,7 @@ impl Monitor {
         };
         let ops: Vec<_> = batch.iter().map(op).collect();
         let outcomes = engine.store.execute_all(&ops, engine.timings.call).await;
+        let works = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Done(_)));
         for ((session, lock), outcome) in batch.iter().zip(outcomes) {
             match outcome {
                 // The session is alive again (1).
@@ -208,6 +216,9 @@ impl Monitor {
                 }
                 // The key has another kind by now.
                 Outcome::Done(_) => self.settle(session, lock, report),
+                Outcome::Failed(_, fault) if works && may_be_of_one_lock(&fault) => {
+                    report.skipped.add(|| format!("the lock `{}`: {fault}", lock.name));
+                }
                 Outcome::Failed(_, fault) => {
                     tracing::warn!(%lock, session = %session.session, %fault, "not taken from a dead session yet");
                     report.fault = Some(fault);

@@ -1,8 +1,10 @@
 //! The sessions of a store, as reported by their clients.
 
+use crate::client::listing::Listing;
 use crate::engine::Engine;
 use crate::error::InspectError;
-use leasehold_core::{Lock, SessionEntry, SessionId, SessionMetadata};
+use crate::store::Fault;
+use leasehold_core::{Lock, Partition, SessionEntry, SessionId, SessionList, SessionMetadata};
 use std::time::{Duration, SystemTime};
 
 /// One session of a store, as reported by itself: [`Client::sessions`](crate::Client::sessions).
@@ -53,7 +55,21 @@ impl SessionInfo {
 }
 
 /// The sessions of a store. A store that keeps none fails: an empty list would be false.
-pub(crate) async fn sessions(engine: &Engine) -> Result<Vec<SessionInfo>, InspectError> {
-    let entries = engine.list_sessions().await.map_err(|failed| failed.fault)?;
-    Ok(entries.into_iter().map(SessionInfo::from_entry).collect())
+pub(crate) async fn sessions(engine: &Engine) -> Result<Listing<SessionInfo>, InspectError> {
+    let list = engine.list_sessions().await.map_err(|failed| failed.fault)?;
+    Ok(listing(list))
+}
+
+/// Looks some sessions of a partition up. Those that the store does not know are left out.
+pub(crate) async fn find(
+    engine: &Engine,
+    partition: Partition,
+    sessions: Vec<SessionId>,
+) -> Result<Listing<SessionInfo>, Fault> {
+    let list = engine.find_sessions(partition, sessions).await.map_err(|failed| failed.fault)?;
+    Ok(listing(list))
+}
+
+fn listing(list: SessionList) -> Listing<SessionInfo> {
+    Listing::new(list.entries.into_iter().map(SessionInfo::from_entry).collect(), list.skipped)
 }

@@ -43,8 +43,8 @@ use detached::Attached;
 use futures_util::future::BoxFuture;
 use keeper::Keeper;
 use leasehold_core::{
-    Label, Lock, Moment, Op, Partition, Reply, SessionEntry, SessionId, SessionMetadata, SessionOp,
-    SessionReply,
+    Label, Lock, Moment, Op, Partition, Reply, SessionEntry, SessionId, SessionList, SessionMetadata,
+    SessionOp, SessionReply,
 };
 use leasehold_store::{Environment, jitter};
 use local::lock_table::LockTable;
@@ -209,11 +209,23 @@ impl Engine {
 
     /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
     /// faults for as long as one call may take.
-    pub(crate) async fn list_sessions(&self) -> Result<Vec<SessionEntry>, CallFailure> {
-        let send = |left| self.store.execute_session(Partition::ONLY, &SessionOp::List, left);
-        if let SessionReply::List(sessions) = retry(&*self.environment, self.timings.call, send).await?.reply
-        {
-            return Ok(merge_by_client(sessions));
+    pub(crate) async fn list_sessions(&self) -> Result<SessionList, CallFailure> {
+        self.read_sessions(Partition::ONLY, &SessionOp::List).await
+    }
+
+    /// Looks some sessions of a partition up. Retries like [`list_sessions`](Self::list_sessions).
+    pub(crate) async fn find_sessions(
+        &self,
+        partition: Partition,
+        sessions: Vec<SessionId>,
+    ) -> Result<SessionList, CallFailure> {
+        self.read_sessions(partition, &SessionOp::Find(sessions)).await
+    }
+
+    async fn read_sessions(&self, partition: Partition, op: &SessionOp) -> Result<SessionList, CallFailure> {
+        let send = |left| self.store.execute_session(partition, op, left);
+        if let SessionReply::List(list) = retry(&*self.environment, self.timings.call, send).await?.reply {
+            return Ok(SessionList { entries: merge_by_client(list.entries), ..list });
         }
         let text = "its reply does not match the request".to_owned();
         let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");

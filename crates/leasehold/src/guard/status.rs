@@ -184,6 +184,8 @@ pub struct FullStatus {
     pub observed: Option<ObservedHolder>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
+    /// Why the session of a holder could not be read, if one could not.
+    pub unread_sessions: Option<String>,
     /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
     /// kept for a week, latest first.
     pub audit: Vec<AuditEntry>,
@@ -209,10 +211,17 @@ impl LockHandle {
         let status = Status::new(&inspection, self.is_ours(&inspection));
         let shared_sessions = status.shared_holders.iter().filter_map(|holder| holder.session);
         let holder_sessions: HashSet<_> = status.session.into_iter().chain(shared_sessions).collect();
-        let mut sessions = Vec::new();
+        let (mut sessions, mut unread) = (Vec::new(), None);
         if !holder_sessions.is_empty() {
-            sessions = session_info::sessions(&self.engine).await?;
-            sessions.retain(|session| holder_sessions.contains(&session.id));
+            let holder_sessions = holder_sessions.into_iter().collect();
+            // The lock is described without them as well.
+            match session_info::find(&self.engine, self.entry.partition, holder_sessions).await {
+                Ok(found) => {
+                    unread = (!found.skipped.is_empty()).then(|| found.skipped.to_string());
+                    sessions = found.items;
+                }
+                Err(fault) => unread = Some(fault.to_string()),
+            }
         }
         let holder_session = sessions.iter().find(|session| Some(session.id) == status.session).cloned();
         if status.shared_holders.is_empty() {
@@ -222,7 +231,8 @@ impl LockHandle {
             .fence
             .map(ObservedHolder::Hold)
             .or(inspection.foreign_fingerprint.map(ObservedHolder::Foreign));
-        Ok(FullStatus { observed, status, holder_session, sessions, audit: inspection.audit })
+        let audit = inspection.audit;
+        Ok(FullStatus { observed, status, holder_session, sessions, unread_sessions: unread, audit })
     }
 
     /// Whether a task of this client holds the lock.

@@ -32,11 +32,11 @@ local function describe_holder(lock, reply)
   if holder then
     reply[#reply + 1] = fence_of(lock, holder) or 0
     reply[#reply + 1] = holder.since_ms
-    reply[#reply + 1] = holder.label
+    reply[#reply + 1] = string.sub(holder.label, 1, MAX_SHOWN)
     reply[#reply + 1] = in_cooldown(lock) and 'cooldown' or session_timeout_ms(holder) and holder.session or ''
   end
   if lock.value and lock.count then
-    reply[#reply + 1] = lock.value
+    reply[#reply + 1] = string.sub(lock.value, 1, MAX_SHOWN)
     reply[#reply + 1] = lock.count
   end
   return reply

@@ -38,6 +38,9 @@ local FENCE_MS_DIGITS = 13
 -- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
 local US_DIGITS, MS_DIGITS = 6, 3
 
+-- How much of a text that another client may have written is described, and of an audit: more than this library writes.
+local MAX_SHOWN, MAX_AUDIT = 8192, 65536
+
 -- What a fast path has read: a list with the string at each of KEYS, and `fields`, those of a record that is a hash, if it has
 -- read them; or false. A fast path declares it anew.
 local READ = false

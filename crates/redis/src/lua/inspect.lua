@@ -32,6 +32,6 @@ local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', de
 if KEYS[3] then
   reply[4] = lock.value and not first_holder(lock) and redis.sha1hex(lock.value) or ''
   local audit = redis.pcall('GET', KEYS[3])
-  reply[5] = type(audit) == 'string' and audit or ''
+  reply[5] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
 end
 return reply

@@ -118,6 +118,8 @@ fragments! {
     REENTRANT_RAISE_FENCE_TAIL = "reentrant_raise_fence";
     RESIZE_TAIL = "resize";
     HEARTBEAT_TAIL = "heartbeat";
+    SESSION_LIST_TAIL = "session_list";
+    SESSION_READ_TAIL = "session_read";
     RELEASE_BY_TOKEN_TAIL = "release_by_token";
     REENTRANT_RELEASE_BY_TOKEN_TAIL = "reentrant_release_by_token";
     SHARED_RELEASE_BY_TOKEN_TAIL = "shared_release_by_token";
@@ -254,6 +256,10 @@ pub(crate) const BATCH: &str = script!("mutex batch":
 
 pub(crate) const HEARTBEAT: &str = script!("session heartbeat": FORMAT, NUMBERS, CREATE_HASH, HEARTBEAT_TAIL);
 
+/// Listings, for people and monitors.
+pub(crate) const SESSION_LIST: &str = script!("session list": FORMAT, SESSION_LIST_TAIL);
+pub(crate) const SESSION_READ: &str = script!("session read": FORMAT, NUMBERS, SESSION_READ_TAIL);
+
 // Releases that do not need the record.
 pub(crate) const RELEASE_BY_TOKEN: &str = script!("mutex release_by_token": PUBLISH, RELEASE_BY_TOKEN_TAIL);
 pub(crate) const REENTRANT_RELEASE_BY_TOKEN: &str =
@@ -289,6 +295,8 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
         ACQUIRE_ALL,
         BATCH,
         HEARTBEAT,
+        SESSION_LIST,
+        SESSION_READ,
         RELEASE_BY_TOKEN,
         REENTRANT_RELEASE_BY_TOKEN,
         SHARED_RELEASE_BY_TOKEN,

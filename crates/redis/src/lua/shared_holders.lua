@@ -29,9 +29,9 @@ local function describe(held, reply)
   reply[at + 1] = math.max(0, held.until_ms - now())
   reply[at + 2] = held.fence
   reply[at + 3] = held.since_ms
-  reply[at + 4] = held.label
+  reply[at + 4] = string.sub(held.label, 1, MAX_SHOWN)
   reply[at + 5] = session_timeout_ms(held) and held.session or ''
-  reply[at + 6] = held.owner
+  reply[at + 6] = string.sub(held.owner, 1, MAX_SHOWN)
   reply[at + 7] = held.mode
   return reply
 end

@@ -40,6 +40,6 @@ end
 local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lock.limit or -1, described }
 if KEYS[3] then
   local audit = redis.pcall('GET', KEYS[3])
-  reply[5] = type(audit) == 'string' and audit or ''
+  reply[5] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
 end
 return reply

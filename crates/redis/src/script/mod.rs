@@ -77,6 +77,8 @@ struct Scripts {
     acquire_all: Script,
     batch: Script,
     heartbeat: Script,
+    session_list: Script,
+    session_read: Script,
     release_by_token: Script,
     reentrant_release_by_token: Script,
     shared_release_by_token: Script,
@@ -94,6 +96,8 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire_all: Script::new(lua::ACQUIRE_ALL),
     batch: Script::new(lua::BATCH),
     heartbeat: Script::new(lua::HEARTBEAT),
+    session_list: Script::new(lua::SESSION_LIST),
+    session_read: Script::new(lua::SESSION_READ),
     release_by_token: Script::new(lua::RELEASE_BY_TOKEN),
     reentrant_release_by_token: Script::new(lua::REENTRANT_RELEASE_BY_TOKEN),
     shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
@@ -428,6 +432,16 @@ impl Call {
             cmd.arg(field_of(lock));
         }
         call
+    }
+
+    /// The call that lists the sessions of an index.
+    pub(crate) fn session_list(index: &str) -> Self {
+        Self::of(&SCRIPTS.session_list, [index])
+    }
+
+    /// The call that reads the records of sessions, or the first of them.
+    pub(crate) fn session_read<'k>(records: impl IntoIterator<Item = &'k str, IntoIter: Clone>) -> Self {
+        Self::of(&SCRIPTS.session_read, records)
     }
 
     /// The call that writes the expiry of a key again, unchanged.

@@ -7,7 +7,7 @@ mod session;
 mod tests;
 mod value;
 
-pub(crate) use session::{heartbeat, now_ms, now_us, session_entry, sessions, word};
+pub(crate) use session::{heartbeat, now_us, session_records, sessions, word};
 pub(crate) use value::Malformed;
 
 use leasehold_core::{
@@ -16,7 +16,10 @@ use leasehold_core::{
     Refused, Released, Reply, Resized, SessionId, TokenBlock,
 };
 use redis::Value;
-use value::{Read, count, items, number, text};
+use value::{Read, count, items, lossy, number, shown, text};
+
+/// How much of an unknown format is shown, in bytes.
+const MAX_FORMAT: usize = 64;
 
 /// Parses the reply to an operation.
 pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
@@ -81,7 +84,7 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
         [word] if text(word) == Ok("upgradable") => Some(Ok(Refused::NothingToUpgrade)),
         [word, found] => match text(word) {
             Ok("kind") => Some(text(found).map(|found| Refused::WrongKind { found: found.to_owned() })),
-            Ok("format") => Some(text(found).map(|found| Refused::Format { found: found.to_owned() })),
+            Ok("format") => Some(shown(found, MAX_FORMAT).map(|found| Refused::Format { found })),
             _ => None,
         },
         [word, first, second] => match text(word) {
@@ -219,7 +222,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
     let hold_status = requested_status(found)?;
     let (foreign_fingerprint, audit) = match full {
         None => (None, Vec::new()),
-        Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(text(audit)?)),
+        Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(&lossy(audit)?)),
     };
     Ok(Inspection {
         holder: holder(items(description)?)?,
@@ -252,7 +255,7 @@ fn shared_inspection(
         foreign_fingerprint: None,
         audit: match audit {
             [] => Vec::new(),
-            [audit] => entries(text(audit)?),
+            [audit] => entries(&lossy(audit)?),
             _ => return Err(Malformed),
         },
         shared_holders,
@@ -364,10 +367,11 @@ fn holder(description: &[Value]) -> Read<Option<Holder>> {
             let in_cooldown = text(session) == Ok("cooldown");
             let ours = Holder {
                 in_cooldown,
-                label: Some(Label::new(text(label)?).map_err(|_| Malformed)?),
+                label: Some(Label::new(shown(label, Label::MAX_LEN)?).map_err(|_| Malformed)?),
                 fence: Some(FencingToken::new(number(fence)?)),
                 since_ms: Some(number(since)?),
-                session: if in_cooldown { None } else { session_id(session)? },
+                // A hold whose session cannot be read is described all the same.
+                session: if in_cooldown { None } else { session_id(session).ok().flatten() },
                 ..foreign(remaining)
             };
             owned(ours, owner).map(Some)
@@ -382,10 +386,7 @@ fn owned(holder: Holder, owner: &[Value]) -> Read<Holder> {
     match owner {
         [] => Ok(holder),
         [owner, mode @ (Value::BulkString(_) | Value::SimpleString(_))] => {
-            let owner = match text(owner)? {
-                "" => None,
-                owner => Some(OwnValue::new(owner).map_err(|_| Malformed)?),
-            };
+            let owner = text(owner).ok().and_then(|owner| OwnValue::new(owner).ok());
             Ok(Holder { owner, mode: LockMode::parse(text(mode)?).ok_or(Malformed)?, ..holder })
         }
         [owner, count] => {

@@ -4,7 +4,7 @@
 //! [`send`](super::send), one by one.
 
 use super::call_target::CallTarget;
-use super::send::{MAX_EXTENDS_PER_CALL, is_wrong_type, refused};
+use super::send::{MAX_EXTENDS_PER_CALL, refused};
 use super::sessions::RECORDS_PER_REQUEST;
 use super::{RedisStore, SessionOutcome};
 use crate::cluster::{Cluster, Node, OnTryAgain};
@@ -13,9 +13,9 @@ use crate::error_map::{is_try_again, is_unknown_script};
 use crate::script::Call;
 use crate::script::reply;
 use futures_util::future::{join, join_all};
-use leasehold_core::{Lock, LockKeys, Op, Partition, SessionEntry, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Lock, LockKeys, Op, Partition, SessionId, SessionList, SessionOp, SessionReply};
 use leasehold_store::{Diagnosis, Executed, FaultKind, Outcome, Phase};
-use redis::{Pipeline, Value, cmd};
+use redis::{Pipeline, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -246,77 +246,70 @@ impl RedisStore {
             let slots = map.slots_of(primary);
             async move { self.list_at(&slots, deadline).await }
         });
-        let entries = join_all(lists).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        Ok(SessionReply::List(entries.concat()))
+        let mut list = SessionList::default();
+        for of_primary in join_all(lists).await {
+            let SessionList { entries, skipped } = of_primary?;
+            list.entries.extend(entries);
+            list.skipped.merge(skipped);
+        }
+        Ok(SessionReply::List(list))
     }
 
     /// The sessions in these slots, all of one primary.
-    async fn list_at(&self, slots: &[u16], deadline: Instant) -> Result<Vec<SessionEntry>, SessionOutcome> {
-        let mut found = Vec::new();
+    async fn list_at(&self, slots: &[u16], deadline: Instant) -> Result<SessionList, SessionOutcome> {
+        let (mut found, mut list) = (Vec::new(), SessionList::default());
         for some in slots.chunks(SLOTS_PER_REQUEST) {
             let index = |slot: &u16| {
                 let sessions = self.session_keys_at(Partition::new(*slot)).sessions();
-                cmd("ZRANGE").arg(sessions).arg(0).arg(-1).clone()
+                (*slot, Call::session_list(&sessions))
             };
-            let commands: Vec<_> = some.iter().map(|slot| (*slot, index(slot))).collect();
-            for (slot, value) in self.query_slots(commands, deadline).await? {
-                if let Some(sessions) = value.map(|value| reply::sessions(&value)) {
-                    found.extend(self.well_formed(sessions)?.into_iter().map(|session| (slot, session)));
-                }
+            for (slot, value) in self.query_slots(some.iter().map(index).collect(), deadline).await? {
+                let (sessions, skipped) = self.well_formed(reply::sessions(&value))?;
+                found.extend(sessions.into_iter().map(|session| (slot, session)));
+                list.skipped.merge(skipped);
             }
         }
-        let mut entries = Vec::with_capacity(found.len());
         for some in found.chunks(RECORDS_PER_REQUEST) {
-            let mut request = Pipeline::with_capacity(1);
-            request.cmd("TIME");
-            let now = self.send_commands(some[0].0, &request, |_, _| false, deadline).await?;
-            let now_ms = self.well_formed(now.first().ok_or(reply::Malformed).and_then(reply::now_ms))?;
             let record = |(slot, session): &(u16, SessionId)| {
                 let record = self.session_keys_at(Partition::new(*slot)).session(*session);
-                (*slot, cmd("HGETALL").arg(record).clone())
+                (*slot, Call::session_read([&*record]))
             };
             let answers = self.query_slots(some.iter().map(record).collect(), deadline).await?;
             for ((_, session), (_, value)) in some.iter().zip(answers) {
-                if let Some(value) = value {
-                    entries.extend(self.well_formed(reply::session_entry(*session, now_ms, &value))?);
-                }
+                self.well_formed(reply::session_records(&[*session], &value, &mut list))?;
             }
         }
-        Ok(entries)
+        Ok(list)
     }
 
-    /// Sends commands with one key each, in one pipeline to the primary of the first; a redirected command is sent
-    /// again by itself. `None` for a key of another type.
+    /// Sends calls of one script that change nothing, each on one slot, in one pipeline to the primary of the first. A call
+    /// that is redirected is sent again by itself.
     async fn query_slots(
         &self,
-        commands: Vec<(u16, redis::Cmd)>,
+        calls: Vec<(u16, Call)>,
         deadline: Instant,
-    ) -> Result<Vec<(u16, Option<Value>)>, SessionOutcome> {
-        let (Some((first, _)), Some(cluster)) = (commands.first(), self.cluster()) else {
+    ) -> Result<Vec<(u16, Value)>, SessionOutcome> {
+        let (Some((first, call)), Some(cluster)) = (calls.first(), self.cluster()) else {
             return Ok(Vec::new());
         };
-        let mut pipeline = Pipeline::with_capacity(commands.len());
-        for (_, command) in &commands {
-            pipeline.add_command(command.clone());
+        let mut pipeline = Pipeline::with_capacity(1 + calls.len());
+        pipeline.add_command(call.load());
+        for (_, call) in &calls {
+            pipeline.add_command(call.cmd().clone());
         }
         let (node, mut connection) = cluster.connection(*first, deadline).await.map_err(refused)?;
         let values = node.link.call_all(&mut connection, &pipeline, deadline).await;
         let values =
             values.map_err(|no_reply| Outcome::Failed(Executed::Unknown, node.no_reply(no_reply)))?;
-        let mut answers = Vec::with_capacity(commands.len());
-        for ((slot, command), value) in commands.into_iter().zip(values) {
-            let (value, target) = if node.redirect(&value).is_some() {
-                let (value, node) = cluster.command(slot, &command, deadline).await?;
-                (value, CallTarget::Node(node, None))
+        let mut answers = Vec::with_capacity(calls.len());
+        for ((slot, call), value) in calls.into_iter().zip(values.into_iter().skip(1)) {
+            let (value, target) = if node.redirect(&value).is_some() || is_unknown_script(&value) {
+                self.reply(slot, &call, false, OnTryAgain::Retry, deadline).await?
             } else {
                 (value, CallTarget::Node(Arc::clone(&node), None))
             };
-            if is_wrong_type(&value) {
-                answers.push((slot, None));
-            } else {
-                self.check_error(&value, &target)?;
-                answers.push((slot, Some(value)));
-            }
+            self.check_error(&value, &target)?;
+            answers.push((slot, value));
         }
         Ok(answers)
     }

@@ -392,10 +392,6 @@ fn same_outcome(calls: &[(Range<usize>, Result<Call, Fault>)], outcome: &Outcome
     each.collect()
 }
 
-pub(crate) fn is_wrong_type(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "WRONGTYPE")
-}
-
 /// The reply of the operation, which follows that of `SCRIPT LOAD`. If loading failed, for example for lack of
 /// permission, returns that error.
 fn last_reply(values: Vec<Value>) -> Value {

@@ -1,17 +1,16 @@
 //! Session operations: heartbeats, the end of a session, and listings.
 
 use super::call_target::CallTarget;
-use super::send::is_wrong_type;
 use super::{Backend, RedisStore, SessionOutcome};
 use crate::cluster::OnTryAgain;
 use crate::error_map::is_try_again;
 use crate::script::Call;
-use crate::script::reply::{self, Malformed};
+use crate::script::reply;
 use crate::session_keys::SessionKeys;
 use futures_util::future::join_all;
-use leasehold_core::{Heartbeat, Partition, SessionEntry, SessionId, SessionOp, SessionReply};
+use leasehold_core::{Heartbeat, Partition, SessionId, SessionList, SessionOp, SessionReply};
 use leasehold_store::{Executed, FaultKind, Outcome, Phase};
-use redis::{Pipeline, Value, cmd};
+use redis::{Pipeline, Value};
 use tokio::time::Instant;
 /// Number of session records read in one request: other requests wait while the server answers it.
 pub(crate) const RECORDS_PER_REQUEST: usize = 256;
@@ -29,6 +28,9 @@ impl RedisStore {
             }
             SessionOp::End(session) => self.end(&self.session_keys_at(partition), *session, deadline).await,
             SessionOp::List => self.list(deadline).await,
+            SessionOp::Find(sessions) => {
+                self.find(&self.session_keys_at(partition), sessions, deadline).await
+            }
             _ => {
                 let text = "this version of the store does not know it".to_owned();
                 Err(Outcome::Failed(Executed::No, self.fault(FaultKind::Unusable(text), Phase::Send)))
@@ -101,31 +103,60 @@ impl RedisStore {
     }
 
     /// Lists the sessions: reads the index, then the records it names, in chunks. It never scans all keys of a
-    /// server. Skips keys that are not session records.
+    /// server. What cannot be read is counted.
     pub(super) async fn list(&self, deadline: Instant) -> Result<SessionReply, SessionOutcome> {
         if let Backend::Cluster(cluster) = &*self.backend {
             return self.list_in(cluster, deadline).await;
         }
-        let mut pipeline = Pipeline::with_capacity(1);
-        pipeline.add_command(cmd("ZRANGE").arg(self.keys.session_index()).arg(0).arg(-1).clone());
-        let values = self.send_commands(0, &pipeline, |_, _| false, deadline).await?;
-        let mut sessions = self.well_formed(values.first().ok_or(Malformed).and_then(reply::sessions))?;
+        let call = Call::session_list(&self.keys.session_index());
+        let value = self.checked_reply(0, &call, deadline).await?;
+        let (mut sessions, skipped) = self.well_formed(reply::sessions(&value))?;
         sessions.sort_unstable();
-        let mut entries: Vec<SessionEntry> = Vec::with_capacity(sessions.len());
-        for some in sessions.chunks(RECORDS_PER_REQUEST) {
-            let mut pipeline = Pipeline::with_capacity(1 + some.len());
-            pipeline.cmd("TIME");
-            for session in some {
-                pipeline.cmd("HGETALL").arg(self.keys.session(*session));
-            }
-            let values = self.send_commands(0, &pipeline, |_, value| is_wrong_type(value), deadline).await?;
-            let now_ms = self.well_formed(values.first().ok_or(Malformed).and_then(reply::now_ms))?;
-            for (session, value) in some.iter().zip(&values[1..]) {
-                if !is_wrong_type(value) {
-                    entries.extend(self.well_formed(reply::session_entry(*session, now_ms, value))?);
-                }
-            }
+        let mut list = SessionList { entries: Vec::with_capacity(sessions.len()), skipped };
+        self.read_sessions(&self.session_keys_at(Partition::ONLY), &sessions, &mut list, deadline).await?;
+        Ok(SessionReply::List(list))
+    }
+
+    /// Looks some sessions of a partition up, without the index.
+    async fn find(
+        &self,
+        session_keys: &SessionKeys<'_>,
+        sessions: &[SessionId],
+        deadline: Instant,
+    ) -> Result<SessionReply, SessionOutcome> {
+        let mut list = SessionList::default();
+        self.read_sessions(session_keys, sessions, &mut list, deadline).await?;
+        Ok(SessionReply::List(list))
+    }
+
+    /// Adds the records of sessions of one partition to a list.
+    async fn read_sessions(
+        &self,
+        session_keys: &SessionKeys<'_>,
+        sessions: &[SessionId],
+        list: &mut SessionList,
+        deadline: Instant,
+    ) -> Result<(), SessionOutcome> {
+        let mut rest = sessions;
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(RECORDS_PER_REQUEST)];
+            let keys: Vec<_> = some.iter().map(|session| session_keys.session(*session)).collect();
+            let call = Call::session_read(keys.iter().map(|key| &**key));
+            let value = self.checked_reply(session_keys.slot.unwrap_or(0), &call, deadline).await?;
+            rest = &rest[self.well_formed(reply::session_records(some, &value, list))?..];
         }
-        Ok(SessionReply::List(entries))
+        Ok(())
+    }
+
+    /// The reply to a call that changes nothing.
+    async fn checked_reply(
+        &self,
+        slot: u16,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<Value, SessionOutcome> {
+        let (value, target) = self.reply(slot, call, false, OnTryAgain::Retry, deadline).await?;
+        self.check_error(&value, &target)?;
+        Ok(value)
     }
 }

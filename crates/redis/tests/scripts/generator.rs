@@ -331,8 +331,8 @@ impl Sequence<'_> {
                 seen(if heartbeat.begin.is_some() { "begun" } else { "beaten" });
             }
             (SessionOp::End(_), _) => seen("ended"),
-            (_, SessionReply::List(entries)) => {
-                for entry in entries {
+            (_, SessionReply::List(list)) => {
+                for entry in &list.entries {
                     seen(if entry.alive_ms.is_some() { "listed alive" } else { "listed dead" });
                     if !entry.held.is_empty() {
                         seen("listed a lock");

@@ -157,13 +157,13 @@ impl Sequence<'_> {
             self.fixture.runtime.block_on(self.fixture.store.execute_session(Partition::ONLY, op, WITHIN));
         let now_ms = self.fixture.now_us / 1000;
         let mut expected = self.sessions.apply(now_ms, op);
-        if let SessionReply::List(entries) = &mut expected {
+        if let SessionReply::List(list) = &mut expected {
             // Not every heartbeat renews the place of its session in the index.
             let index = self.index.as_ref().filter(|index| now_ms <= index.expires_ms);
             let is_listed = |session: SessionId| {
                 index.is_some_and(|index| index.members.contains_key(&session.to_string()))
             };
-            entries.retain(|entry| is_listed(entry.session));
+            list.entries.retain(|entry| is_listed(entry.session));
         }
         let Outcome::Done(reply) = outcome else { panic!("{outcome:?}\n{}", self.trace) };
         assert_eq!(reply, expected, "replies\n{}", self.trace);

@@ -154,7 +154,7 @@ pub(crate) async fn heartbeat(
 
 pub(crate) async fn listed(store: &RedisStore) -> Vec<SessionEntry> {
     match execute_session(store, &SessionOp::List).await {
-        SessionReply::List(entries) => entries,
+        SessionReply::List(list) => list.entries,
         other => panic!("{other:?}"),
     }
 }

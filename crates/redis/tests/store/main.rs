@@ -11,6 +11,7 @@ mod cluster;
 mod cluster_tls;
 mod connecting;
 mod creation;
+mod damaged;
 mod findings;
 mod fixture;
 mod format;

@@ -24,6 +24,10 @@ pub(super) enum Call {
     AcquireAll(Vec<(String, Acquire)>),
     /// A heartbeat, and the index of the sessions.
     Heartbeat(Heartbeat, String),
+    /// The sessions of an index.
+    SessionList(String),
+    /// The records of sessions, by their keys.
+    SessionRead(Vec<String>),
 }
 
 /// The call of an operation on a lock.
@@ -57,6 +61,12 @@ impl Call {
             let (index, _) = record.rsplit_once(':').ok_or_else(malformed)?;
             let heartbeat = Heartbeat { renew_listing: keys.len() == 2, ..arguments.heartbeat()? };
             return Ok(Self::Heartbeat(heartbeat, index.to_owned()));
+        }
+        if let (Script::SessionList, [index]) = (script, &keys[..]) {
+            return Ok(Self::SessionList((*index).to_owned()));
+        }
+        if script == Script::SessionRead {
+            return Ok(Self::SessionRead(keys.into_iter().map(str::to_owned).collect()));
         }
         if script == Script::Extend {
             let extends = keys.into_iter().map(|key| arguments.extend(key)).collect::<CallResult<_>>()?;
@@ -148,7 +158,12 @@ impl LockCall {
                 fence: parsed(arguments.text()?)?,
                 exact: arguments.text()? == "1",
             }),
-            Script::Heartbeat | Script::Extend | Script::AcquireAll | Script::Batch => {
+            Script::Heartbeat
+            | Script::SessionList
+            | Script::SessionRead
+            | Script::Extend
+            | Script::AcquireAll
+            | Script::Batch => {
                 return Err(malformed());
             }
             Script::Release => {

@@ -82,7 +82,7 @@ impl<'a> Connection<'a> {
                 }
             }
             "EVALSHA" => Value::from(self.call(first, arguments)).write(&mut bytes),
-            "TIME" | "ZRANGE" | "HGETALL" | "DEL" | "ZREM" => {
+            "TIME" | "DEL" | "ZREM" => {
                 Value::from(self.execute_session(&command, first, &words)).write(&mut bytes);
             }
             "SCRIPT" => Value::from(self.load(first, words.get(2))).write(&mut bytes),
@@ -108,22 +108,12 @@ impl<'a> Connection<'a> {
         Ok(self.server.execute(self, &call))
     }
 
-    /// The commands that end sessions and list them.
+    /// The commands that end sessions, and the clock.
     fn execute_session(&self, command: &str, key: &str, words: &[Cow<'_, str>]) -> Result<Value, Failure> {
         let unknown = || Failure::new(format!("ERR this model server does not support this {command}"));
         let of_key = || key.rsplit_once(':').and_then(|(index, id)| Some((index, id.parse().ok()?)));
         match (command, words.len()) {
             ("TIME", 1) => Ok(reply::time(self.server.now_us(&self.server.state()))),
-            ("ZRANGE", 4) => {
-                let listed = self.server.execute_session(self, key, &SessionOp::List);
-                Ok(reply::of_sessions(&listed))
-            }
-            ("HGETALL", 2) => {
-                let (index, session) = of_key().ok_or_else(unknown)?;
-                let state = self.server.state();
-                let record = state.sessions.get(index).and_then(|sessions| sessions.records.get(&session));
-                Ok(reply::of_session(record))
-            }
             ("DEL", 2) => {
                 let (index, session) = of_key().ok_or_else(unknown)?;
                 Ok(reply::of_sessions(&self.server.execute_session(self, index, &SessionOp::End(session))))

@@ -231,6 +231,10 @@ impl ModelServer {
                 index,
                 &SessionOp::Heartbeat(beat.clone()),
             )),
+            Call::SessionList(index) => {
+                reply::of_sessions(&self.execute_session(connection, index, &SessionOp::List))
+            }
+            Call::SessionRead(keys) => self.read_sessions(keys),
         }
     }
 
@@ -246,6 +250,18 @@ impl ModelServer {
             reply: &reply,
         });
         reply
+    }
+
+    /// The records of sessions.
+    fn read_sessions(&self, keys: &[String]) -> reply::Value {
+        let state = self.state();
+        let now_ms = self.now_us(&state) / 1000;
+        let record = |key: &String| {
+            let (index, session) = key.rsplit_once(':')?;
+            state.sessions.get(index)?.records.get(&session.parse().ok()?)
+        };
+        let records = keys.iter().map(|key| reply::of_session(record(key)));
+        reply::Value::Array([reply::Value::number(now_ms)].into_iter().chain(records).collect())
     }
 
     fn reply_to_lock_call(&self, connection: &Connection<'_>, call: &LockCall) -> reply::Value {

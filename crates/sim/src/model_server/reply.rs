@@ -36,7 +36,7 @@ impl Value {
         Self::Bulk(text.into())
     }
 
-    fn number(number: u64) -> Self {
+    pub(super) fn number(number: u64) -> Self {
         Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
 
@@ -105,25 +105,24 @@ pub(super) fn of_sessions(reply: &SessionReply) -> Value {
             Value::Integer(i64::from(*heartbeat_reply == HeartbeatReply::Alive))
         }
         SessionReply::End => Value::Integer(1),
-        SessionReply::List(entries) => {
-            Value::Array(entries.iter().map(|entry| Value::bulk(entry.session.to_string())).collect())
+        SessionReply::List(list) => {
+            let sessions = list.entries.iter().map(|entry| Value::bulk(entry.session.to_string()));
+            Value::Array([Value::Integer(0)].into_iter().chain(sessions).collect())
         }
         _ => Value::Failure(Failure::new("ERR this server cannot encode the reply of the model")),
     }
 }
 
-/// The record of a session as an HGETALL reply.
+/// The record of a session, as the script reads it.
 pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
-    let Some(record) = record else { return Value::Map(Vec::new()) };
-    let held =
-        record.held.iter().map(|lock| (format!("l:{}:{}", lock.kind.as_str(), lock.name), "1".to_owned()));
+    let Some(record) = record else { return Value::bulk("") };
+    let held = record.held.iter().map(|lock| Value::Bulk(format!("l:{}:{}", lock.kind.as_str(), lock.name)));
     let rest = [
-        ("format", "1".to_owned()),
-        ("until", record.alive_until_ms.to_string()),
-        ("metadata", record.metadata.clone()),
+        Value::bulk(record.alive_until_ms.to_string()),
+        Value::bulk(record.metadata.clone()),
+        Value::Integer(0),
     ];
-    let fields = rest.map(|(field, text)| (field.to_owned(), text)).into_iter().chain(held);
-    Value::Map(fields.map(|(field, text)| (Value::Bulk(field), Value::Bulk(text))).collect())
+    Value::Array(rest.into_iter().chain(held).collect())
 }
 
 /// The reply of the script of an operation.

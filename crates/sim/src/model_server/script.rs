@@ -21,13 +21,17 @@ pub(super) enum Script {
     Resize,
     RaiseFence,
     Heartbeat,
+    /// Of the sessions in an index.
+    SessionList,
+    /// Of the records of sessions.
+    SessionRead,
 }
 
 /// The first line of a script: `-- leasehold <kind> <script>`.
 const HEAD: &str = "-- leasehold ";
 
 /// The scripts, by the last word of their first line.
-const NAMES: [(&str, Script); 13] = [
+const NAMES: [(&str, Script); 15] = [
     ("acquire", Script::Acquire),
     ("acquire_all", Script::AcquireAll),
     ("batch", Script::Batch),
@@ -41,6 +45,8 @@ const NAMES: [(&str, Script); 13] = [
     ("resize", Script::Resize),
     ("raise_fence", Script::RaiseFence),
     ("heartbeat", Script::Heartbeat),
+    ("list", Script::SessionList),
+    ("read", Script::SessionRead),
 ];
 
 /// Where the kind of a call's lock comes from.
@@ -63,7 +69,7 @@ impl Script {
             "shared" => KindSource::LastArgument,
             "reentrant" => KindSource::Script(Kind::Reentrant),
             "election" => KindSource::Script(Kind::Election),
-            // A heartbeat is for no lock.
+            // Those of sessions are for no lock.
             "mutex" | "session" => KindSource::Script(Kind::Mutex),
             _ => return Err(unknown()),
         };

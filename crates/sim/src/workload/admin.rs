@@ -27,7 +27,7 @@ pub(crate) async fn monitor(store: SimStore, random: Random) {
         else {
             continue;
         };
-        for SessionEntry { session, alive_ms, held, .. } in sessions {
+        for SessionEntry { session, alive_ms, held, .. } in sessions.entries {
             let locks = if is_eager { sim.locks.clone() } else { held };
             for lock in locks.iter().filter(|_| is_eager || alive_ms.is_none()) {
                 // The outcome does not matter: it lists them again.

@@ -169,7 +169,7 @@ impl TestSession {
 
     pub(crate) fn list(&self) -> Vec<SessionEntry> {
         match self.execute_session(&SessionOp::List) {
-            SessionReply::List(list) => list,
+            SessionReply::List(list) => list.entries,
             other => panic!("{other:?}"),
         }
     }

@@ -438,7 +438,7 @@ impl TestClient {
     pub async fn session_entry(&self, session: SessionId) -> Option<SessionEntry> {
         match self.execute_session(&SessionOp::List).await {
             SessionReply::List(list) => {
-                let mut found = list.into_iter().filter(|entry| entry.session == session);
+                let mut found = list.entries.into_iter().filter(|entry| entry.session == session);
                 let entry = found.next();
                 assert_eq!(found.next(), None, "listed twice");
                 entry

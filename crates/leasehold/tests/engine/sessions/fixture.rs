@@ -102,7 +102,7 @@ impl Store for Connection {
             let fault = Fault::new(FaultKind::Disconnected, Phase::Reply, "a store that was cut off");
             return Box::pin(std::future::ready(Outcome::Failed(Executed::Unknown, fault)));
         }
-        if matches!(op, SessionOp::List) {
+        if matches!(op, SessionOp::List | SessionOp::Find(_)) {
             self.lists.fetch_add(1, SeqCst);
         }
         Box::pin(async move {
@@ -120,7 +120,7 @@ impl Store for Connection {
             if let Outcome::Done(SessionReply::List(sessions)) = &mut outcome
                 && self.reports_all_as_dead.load(SeqCst)
             {
-                for session in sessions {
+                for session in &mut sessions.entries {
                     session.alive_ms = None;
                 }
             }
@@ -248,7 +248,7 @@ impl Fixture {
 
     pub(super) async fn sessions(&self) -> Vec<SessionEntry> {
         match self.store.execute_session(Partition::ONLY, &SessionOp::List, S).await {
-            Outcome::Done(SessionReply::List(sessions)) => sessions,
+            Outcome::Done(SessionReply::List(sessions)) => sessions.entries,
             odd => panic!("{odd:?}"),
         }
     }

@@ -1,7 +1,7 @@
 //! Replies of both protocols, and replies that no script gives.
 
 use super::*;
-use leasehold_core::{Evict, ForceRelease, Inspect, ObservedHolder};
+use leasehold_core::{Evict, ForceRelease, Inspect, ObservedHolder, SessionList, Skipped};
 
 #[test]
 fn replies_that_no_script_gives_are_malformed() {
@@ -32,25 +32,51 @@ fn bulk(text: &str) -> Value {
 }
 
 #[test]
-fn a_session_is_parsed_from_either_protocol() {
+fn records_of_sessions_are_read_and_what_is_none_is_counted() {
+    let sessions = [1, 2, 3, 4, 5, 6].map(|of| SessionId::from_random([of; 12]));
+    let locks = ["l:mutex:b", "l:mutex:a"].map(bulk);
+    let good = [bulk("5000"), bulk("{}"), Value::Int(0)].into_iter().chain(locks).collect();
+    let bytes = Value::BulkString(vec![0xff, 0xfe]);
+    let described =
+        Value::Array(vec![bulk("9"), bytes.clone(), Value::Int(2), bulk("l:mutex:"), bytes.clone()]);
+    let endless = Value::Array(vec![bytes, bulk(""), Value::Int(0)]);
+    let records = [Value::Array(good), bulk(""), bulk("type"), described, endless, bulk("format")];
+    let value = Value::Array([Value::Int(4_000)].into_iter().chain(records).collect());
+    let mut list = SessionList::default();
+    assert_eq!(session_records(&sessions, &value, &mut list), Ok(6));
+    let [first, fourth] = &list.entries[..] else { panic!("{list:?}") };
+    assert_eq!((first.session, first.alive_ms, first.metadata.as_str()), (sessions[0], Some(1_000), "{}"));
+    let held: Vec<_> = first.held.iter().map(|lock| lock.name.to_string()).collect();
+    assert_eq!(held, ["a", "b"]);
+    assert_eq!((fourth.session, fourth.alive_ms, fourth.metadata.as_str()), (sessions[3], None, ""));
+    let first = format!("session {}: its record is not a hash", sessions[2]);
+    assert_eq!(list.skipped, Skipped { count: 5, first: Some(first) });
+    // A call reads one record at least, or it would be sent for ever.
+    for records in [&[][..], &[bulk(""), bulk("")]] {
+        let value = Value::Array([Value::Int(4_000)].into_iter().chain(records.iter().cloned()).collect());
+        assert_eq!(session_records(&sessions[..1], &value, &mut list), Err(Malformed));
+    }
+}
+
+#[test]
+fn an_index_is_read_and_what_is_no_session_is_counted() {
     let session = SessionId::from_random([7; 12]);
-    let texts =
-        ["format", "1", "until", "5000", "metadata", "{}", "l:mutex:b", "1", "l:mutex:a", "1", "new", "x"];
-    let pairs = texts.chunks(2).map(|pair| (bulk(pair[0]), bulk(pair[1])));
-    let flat = Value::Array(texts.iter().map(|text| bulk(text)).collect());
-    for value in [Value::Map(pairs.collect()), flat] {
-        let entry = session_entry(session, 4_000, &value).expect("well formed").expect("a session");
-        assert_eq!((entry.alive_ms, entry.metadata.as_str()), (Some(1_000), "{}"));
-        let held: Vec<_> = entry.held.iter().map(|lock| lock.name.to_string()).collect();
-        assert_eq!(held, ["a", "b"]);
-        let entry = session_entry(session, 5_001, &value).expect("well formed").expect("a session");
-        assert_eq!(entry.alive_ms, None);
-    }
-    // No record, one of another version, and one that was cut off at its start.
-    for texts in [&[][..], &["format", "2", "until", "5000"], &["format", "1"]] {
-        let value = Value::Array(texts.iter().map(|text| bulk(text)).collect());
-        assert_eq!(session_entry(session, 0, &value), Ok(None), "{texts:?}");
-    }
+    let index = |members: Vec<Value>| sessions(&Value::Array(members)).expect("well formed");
+    assert_eq!(index(vec![Value::Int(0), bulk(&session.to_string())]), (vec![session], Skipped::default()));
+    let (found, skipped) = index(vec![Value::Int(2), bulk(&session.to_string()), bulk("_____________!!!")]);
+    assert_eq!((found, skipped.count), (vec![session], 3));
+    let (found, skipped) = index(vec![bulk("kind"), bulk("string")]);
+    assert_eq!((found, skipped.count), (vec![], 1));
+    assert_eq!(sessions(&Value::Array(vec![])), Err(Malformed));
+}
+
+#[test]
+fn a_label_of_any_bytes_is_shown() {
+    let label = |bytes: &[u8]| shown(&Value::BulkString(bytes.to_vec()), Label::MAX_LEN).expect("a text");
+    assert_eq!(label(b"web-3"), "web-3");
+    assert_eq!(label(b"a\xff\x1b[2J"), "a\u{fffd}\u{fffd}[2J");
+    let long = label("ö".repeat(1_000).as_bytes());
+    assert_eq!(Label::new(&long).map(|label| label.as_str().len()), Ok(Label::MAX_LEN));
 }
 
 #[test]

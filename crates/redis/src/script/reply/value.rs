@@ -1,6 +1,7 @@
 //! The parts of a reply: texts, counts, lists and fields.
 
 use redis::Value;
+use std::borrow::Cow;
 
 /// A reply that no script gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -10,18 +11,6 @@ use redis::Value;
 pub(crate) struct Malformed;
 
 pub(super) type Read<T> = Result<T, Malformed>;
-
-/// The fields of a hash, in RESP3 or RESP2 form.
-pub(super) fn fields(value: &Value) -> Read<Vec<(&str, &str)>> {
-    match value {
-        Value::Map(pairs) => pairs.iter().map(|(field, value)| Ok((text(field)?, text(value)?))).collect(),
-        Value::Array(items) => {
-            let pairs = items.chunks_exact(2).map(|pair| Ok((text(&pair[0])?, text(&pair[1])?)));
-            pairs.collect()
-        }
-        _ => Err(Malformed),
-    }
-}
 
 pub(super) fn items(value: &Value) -> Read<&[Value]> {
     match value {
@@ -34,6 +23,29 @@ pub(super) fn text(value: &Value) -> Read<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| Malformed),
         Value::SimpleString(text) => Ok(text),
+        _ => Err(Malformed),
+    }
+}
+
+/// A text for people, which another client may have written as it likes: valid UTF-8 without control characters, shortened to
+/// `max_len` bytes.
+pub(super) fn shown(value: &Value, max_len: usize) -> Read<String> {
+    let mut shown = String::new();
+    for c in lossy(value)?.chars() {
+        let c = if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        if shown.len() + c.len_utf8() > max_len {
+            break;
+        }
+        shown.push(c);
+    }
+    Ok(shown)
+}
+
+/// A text in which other bytes than UTF-8 are replaced.
+pub(super) fn lossy(value: &Value) -> Read<Cow<'_, str>> {
+    match value {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(bytes)),
+        Value::SimpleString(text) => Ok(text.into()),
         _ => Err(Malformed),
     }
 }

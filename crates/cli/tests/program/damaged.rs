@@ -1,0 +1,111 @@
+//! Data in the store that no client of this library has written: it blinds no command of an operator.
+
+use super::fixture::{Fixture, expect, start, status, until};
+use leasehold_testkit::{RedisServer, Worker};
+
+const INDEX: &str = "leasehold:{sessions}";
+
+/// A command that holds the lock `job`, and that `ls` lists; and its session.
+fn listed_holder(fixture: &Fixture) -> (Worker, String) {
+    let mut holder = fixture.start(&[], "echo running; read line");
+    expect(&mut holder, "running");
+    until("it is listed", || fixture.run(&["ls"]).stdout.contains("job "));
+    let sessions = fixture.run(&["ls", "--sessions", "--json"]);
+    let session: serde_json::Value = serde_json::from_str(&sessions.stdout).expect("one session");
+    (holder, session["session"].as_str().expect("its id").to_owned())
+}
+
+fn call(server: &RedisServer, command: &[&[u8]]) {
+    server.cli(command).expect("it answers").ok().expect("it works");
+}
+
+/// Checks that every command finds the lock and its holder; a listing warns with `warning`.
+fn check_commands(fixture: &Fixture, holder: &Worker, warning: &str) {
+    let pid = holder.pid().to_string();
+    for arguments in [&["ls"][..], &["ls", "--json"], &["ls", "--sessions"]] {
+        let listed = fixture.run(arguments);
+        listed.check(0, warning);
+        assert!(listed.stdout.contains(&pid), "{listed:?}");
+        assert_eq!(listed.stderr.lines().count(), 1, "{listed:?}");
+    }
+    let shown = fixture.run(&["show", "job"]);
+    shown.check(0, "");
+    assert!(shown.stdout.contains(&format!("process  {pid}")) && shown.stderr.is_empty(), "{shown:?}");
+    let mut monitor = start_monitor(fixture);
+    expect(&mut monitor, &format!("leasehold: the check is incomplete: {warning}"));
+    monitor.terminate().expect("it runs");
+    assert_eq!(status(&mut monitor), Some(0));
+}
+
+/// A monitor whose standard error is on standard output, where the test reads it.
+fn start_monitor(fixture: &Fixture) -> Worker {
+    let program = fixture.command(&["monitor", "--every", "100ms"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    start(shell)
+}
+
+/// Frees the lock, and waits for the end of its holder.
+fn free(fixture: &Fixture, holder: &mut Worker) {
+    fixture.run(&["free", "job", "--yes"]).check(0, "");
+    assert_eq!(status(holder), Some(70));
+}
+
+#[test]
+fn a_member_of_the_index_that_is_no_session() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let (mut holder, _) = listed_holder(&fixture);
+    call(&server, &[b"ZADD", INDEX.as_bytes(), b"9999999999999", b"\xff\xfe"]);
+    check_commands(&fixture, &holder, "1 entry cannot be read: the index of the sessions has a member");
+    free(&fixture, &mut holder);
+}
+
+#[test]
+fn a_session_whose_record_is_no_record() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let (mut holder, session) = listed_holder(&fixture);
+    let other = session.chars().rev().collect::<String>();
+    let record = format!("{INDEX}:{other}");
+    call(&server, &[b"ZADD", INDEX.as_bytes(), b"9999999999999", other.as_bytes()]);
+    call(&server, &[b"SET", record.as_bytes(), &vec![b'x'; 30_000_000]]);
+    let warning = format!("1 entry cannot be read: session {other}: its record is not a hash");
+    check_commands(&fixture, &holder, &warning);
+    free(&fixture, &mut holder);
+}
+
+#[test]
+fn a_lock_whose_record_cannot_be_read_hides_no_other_lock() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let (mut holder, session) = listed_holder(&fixture);
+    let record = format!("{INDEX}:{session}");
+    call(&server, &[b"HSET", record.as_bytes(), b"l:mutex:damaged", b"1"]);
+    call(&server, &[b"SET", b"damaged", b"leasehold"]);
+    let lines = b"1\n7\n\n\nno holder";
+    call(&server, &[b"SET", b"leasehold:{damaged}:record:mutex:damaged", lines]);
+    let listed = fixture.run(&["ls"]);
+    listed.check(0, "1 entry cannot be read: the lock `damaged`: ");
+    assert!(listed.stdout.contains("job "), "{listed:?}");
+    free(&fixture, &mut holder);
+}
+
+#[test]
+fn a_holder_whose_session_cannot_be_read_is_shown_and_freed() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let (mut holder, session) = listed_holder(&fixture);
+    let record = format!("{INDEX}:{session}");
+    call(&server, &[b"HSET", record.as_bytes(), b"metadata", b"\xff\xfe"]);
+    let shown = fixture.run(&["show", "job"]);
+    shown.check(0, "leasehold: the session of a holder could not be read: 1 entry cannot be read: session ");
+    assert!(shown.stdout.contains("held     yes\n"), "{shown:?}");
+    free(&fixture, &mut holder);
+}

@@ -298,12 +298,19 @@ impl fmt::Display for Fault {
                     write!(f, "{sign} {node}")?;
                     sign = ';';
                     Ok(())
-                })
+                })?;
+                match time_to_vote(*needed, *total, nodes) {
+                    Some(left) => write!(f, "; enough of them vote in {left:?}: wait for that, {WAIVER}"),
+                    None => Ok(()),
+                }
             }
-            FaultKind::RecentlyStarted { uptime, min_uptime } => write!(
-                f,
-                "it has been up for {uptime:?} and grants no lock before {min_uptime:?}: it may have forgotten holds from before its start"
-            ),
+            FaultKind::RecentlyStarted { uptime, min_uptime } => {
+                let left = min_uptime.saturating_sub(*uptime);
+                write!(
+                    f,
+                    "it has been up for {uptime:?} and grants no lock for another {left:?}, until it has been up for {min_uptime:?}: it may have forgotten holds from before its start"
+                )
+            }
             FaultKind::Busy => f.write_str("it is busy"),
             FaultKind::Unsupported(what) | FaultKind::Unusable(what) | FaultKind::Failed(what) => {
                 f.write_str(what)
@@ -318,6 +325,23 @@ impl fmt::Display for Fault {
     }
 }
 
+/// How to do without the wait after the start of a node, and what that risks.
+const WAIVER: &str = "or give all clients `?min_uptime=0s`, if each node keeps every write over a restart: a node that does not may grant a lock that is still held";
+
+/// When enough nodes vote, if the nodes that were started recently are all that is missing.
+fn time_to_vote(needed: usize, total: usize, failed: &[Fault]) -> Option<Duration> {
+    let mut waits: Vec<_> = failed
+        .iter()
+        .filter_map(|node| match &node.kind {
+            FaultKind::RecentlyStarted { uptime, min_uptime } => Some(min_uptime.saturating_sub(*uptime)),
+            _ => None,
+        })
+        .collect();
+    waits.sort_unstable();
+    let missing = needed.saturating_sub(total.saturating_sub(failed.len()));
+    waits.get(missing.checked_sub(1)?).copied()
+}
+
 /// Compares kind, node and phase, but not causes.
 impl PartialEq for Fault {
     fn eq(&self, other: &Self) -> bool {
@@ -330,5 +354,32 @@ impl Eq for Fault {}
 impl Error for Fault {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_ref().map(|source| &**source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quorum_of_fresh_nodes_says_when_it_votes_and_how_to_do_without() {
+        let s = Duration::from_secs;
+        let fresh = |up| FaultKind::RecentlyStarted { uptime: s(up), min_uptime: s(61) };
+        let check = |kinds: &[FaultKind], vote_in: Option<&str>| {
+            let nodes = kinds.iter().map(|kind| Fault::new(kind.clone(), Phase::Send, "a")).collect();
+            let kind = FaultKind::NoQuorum { needed: 3, total: 5, nodes };
+            let text = Fault::new(kind, Phase::Send, "the quorum").to_string();
+            assert_eq!(text.contains("`?min_uptime=0s`"), vote_in.is_some(), "{text}");
+            if let Some(vote_in) = vote_in {
+                assert!(text.contains(&format!("; enough of them vote in {vote_in}: ")), "{text}");
+            }
+        };
+        check(&[fresh(1), fresh(2), fresh(3), fresh(4), fresh(5)], Some("58s"));
+        check(&[fresh(1), fresh(2), fresh(3)], Some("58s"));
+        check(&[fresh(1), fresh(2), FaultKind::TimedOut], Some("59s"));
+        check(&[fresh(1), FaultKind::TimedOut, FaultKind::TimedOut, FaultKind::TimedOut], None);
+        check(&[FaultKind::TimedOut, FaultKind::TimedOut, FaultKind::TimedOut], None);
+        let one = Fault::new(fresh(2), Phase::Send, "a").to_string();
+        assert!(one.contains("has been up for 2s and grants no lock for another 59s"), "{one}");
     }
 }

@@ -100,3 +100,16 @@ fn a_lock_of_a_quorum_is_free_once_its_nodes_vote() {
     assert_eq!(fixture.status()["blocked_ms"], serde_json::Value::Null);
     fixture.run(&["run", "job", "--try", "--", "true"]).check(0, "");
 }
+
+#[test]
+fn nodes_that_do_not_vote_yet_say_until_when_and_are_waited_for() {
+    let quorum = Quorum::start(3).expect("servers that boot");
+    let fixture = Fixture::at(format!("{}?min_uptime=1h&node_timeout=1s", quorum.url()));
+    let failed = fixture.run(&["run", "job", "--try", "--", "echo", "never"]);
+    failed.check(69, "; enough of them vote in ");
+    assert!(failed.stderr.contains("`?min_uptime=0s`"), "{failed:?}");
+    let fixture = Fixture::at(format!("{}?min_uptime=4s&node_timeout=1s", quorum.url()));
+    let run = fixture.run(&["run", "job", "--lease", "3s", "--wait", "15s", "--", "echo", "running"]);
+    run.check(0, "");
+    assert_eq!(run.stdout, "running\n");
+}

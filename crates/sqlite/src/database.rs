@@ -5,9 +5,11 @@
 //! 1. A transaction that may write acquires the write lock first, and reads the clock after that.
 //! 2. The file of a dead session is removed after the commit of the transaction that recorded the death.
 //! 3. An operation that fails before the COMMIT is sent was not executed; after that its outcome is unknown.
+//! 4. On a full disk the log may be what fills it, and would stay: it is written back only when it has grown. An operation
+//!    that is executed twice has the effect of one, so it may follow a COMMIT that failed.
 
 use super::busy::BusyHandler;
-use super::error::{StoreError, fault, is_busy};
+use super::error::{StoreError, fault, is_busy, is_full};
 use super::format::{begin, connect, signed};
 use super::location::StoreLocation;
 use super::machine::Machine;
@@ -62,6 +64,13 @@ pub(super) struct Database {
 pub(super) struct Failure {
     pub(super) executed: Executed,
     pub(super) fault: Fault,
+}
+
+/// Why a transaction failed, and whether its operation was executed.
+struct FailedTransaction {
+    executed: Executed,
+    phase: Phase,
+    error: StoreError,
 }
 
 impl Failure {
@@ -204,9 +213,10 @@ impl Database {
     /// Removes the metadata of sessions that were closed. If that fails, a later scan removes it.
     pub(super) fn delete_metadata(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
         let deadline = boottime() + CLEANUP_TIMEOUT;
+        let sessions: Vec<_> = sessions.into_iter().collect();
         let work = |transaction: OpTransaction<'_>| {
-            let mut sessions = sessions.into_iter();
-            Ok(sessions.try_for_each(|session| session_table::delete(transaction.sql, session))?)
+            let mut sessions = sessions.iter();
+            Ok(sessions.try_for_each(|session| session_table::delete(transaction.sql, *session))?)
         };
         let deleted = self.transact(TransactionBehavior::Immediate, deadline, &|_| false, work);
         if let Err(Failure { fault, .. }) = deleted {
@@ -214,18 +224,34 @@ impl Database {
         }
     }
 
-    /// Runs work in a transaction, at a time that is read inside it (1, 3).
+    /// Runs work in a transaction, at a time that is read inside it (1, 3). If the disk is full, shortens the log and tries
+    /// once more (4).
     fn transact<T>(
         &mut self,
         behavior: TransactionBehavior,
         deadline: Moment,
         is_ours: &dyn Fn(SessionId) -> bool,
-        work: impl FnOnce(OpTransaction<'_>) -> Result<T, StoreError>,
+        work: impl Fn(OpTransaction<'_>) -> Result<T, StoreError>,
     ) -> Result<T, Failure> {
         self.location.check_in_place().map_err(Failure::not_executed)?;
         self.busy.set(deadline);
-        let location = &self.location;
-        let not_executed = |error| Failure::not_executed(fault(location, Phase::Send, error));
+        let mut result = self.try_transact(behavior, is_ours, &work);
+        if result.as_ref().is_err_and(|failed| is_full(&failed.error)) && self.shorten_log() {
+            result = self.try_transact(behavior, is_ours, &work);
+        }
+        result.map_err(|FailedTransaction { executed, phase, error }| Failure {
+            executed,
+            fault: fault(&self.location, phase, error),
+        })
+    }
+
+    fn try_transact<T>(
+        &mut self,
+        behavior: TransactionBehavior,
+        is_ours: &dyn Fn(SessionId) -> bool,
+        work: &impl Fn(OpTransaction<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, FailedTransaction> {
+        let not_executed = |error| FailedTransaction { executed: Executed::No, phase: Phase::Send, error };
         let transaction = self
             .connection
             .transaction_with_behavior(behavior)
@@ -235,9 +261,28 @@ impl Database {
         let result = work(operation).map_err(not_executed)?;
         transaction.commit().map_err(|error| {
             let executed = if is_busy(&error) { Executed::No } else { Executed::Unknown };
-            Failure { executed, fault: fault(location, Phase::Reply, error.into()) }
+            FailedTransaction { executed, phase: Phase::Reply, error: error.into() }
         })?;
         Ok(result)
+    }
+
+    /// Writes the log back and truncates it, which frees up to 4 MB. Returns whether that worked.
+    fn shorten_log(&mut self) -> bool {
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let is_busy: rusqlite::Result<i64> = self.connection.query_row(checkpoint, [], |row| row.get(0));
+        match is_busy {
+            Ok(0) => {
+                tracing::info!("the disk is full: the log was written back and truncated");
+                self.log.store(0, Ordering::Relaxed);
+                self.written_back_at = 0;
+                true
+            }
+            Ok(_) => false,
+            Err(error) => {
+                tracing::debug!(%error, "cannot truncate the log");
+                false
+            }
+        }
     }
 
     /// Whether it is time to [`clean_up`](Self::clean_up), which runs after the reply is sent.

@@ -57,7 +57,9 @@ pub(super) fn fault(location: &StoreLocation, phase: Phase, error: StoreError) -
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {
             FaultKind::Forbidden
         }
-        Some(ErrorCode::DiskFull) => FaultKind::Failed("the disk is full: free some space".into()),
+        Some(ErrorCode::DiskFull) => {
+            FaultKind::Failed("the disk is full: free some space; the store needs 8 MB".into())
+        }
         _ => FaultKind::Failed(message),
     };
     location.fault(phase, kind).with_source(error)
@@ -68,6 +70,11 @@ pub(super) fn fault(location: &StoreLocation, phase: Phase, error: StoreError) -
 fn descriptors() -> Result<(), Errno> {
     let open = |_| rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     (0..FILES).map(open).collect::<Result<Vec<_>, _>>().map(drop)
+}
+
+/// Whether the disk is full, or the database may not grow.
+pub(super) fn is_full(error: &StoreError) -> bool {
+    matches!(error, StoreError::Sql(error) if error.sqlite_error_code() == Some(ErrorCode::DiskFull))
 }
 
 /// Whether another process held the file's lock, so that nothing was done.

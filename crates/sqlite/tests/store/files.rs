@@ -6,6 +6,7 @@ use leasehold_core::{Op, Partition, Release, ReleaseAction};
 use leasehold_store::{Executed, Outcome, Store};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 fn mode(path: &Path) -> u32 {
     path.symlink_metadata().unwrap().permissions().mode() & 0o7777
@@ -40,6 +41,34 @@ fn the_files_are_for_their_owner_alone() {
     // The thread executes one operation after the other.
     assert_eq!(ours.try_acquire(), None);
     assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 0, "a closed mailbox leaves nothing");
+}
+
+/// Needs the right to mount: as root, or in a user namespace of its own.
+#[test]
+fn a_full_disk_is_left_by_truncating_the_log() {
+    let (dir, path) = temporary_path();
+    let mount = format!("mount -t tmpfs -o size=3m tmpfs {}", dir.path().display());
+    let in_namespace = |namespaces: &str| {
+        let mut command = Command::new("unshare");
+        command.args([
+            namespaces,
+            "sh",
+            "-c",
+            &format!("{mount} && chmod 700 {} && exec \"$0\" \"$@\"", dir.path().display()),
+        ]);
+        command
+    };
+    let can_mount =
+        |namespaces| in_namespace(namespaces).arg("true").status().is_ok_and(|status| status.success());
+    let namespaces = ["-m", "-rm"].into_iter().find(|namespaces| can_mount(namespaces));
+    let mut command =
+        in_namespace(namespaces.expect("this test needs root or a user namespace, to mount a small disk"));
+    command.arg(std::env::current_exe().unwrap());
+    let mut worker = Worker::run(&path, command);
+    let answer = worker.ask("fill the disk");
+    let (before, after) = answer.split_once(' ').expect("two lengths");
+    let (before, after): (u64, u64) = (before.parse().unwrap(), after.parse().unwrap());
+    assert!(after < before, "{answer}");
 }
 
 #[test]

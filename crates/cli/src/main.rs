@@ -1,6 +1,6 @@
 //! The program `leasehold`: runs commands under a lock, and inspects and manages locks.
 //!
-//! It knows of locks only what the library offers, and starts no threads of its own.
+//! It knows of locks only what the library offers, and works on its main thread alone.
 
 mod backoff;
 mod commands;

@@ -6,13 +6,22 @@ use leasehold_testkit::{RedisServer, Worker};
 const INDEX: &str = "leasehold:{sessions}";
 
 /// A command that holds the lock `job`, and that `ls` lists; and its session.
-fn listed_holder(fixture: &Fixture) -> (Worker, String) {
-    let mut holder = fixture.start(&[], "echo running; read line");
+fn listed_holder(fixture: &Fixture, options: &[&str]) -> (Worker, String) {
+    let mut holder = fixture.start(options, "echo running; read line");
     expect(&mut holder, "running");
     until("it is listed", || fixture.run(&["ls"]).stdout.contains("job "));
     let sessions = fixture.run(&["ls", "--sessions", "--json"]);
     let session: serde_json::Value = serde_json::from_str(&sessions.stdout).expect("one session");
     (holder, session["session"].as_str().expect("its id").to_owned())
+}
+
+/// Adds a lock to the record of a session, and gives it a record that no script can read.
+fn damage_another_lock(server: &RedisServer, session: &str) {
+    let record = format!("{INDEX}:{session}");
+    call(server, &[b"HSET", record.as_bytes(), b"l:mutex:damaged", b"1"]);
+    call(server, &[b"SET", b"damaged", b"leasehold"]);
+    let lines = b"1\n7\n\n\nno holder";
+    call(server, &[b"SET", b"leasehold:{damaged}:record:mutex:damaged", lines]);
 }
 
 fn call(server: &RedisServer, command: &[&[u8]]) {
@@ -61,7 +70,7 @@ fn free(fixture: &Fixture, holder: &mut Worker) {
 fn a_member_of_the_index_that_is_no_session() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let (mut holder, _) = listed_holder(&fixture);
+    let (mut holder, _) = listed_holder(&fixture, &[]);
     call(&server, &[b"ZADD", INDEX.as_bytes(), b"9999999999999", b"\xff\xfe"]);
     check_commands(&fixture, &holder, "1 entry cannot be read: the index of the sessions has a member");
     free(&fixture, &mut holder);
@@ -71,7 +80,7 @@ fn a_member_of_the_index_that_is_no_session() {
 fn a_session_whose_record_is_no_record() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let (mut holder, session) = listed_holder(&fixture);
+    let (mut holder, session) = listed_holder(&fixture, &[]);
     let other = session.chars().rev().collect::<String>();
     let record = format!("{INDEX}:{other}");
     call(&server, &[b"ZADD", INDEX.as_bytes(), b"9999999999999", other.as_bytes()]);
@@ -85,12 +94,8 @@ fn a_session_whose_record_is_no_record() {
 fn a_lock_whose_record_cannot_be_read_hides_no_other_lock() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let (mut holder, session) = listed_holder(&fixture);
-    let record = format!("{INDEX}:{session}");
-    call(&server, &[b"HSET", record.as_bytes(), b"l:mutex:damaged", b"1"]);
-    call(&server, &[b"SET", b"damaged", b"leasehold"]);
-    let lines = b"1\n7\n\n\nno holder";
-    call(&server, &[b"SET", b"leasehold:{damaged}:record:mutex:damaged", lines]);
+    let (mut holder, session) = listed_holder(&fixture, &[]);
+    damage_another_lock(&server, &session);
     let listed = fixture.run(&["ls"]);
     listed.check(0, "1 entry cannot be read: the lock `damaged`: ");
     assert!(listed.stdout.contains("job "), "{listed:?}");
@@ -98,10 +103,26 @@ fn a_lock_whose_record_cannot_be_read_hides_no_other_lock() {
 }
 
 #[test]
+fn a_lock_whose_record_cannot_be_read_keeps_the_monitor_from_no_other_lock() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let (mut holder, session) = listed_holder(&fixture, &["--session", "2s", "--kill-grace", "100ms"]);
+    damage_another_lock(&server, &session);
+    holder.kill().expect("it runs");
+    let mut monitor = start_monitor(&fixture);
+    until("the lock is freed", || {
+        let line = expect(&mut monitor, "");
+        line.contains("evicted `job`")
+    });
+    monitor.terminate().expect("it runs");
+    assert_eq!(status(&mut monitor), Some(0));
+}
+
+#[test]
 fn a_holder_whose_session_cannot_be_read_is_shown_and_freed() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let (mut holder, session) = listed_holder(&fixture);
+    let (mut holder, session) = listed_holder(&fixture, &[]);
     let record = format!("{INDEX}:{session}");
     call(&server, &[b"HSET", record.as_bytes(), b"metadata", b"\xff\xfe"]);
     let shown = fixture.run(&["show", "job"]);

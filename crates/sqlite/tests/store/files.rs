@@ -43,26 +43,29 @@ fn the_files_are_for_their_owner_alone() {
     assert_eq!(std::fs::read_dir(&sessions).unwrap().count(), 0, "a closed mailbox leaves nothing");
 }
 
-/// Needs the right to mount: as root, or in a user namespace of its own.
+/// The commands that may give a process a mount namespace of its own, in which it may mount.
+const NAMESPACES: [&[&str]; 3] = [
+    &["unshare", "-m"],
+    &["unshare", "-rm"],
+    &["sudo", "-n", "--preserve-env=LEASEHOLD_TEST_WORKER", "unshare", "-m"],
+];
+
+/// Needs the right to mount: root, a user namespace, or `sudo` without a password. Without it, it fails.
 #[test]
 fn a_full_disk_is_left_by_truncating_the_log() {
     let (dir, path) = temporary_path();
-    let mount = format!("mount -t tmpfs -o size=3m tmpfs {}", dir.path().display());
-    let in_namespace = |namespaces: &str| {
-        let mut command = Command::new("unshare");
-        command.args([
-            namespaces,
-            "sh",
-            "-c",
-            &format!("{mount} && chmod 700 {} && exec \"$0\" \"$@\"", dir.path().display()),
-        ]);
+    let shown = dir.path().display();
+    let mount = format!("mount -t tmpfs -o size=3m,mode=700 tmpfs {shown} && exec \"$0\" \"$@\"");
+    let on_small_disk = |namespace: &[&str]| {
+        let mut command = Command::new(namespace[0]);
+        command.args(&namespace[1..]).args(["sh", "-c", &mount]);
         command
     };
-    let can_mount =
-        |namespaces| in_namespace(namespaces).arg("true").status().is_ok_and(|status| status.success());
-    let namespaces = ["-m", "-rm"].into_iter().find(|namespaces| can_mount(namespaces));
-    let mut command =
-        in_namespace(namespaces.expect("this test needs root or a user namespace, to mount a small disk"));
+    let works = |namespace: &&&[&str]| {
+        on_small_disk(namespace).arg("true").output().is_ok_and(|output| output.status.success())
+    };
+    let namespace = NAMESPACES.iter().find(works);
+    let mut command = on_small_disk(namespace.expect("this test needs the right to mount a small disk"));
     command.arg(std::env::current_exe().unwrap());
     let mut worker = Worker::run(&path, command);
     let answer = worker.ask("fill the disk");

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// A reply that no script gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the reply is not one that the script gives: is the command renamed, or is there a proxy that changes replies?"
+    "the reply is not one that the script gives: has another program written to the keys, is a command renamed, or does a proxy change replies?"
 )]
 pub(crate) struct Malformed;
 

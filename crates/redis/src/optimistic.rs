@@ -87,7 +87,7 @@ pub struct Watched<'a>(&'a mut Connection);
 /// let change = Change::new(writes, "sold to ann");
 /// # let _ = change;
 /// ```
-#[must_use = "a change may_acquire effect only when it is returned to `transact`"]
+#[must_use = "a change takes effect only when it is returned to `transact`"]
 pub struct Change<T> {
     writes: Pipeline,
     value: T,
@@ -241,7 +241,8 @@ impl Connection {
 
     /// Watches keys (at least one), lets `work` read what it needs and return what to write, and writes that
     /// unless a watched key has changed. In that case everything is repeated after a pause, as often as
-    /// `retry` allows. So `work` may run several times, and so do its side effects.
+    /// `retry` allows. So `work` may run several times, and so do its side effects. In a spawned task it must own what it
+    /// uses (`async move |watched| …`): the compiler cannot tell yet that a borrow in it may cross threads.
     ///
     /// Fails as described at [`Error`]. Each reply of the server is awaited for the connection's own timeout;
     /// the total time depends on `retry` and `work`.

@@ -210,12 +210,14 @@ The token file:
 JSON (--json), one line, also if it fails; later versions may add fields:
   name, acquired (true or false), fence, lease_ms, until (when the lease ends at the latest, by the
   clock of this machine), token_file; error: null, or an object with kind (taken, lost,
-  unavailable, usage, interrupted), reason (of a loss, or null), message
+  unavailable, usage, other_kind, interrupted), reason (of a loss, or null), message
 
 Exit status:
     0  the lock is held, and the token is in its file
     2  the arguments, the name, the file or another setting cannot be used
-   69  the store cannot be reached, or refuses the request
+   65  the name is in use for another kind of lock
+   69  the store cannot be reached, or refuses the request; or standard output cannot be
+       written, and the lock was released
    70  the lock was lost before its lease began
    75  the lock was not acquired (see --conflict-exit-code)
 

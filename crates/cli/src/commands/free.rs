@@ -285,6 +285,7 @@ Exit status:
     1  you answered no
     2  the name or a setting cannot be used, or --yes is not given and there is no terminal to ask
        at
+   65  the name is in use for something that is no lock
    69  the store cannot be reached, or did not report whether it was done: check again
    75  the lock was no longer held as it was shown: no hold was ended
 

@@ -233,7 +233,7 @@ JSON (--sessions --json), one line for each session:
   names
 
 Exit status:
-    0  the list is complete
+    0  the list is complete, but for what a warning counts
     2  the URL or another setting cannot be used
    69  the store cannot be reached, or refuses the request
 

@@ -310,3 +310,22 @@ async fn it_can_be_dropped_at_every_await() {
     };
     assert!(cancel_at_every_await(start, check).await > 2);
 }
+
+/// The closure owns what it uses: the task may move between threads.
+#[tokio::test]
+async fn a_transaction_may_run_in_a_spawned_task() {
+    let server = server();
+    let (mut connection, key) = (connection(&server.url()).await, "n".to_owned());
+    let done = tokio::spawn(async move {
+        connection
+            .transact(key.clone(), patient(), async move |watched| {
+                let before: Option<u64> = watched.get(&key).await?;
+                let mut writes = redis::pipe();
+                writes.set(&key, before.unwrap_or_default() + 1);
+                Ok::<_, RedisError>(Change::new(writes, ()))
+            })
+            .await
+    });
+    done.await.expect("no panic").expect("executed");
+    assert_eq!(text(&server, "n").as_deref(), Some("1"));
+}

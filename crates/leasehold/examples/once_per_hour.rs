@@ -50,7 +50,7 @@ async fn on_the_hour(client: Client, name: String) -> Result<bool> {
         Attempt::Granted(turn) => {
             if let Err(error) = send_the_digest().await {
                 // The work failed: another machine may try.
-                turn.release().await?;
+                turn.fail().await?;
                 return Err(error);
             }
             turn.finish().await?;

@@ -22,7 +22,7 @@ pub(crate) async fn release(
     let released = match guard {
         // The command could not be started, so another instance may start the period.
         AnyGuard::OncePer(period) if ended.as_ref().is_err_and(|failure| failure.exit.is_not_started()) => {
-            period.release().await
+            period.fail().await
         }
         guard => guard.release().await,
     };

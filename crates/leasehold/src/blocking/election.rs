@@ -194,7 +194,7 @@ facade! {
         /// Reports that the work is done: see [`leasehold::PeriodGuard::finish`](crate::PeriodGuard::finish).
         pub fn finish(&self) -> Result<(), Error<ReleaseError>>;
 
-        /// Reports that the work failed: see [`leasehold::PeriodGuard::release`](crate::PeriodGuard::release).
-        pub fn release(&self) -> Result<(), Error<ReleaseError>>;
+        /// Reports that the work failed: see [`leasehold::PeriodGuard::fail`](crate::PeriodGuard::fail).
+        pub fn fail(&self) -> Result<(), Error<ReleaseError>>;
     }
 }

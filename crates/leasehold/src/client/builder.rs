@@ -250,7 +250,7 @@ impl ClientBuilder {
     }
 
     /// Connects to the store, and tries again for up to `limit` while it cannot be reached: for a service that starts
-    /// together with its lock server. The first attempt may take longer than the limit, up to the call timeout.
+    /// together with its lock server. An attempt that begins before the limit may end after it, by up to the call timeout.
     ///
     /// Fails like [`connect`](Self::connect), with the last fault if the store could not be reached in time.
     ///
@@ -267,30 +267,17 @@ impl ClientBuilder {
     pub async fn connect_within(self, limit: Duration) -> Result<Client, ConnectError> {
         let environment = self.environment.clone().unwrap_or_else(|| Arc::new(System));
         let deadline = environment.now() + limit;
-        let (mut tries, mut last) = (0, None::<ConnectError>);
+        let mut tries = 0;
         loop {
-            let connecting = self.clone().connect();
-            let connected = match &last {
-                None => connecting.await,
-                Some(last) => tokio::select! {
-                    biased;
-                    connected = connecting => connected,
-                    () = environment.sleep_until(deadline) => return Err(last.clone()),
-                },
-            };
-            let error = match connected {
-                Err(error) if error.is_transient() => error,
+            let error = match self.clone().connect().await {
+                Err(error) if error.is_transient() && environment.now() < deadline => error,
                 connected => return connected,
             };
             tries += 1;
             let pause = CONNECT_AGAIN.backoff_after(tries, environment.random()).unwrap_or_default();
-            let again_at = environment.now() + pause;
-            if again_at >= deadline {
-                return Err(error);
-            }
             tracing::debug!(%error, ?pause, "cannot connect; trying again");
-            environment.sleep_until(again_at).await;
-            last = Some(error);
+            // The last attempt begins at the limit.
+            environment.sleep_until(deadline.min(environment.now() + pause)).await;
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Client;
 use crate::error::InspectError;
+use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::{Inspect, Lock, LockName, Op};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -29,22 +30,27 @@ impl Client {
     /// Asks the store for a reply, for a readiness probe: one request, which changes nothing. Of several servers, the one
     /// that a lock named `leasehold-health` belongs to replies, or a majority of a quorum.
     ///
-    /// Fails if the store does not reply within the call timeout, or refuses the request. The error's
-    /// [`fault`](InspectError::fault) says which server, and why.
+    /// Fails if the store does not reply within the call timeout; the error's [`fault`](InspectError::fault) says which
+    /// server, and why. Fails as well once the client is [shut down](Client::shutdown): it is ready for nothing more.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn health(&self) -> Result<Health, InspectError> {
         let probed = Lock::mutex(LockName::new(PROBED).expect("it is a valid name"));
         let sent_at = self.engine.environment.now();
         let op = Op::Inspect(Inspect { claim: None, details: false });
+        let call = self.engine.call(&probed, &op, self.engine.timings.call);
+        let Some(reply) = self.engine.unless_shut(call).await else {
+            let text = "the client was shut down".to_owned();
+            return Err(Fault::new(FaultKind::Unusable(text), Phase::Send, "the client").into());
+        };
         // Whatever the reply says of that lock, the store has replied.
-        self.engine.call(&probed, &op, self.engine.timings.call).await.map_err(|failed| failed.fault)?;
+        reply.map_err(|failed| failed.fault)?;
         Ok(Health { round_trip: self.engine.environment.now().since(sent_at) })
     }
 
-    /// Returns a token that is cancelled when this client's session lapses: the store did not receive its heartbeats for
-    /// [so long](crate::ClientBuilder::session_ttl), or the process was suspended. All holds that depend on the session are
-    /// lost then, also those whose guards have not reported it yet. Another session begins, of which a further call
+    /// Returns a token that is cancelled when this client's session is over: the store did not receive its heartbeats for
+    /// [so long](crate::ClientBuilder::session_ttl), the process was suspended, or the store has lost the session with its
+    /// data. All holds that depend on the session are lost then, also those whose guards have not reported it yet. Another session begins, of which a further call
     /// returns the token.
     ///
     /// In a store of several servers the client has a session on each that it uses, and the token is cancelled when any of

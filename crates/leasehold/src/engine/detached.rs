@@ -287,10 +287,10 @@ pub(crate) async fn release_detached(
 /// The loss of a hold that was released before, if another client holds the lock by now.
 async fn taken_over_since(engine: &Engine, lock: &Lock) -> Option<LostReason> {
     let op = Op::Inspect(Inspect { claim: None, details: false });
-    let Ok(Reply::Inspect(inspection)) = engine.call(lock, &op, engine.timings.call).await else {
-        return None;
-    };
-    let holder = inspection.holder.filter(|holder| !holder.in_cooldown)?;
+    let reply = engine.unless_shut(engine.call(lock, &op, engine.timings.call)).await?;
+    let Ok(Reply::Inspect(inspection)) = reply else { return None };
+    let own = engine.sessions.id_at(engine.store.partition(lock));
+    let holder = inspection.holder.filter(|holder| !holder.in_cooldown && holder.session != Some(own))?;
     Some(LostReason::TakenOver { by: holder.label })
 }
 

@@ -83,7 +83,8 @@ impl DetachedHold {
     ///
     /// Fails if the hold was lost before, with the reason: with
     /// [`LostReason::TakenOver`](crate::LostReason::TakenOver) if it was released before, and another client holds the
-    /// lock. Fails as well if the store does not reply within the
+    /// lock. (If the release before got no reply, and was sent by another client, this one cannot tell whether it granted the
+    /// lock to that holder.) Fails as well if the store does not reply within the
     /// client's call timeout: then the hold ends with its lease at the latest. A client of a different store
     /// reports the hold as lost: with [`LostReason::StoreLostData`](crate::LostReason::StoreLostData) while
     /// the lease runs.

@@ -178,8 +178,8 @@ impl Owner {
     }
 
     /// Returns the owner of the innermost [`scope`](Self::scope) around this task's code. Outside of scopes, on a thread
-    /// that has acquired locks through a [blocking](crate::blocking) client, returns that thread's own owner; of several
-    /// clients, for the one used last.
+    /// that has acquired a [`ReentrantMutex`](crate::ReentrantMutex) or [`RwLock`](crate::RwLock) through a
+    /// [blocking](crate::blocking) client, returns that thread's own owner; of several clients, for the one used last.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -233,7 +233,8 @@ impl Owner {
     /// # Ok(()) }
     /// ```
     pub fn in_current_scope<F: Future>(future: F) -> impl Future<Output = F::Output> {
-        let owner = Self::current();
+        // Not a thread's own: tasks that a thread starts side by side do not share an owner.
+        let owner = Self::of_scope();
         async move {
             match owner {
                 Some(owner) => owner.scope(future).await,
@@ -260,11 +261,14 @@ impl Owner {
     ///
     /// Panics outside of a tokio runtime, as `tokio::task::spawn_blocking` does.
     pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-        tokio::task::spawn_blocking(Self::wrap(work))
+        let owner = Self::of_scope();
+        tokio::task::spawn_blocking(move || run_as(owner, work))
     }
 
     /// Wraps a function so that it acquires locks for the current owner on whichever thread it is called: for
-    /// `std::thread::spawn`, scoped threads and rayon. Without an owner, the function is unchanged.
+    /// `std::thread::spawn`, scoped threads and rayon. Without an owner, the function is unchanged: a thread that uses a
+    /// blocking client has one once it has acquired a [`ReentrantMutex`](crate::ReentrantMutex) or an
+    /// [`RwLock`](crate::RwLock).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -283,10 +287,7 @@ impl Owner {
     /// ```
     pub fn wrap<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
         let owner = Self::current();
-        move || match owner {
-            Some(owner) => owner.sync_scope(work),
-            None => work(),
-        }
+        move || run_as(owner, work)
     }
 
     /// Encodes the owner as a value of the header [`HEADER`](Self::HEADER): visible ASCII without commas,
@@ -334,6 +335,14 @@ impl Owner {
         }
         let text = OwnValue::new(text).map_err(|error| OwnerError::Text { len: error.len })?;
         Ok(Self { text, remote })
+    }
+}
+
+/// Runs a function in the scope of an owner, if there is one.
+fn run_as<T>(owner: Option<Owner>, work: impl FnOnce() -> T) -> T {
+    match owner {
+        Some(owner) => owner.sync_scope(work),
+        None => work(),
     }
 }
 

@@ -130,7 +130,8 @@ impl Election {
 
     /// Leads again and again: campaigns, runs a future while it leads, and campaigns anew once the future has completed or
     /// the leadership is lost. Before each campaign but the first it pauses: 100 ms, and twice as long each time, up to
-    /// 30 s, until a leadership has lasted for a minute. It also campaigns on while the store cannot be reached.
+    /// 30 s, until a leadership has lasted for a minute. It also campaigns on while the store cannot be reached, and after
+    /// [`max_wait`](Self::max_wait), which is of no use here.
     ///
     /// Returns only if campaigning can never succeed: after a [shutdown](crate::Client::shutdown), if the settings are
     /// invalid, or if the store refuses the client permanently.
@@ -162,6 +163,8 @@ impl Election {
             let mut lasted = Duration::ZERO;
             match self.campaign().await {
                 Err(error) if !error.may_succeed_later() => return error,
+                // Each pause would cost its place in the queue.
+                Err(AcquireError::TimedOut { .. }) => continue,
                 Err(error) => tracing::info!(election = %self.name(), %error, "campaigning again"),
                 Ok(leadership) => {
                     let since = environment.now();
@@ -173,7 +176,10 @@ impl Election {
             }
             campaigns = if lasted < STEADY_LEADERSHIP { campaigns + 1 } else { 1 };
             let pause = CAMPAIGN_AGAIN.backoff_after(campaigns, environment.random()).unwrap_or_default();
-            environment.sleep_until(environment.now() + pause).await;
+            let until = environment.now() + pause;
+            if self.handle.engine.unless_shut(environment.sleep_until(until)).await.is_none() {
+                return AcquireError::Closed;
+            }
         }
     }
 

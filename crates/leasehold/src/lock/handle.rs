@@ -24,6 +24,7 @@ use leasehold_core::{
 };
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// The result of a single attempt.
 ///
@@ -129,6 +130,10 @@ impl HoldDuration {
         self.max_hold.map_or(self.lease, |max_hold| max_hold.min(self.lease))
     }
 }
+
+/// What a client is releasing of a lock in the background.
+#[derive(Default)]
+pub(crate) struct OwnReleases(Vec<CancellationToken>);
 
 /// A guard, and how many holds its owner has, this one included.
 pub(crate) struct AcquiredGuard {
@@ -268,13 +273,18 @@ impl LockHandle {
         options: &AcquireOptions,
     ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
         let call = self.engine.timings.call;
-        let limit = self.engine.environment.now() + call;
-        match self.acquire_detached_until(options, Some(limit), true).await {
-            Ok(acquired) => Ok(Attempt::Granted(acquired)),
-            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(status))) => {
-                Ok(Attempt::Taken((*status).into()))
+        let limit = Some(self.engine.environment.now() + call);
+        let mut own = self.releasing();
+        loop {
+            match self.acquire_detached_until(options, limit, true).await {
+                Ok(acquired) => return Ok(Attempt::Granted(acquired)),
+                Err(NotDetached::AcquireFailure(AcquireFailure::Taken(status))) => {
+                    if !self.released(&mut own, limit).await {
+                        return Ok(Attempt::Taken((*status).into()));
+                    }
+                }
+                Err(not) => return Err(self.not_detached(not, call)),
             }
-            Err(not) => Err(self.not_detached(not, call)),
         }
     }
 
@@ -293,18 +303,39 @@ impl LockHandle {
         limit: Option<Moment>,
         once: bool,
     ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
-        let keeper = &self.engine.keeper;
-        let mut may_find_own = once && keeper.is_releasing(&self.entry.lock);
+        let mut own = if once { self.releasing() } else { OwnReleases::default() };
         // A loop, so that the future has room for one request only.
         loop {
             match self.request_until(options, limit, once).await? {
-                Err(AcquireFailure::Taken(_)) if may_find_own => {
-                    may_find_own = false;
-                    self.unless_reached(limit, keeper.cleanups_of_done(&self.entry.lock)).await;
+                Err(AcquireFailure::Taken(status)) => {
+                    if !self.released(&mut own, limit).await {
+                        return Ok(Err(AcquireFailure::Taken(status)));
+                    }
                 }
                 result => return Ok(result),
             }
         }
+    }
+
+    /// What this client is releasing of the lock at this moment.
+    pub(crate) fn releasing(&self) -> OwnReleases {
+        OwnReleases(self.engine.keeper.releasing(&self.entry.lock))
+    }
+
+    /// Waits until this client has released what it was releasing before an attempt, at most for the call timeout and until
+    /// the limit. Returns whether another attempt may find the lock free. Releases that began later are not awaited: under
+    /// load there is always one.
+    pub(crate) async fn released(&self, own: &mut OwnReleases, limit: Option<Moment>) -> bool {
+        let OwnReleases(signals) = std::mem::take(own);
+        if signals.is_empty() {
+            return false;
+        }
+        let all = async {
+            for signal in signals {
+                signal.cancelled().await;
+            }
+        };
+        self.unless_reached(limit, all).await
     }
 
     /// Acquires the lock, or returns why not. With `once` it does not wait.
@@ -429,13 +460,14 @@ impl LockHandle {
         limit.is_none_or(|limit| self.now() < limit)
     }
 
-    /// Waits for something of this client, at most for the call timeout and until the limit.
-    async fn unless_reached(&self, limit: Option<Moment>, event: impl Future<Output = ()>) {
+    /// Waits for something of this client, at most for the call timeout and until the limit. Returns whether it happened.
+    async fn unless_reached(&self, limit: Option<Moment>, event: impl Future<Output = ()>) -> bool {
         let until = self.now() + self.engine.timings.call;
         let until = limit.map_or(until, |limit| until.min(limit));
         tokio::select! {
-            () = event => {}
-            () = self.engine.environment.sleep_until(until) => {}
+            biased;
+            () = event => true,
+            () = self.engine.environment.sleep_until(until) => false,
         }
     }
 }

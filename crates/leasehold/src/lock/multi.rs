@@ -144,14 +144,19 @@ impl MultiMutex {
     /// background.
     pub async fn try_acquire(&self) -> Result<MultiAttempt, AcquireError> {
         let call = self.engine.timings.call;
-        let limit = self.engine.environment.now() + call;
-        match self.try_acquire_except(None, Some(limit)).await? {
-            Ok(guards) => Ok(MultiAttempt::Granted(MultiGuard::new(&self.engine, guards))),
-            Err(Blocked { index, failure: AcquireFailure::Taken(status) }) => Ok(MultiAttempt::Taken {
-                lock: self.handles[index].name().clone(),
-                contention: (*status).into(),
-            }),
-            Err(Blocked { index, failure }) => Err(self.handles[index].error(failure, call)),
+        let limit = Some(self.engine.environment.now() + call);
+        let mut own: Vec<_> = self.handles.iter().map(LockHandle::releasing).collect();
+        loop {
+            match self.try_acquire_except(None, limit).await? {
+                Ok(guards) => return Ok(MultiAttempt::Granted(MultiGuard::new(&self.engine, guards))),
+                Err(Blocked { index, failure: AcquireFailure::Taken(status) }) => {
+                    if !self.handles[index].released(&mut own[index], limit).await {
+                        let lock = self.handles[index].name().clone();
+                        return Ok(MultiAttempt::Taken { lock, contention: (*status).into() });
+                    }
+                }
+                Err(Blocked { index, failure }) => return Err(self.handles[index].error(failure, call)),
+            }
         }
     }
 

@@ -146,7 +146,8 @@ impl Mutex {
         self.handle.name()
     }
 
-    /// Tries to acquire the lock once: succeeds if it is free and no other client waits for it.
+    /// Tries to acquire the lock once: succeeds if it is free and no other client waits for it. If this client is still
+    /// releasing the lock, after a guard was dropped, waits for that, at most for the call timeout, and tries once more.
     ///
     /// A taken lock is not an error: it is [`Attempt::Taken`]. Fails if the store does not reply within the
     /// call timeout, or refuses the request.
@@ -220,7 +221,7 @@ impl Mutex {
 
     /// Runs a future under the lock, and drops the future if the lock is lost. The closure receives the
     /// guard, for its fencing token and for checks of the hold. If the future passes a clone of it to a task that
-    /// goes on, the lock is held until that task drops the clone.
+    /// goes on, or returns it, the lock is held until the last clone is dropped.
     ///
     /// Fails if the lock is not acquired, or is lost before the future completes. If the release finds the lock lost,
     /// the error has the future's result as well: [`RunError::LostAtRelease`]. A release that fails otherwise is not

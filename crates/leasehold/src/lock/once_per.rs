@@ -168,7 +168,7 @@ impl OncePer {
 /// match hourly.try_start().await? {
 ///     Attempt::Granted(period) => match send_the_digest() {
 ///         Ok(()) => period.finish().await?,
-///         Err(_) => period.release().await?, // another instance may try at once
+///         Err(_) => period.fail().await?, // another instance may try at once
 ///     },
 ///     Attempt::Taken(contention) => println!("not granted: {contention}"),
 /// }
@@ -234,7 +234,7 @@ impl PeriodGuard {
     /// Reports that the work failed: another instance may run the job at once, as if it had not been granted.
     ///
     /// Errors and cancel safety: as for [`finish`](Self::finish).
-    pub async fn release(&self) -> Result<(), ReleaseError> {
+    pub async fn fail(&self) -> Result<(), ReleaseError> {
         self.hold.release(&self.client).await
     }
 

@@ -188,7 +188,7 @@ impl ReentrantMutex {
     ) -> Result<F::Output, RunError<F::Output>> {
         let held = self.acquire().await?;
         let owner = held.owner.clone();
-        run_under(held, |held| owner.scoped(work(held))).await
+        run_under(held, |held| owner.scoped(async move { work(held).await })).await
     }
 
     /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how

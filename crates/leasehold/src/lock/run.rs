@@ -15,6 +15,10 @@ pub(crate) async fn run_under<G: LockGuard + 'static, F: Future>(
         lost = guard.lost() => return Err(RunError::Lost(lost)),
         result = work(Arc::clone(&guard)) => result,
     };
+    // The signal of a loss can be late, after a suspend for example.
+    if let Err(lost) = guard.check() {
+        return Err(RunError::LostAtRelease { result, lost });
+    }
     // If a task that the future spawned uses the guard, the last reference releases the lock.
     let Some(guard) = Arc::into_inner(guard) else { return Ok(result) };
     let (lock, fence) = (guard.name().clone(), guard.fencing_token());

@@ -264,7 +264,7 @@ impl RwLock {
     ) -> Result<F::Output, RunError<F::Output>> {
         let held = self.read().await?;
         let owner = held.owner.clone();
-        run_under(held, |held| owner.scoped(work(held))).await
+        run_under(held, |held| owner.scoped(async move { work(held).await })).await
     }
 
     /// Runs a future as the writer: like [`run_reading`](Self::run_reading), including errors and cancel
@@ -275,7 +275,7 @@ impl RwLock {
     ) -> Result<F::Output, RunError<F::Output>> {
         let held = self.write().await?;
         let owner = held.owner.clone();
-        run_under(held, |held| owner.scoped(work(held))).await
+        run_under(held, |held| owner.scoped(async move { work(held).await })).await
     }
 
     /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.

@@ -58,7 +58,14 @@ async fn a_client_waits_for_its_server() {
     let builder = Client::builder(proxy.url()).call_timeout(300 * MS);
     let missed = builder.clone().connect_within(100 * MS).await;
     assert!(missed.unwrap_err().is_transient());
+    let refused = proxy.accepted();
     let connecting = tokio::spawn(builder.connect_within(LIMIT));
+    let waits = async {
+        while proxy.accepted() == refused {
+            tokio::time::sleep(MS).await;
+        }
+    };
+    timeout(LIMIT, waits).await.unwrap();
     proxy.refuse_connections(false);
     let client = timeout(LIMIT, connecting).await.unwrap().unwrap().unwrap();
     client.mutex("m").unwrap().acquire().await.unwrap().release().await.unwrap();

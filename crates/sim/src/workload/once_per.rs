@@ -37,7 +37,7 @@ impl TaskRunner {
         // The outcome does not matter: the store shows it.
         match how {
             0..6 => drop(DroppedAfter { inner: Box::pin(period_guard.finish()), polls }.await),
-            6..8 => drop(DroppedAfter { inner: Box::pin(period_guard.release()), polls }.await),
+            6..8 => drop(DroppedAfter { inner: Box::pin(period_guard.fail()), polls }.await),
             _ => drop(period_guard),
         }
     }

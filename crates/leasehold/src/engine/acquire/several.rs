@@ -48,7 +48,17 @@ pub(crate) async fn acquire_all<'a>(
         match waiter.run().await {
             // (2)
             Err(MultiBlocked { failure: AcquireFailure::Lost(..), .. })
-                if params.limit.is_none_or(|limit| engine.environment.now() < limit) => {}
+                if params.limit.is_none_or(|limit| engine.environment.now() < limit) =>
+            {
+                // Otherwise the next request may find what this one has left.
+                let until = engine.environment.now() + engine.timings.call;
+                for signal in entries.iter().flat_map(|entry| engine.keeper.releasing(&entry.lock)) {
+                    tokio::select! {
+                        () = signal.cancelled() => {}
+                        () = engine.environment.sleep_until(until) => {}
+                    }
+                }
+            }
             result => return result,
         }
     }

@@ -2,20 +2,13 @@
 //!
 //! What a shutdown releases is recorded here as well, so that it can report what was left undone.
 
+use super::outstanding::Outstanding;
 use super::{Shared, State, TrackingId};
 use crate::engine::{Hold, call};
 use crate::store::{Outcome, Store};
 use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, drift};
 use std::sync::Arc;
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-/// Something that is being released.
-#[derive(Clone)]
-pub(in crate::engine) struct Outstanding {
-    pub(in crate::engine) lock: Lock,
-    /// Until when the store may keep it.
-    pub(in crate::engine) until: Moment,
-}
 
 /// The latest end of what lasts until then by this clock, seen at `now`: the store's clock may be slower.
 pub(in crate::engine) fn latest_end(until: Moment, now: Moment) -> Moment {
@@ -50,11 +43,6 @@ impl State {
         let id = self.fresh_id();
         self.outstanding.insert(id, Outstanding { lock, until });
         id
-    }
-
-    /// Whether a cleanup of this lock is left.
-    pub(super) fn has_cleanup(&self, lock: &Lock) -> bool {
-        self.outstanding.values().any(|outstanding| outstanding.lock == *lock)
     }
 
     /// Prepares the release of a hold that still has its guard (5). The hold must be marked lost before it is sent.
@@ -142,11 +130,14 @@ impl Shared {
     /// Something was released, or cannot be.
     pub(in crate::engine) fn finish_cleanup(&self, id: u64, returned: bool) {
         let mut state = self.state();
-        let outstanding = state.outstanding.remove(&id);
+        let outstanding = state.outstanding.remove(id);
         if !returned && state.shut_down {
             state.unreleased.extend(outstanding);
         }
+        let all_done = state.outstanding.is_empty();
         drop(state);
-        self.cleanup_finished.notify_waiters();
+        if all_done {
+            self.cleanups_done.notify_waiters();
+        }
     }
 }

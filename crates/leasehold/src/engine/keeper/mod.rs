@@ -35,12 +35,14 @@ mod cleanup;
 mod ended_holds;
 mod extend;
 mod handoff;
+mod outstanding;
 mod reconnect;
 mod run;
 mod shutdown;
 mod state;
 
-pub(super) use cleanup::{Outstanding, latest_end};
+pub(super) use cleanup::latest_end;
+pub(super) use outstanding::Outstanding;
 pub(super) use shutdown::TakenHold;
 
 use super::hold::{Hold, ReserveRequest, TrackingId};
@@ -57,6 +59,7 @@ use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
+use outstanding::AllOutstanding;
 use renewal_batcher::{BatchSlot, RenewalBatcher};
 use shutdown_report::ShutdownReport;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -80,8 +83,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// Wakes the keeper.
     wake: Notify,
-    /// Notified when a cleanup has finished.
-    cleanup_finished: Notify,
+    /// Notified when no cleanup is left.
+    cleanups_done: Notify,
     /// Cancelled when the keeper must close.
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
@@ -116,7 +119,7 @@ struct State {
     idle_checks: BTreeSet<(Moment, TrackingId)>,
     cleanups: Vec<Cleanup>,
     /// Cleanups that are not done yet, by number.
-    outstanding: BTreeMap<u64, Outstanding>,
+    outstanding: AllOutstanding,
     /// When the keeper wakes by itself.
     wakes_at: Moment,
     last_id: u64,
@@ -234,7 +237,7 @@ impl Keeper {
             batcher: RenewalBatcher::new(),
             idle_checks: BTreeSet::new(),
             cleanups: Vec::new(),
-            outstanding: BTreeMap::new(),
+            outstanding: AllOutstanding::default(),
             wakes_at: Moment::ZERO,
             last_id: 0,
             closing: None,
@@ -253,7 +256,7 @@ impl Keeper {
             sessions,
             state: Mutex::new(state),
             wake: Notify::new(),
-            cleanup_finished: Notify::new(),
+            cleanups_done: Notify::new(),
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
         });
@@ -414,28 +417,19 @@ impl Keeper {
 
     /// Waits until no cleanup is left.
     pub(crate) async fn cleanups_done(&self) {
-        self.finished(|state| state.outstanding.is_empty()).await;
-    }
-
-    /// Whether a cleanup of this lock is left: it may release what this client holds of it.
-    pub(crate) fn is_releasing(&self, lock: &Lock) -> bool {
-        self.shared.state().has_cleanup(lock)
-    }
-
-    /// Waits until no cleanup of this lock is left.
-    pub(crate) async fn cleanups_of_done(&self, lock: &Lock) {
-        self.finished(|state| !state.has_cleanup(lock)).await;
-    }
-
-    /// Waits until enough cleanups have finished.
-    async fn finished(&self, is_enough: impl Fn(&State) -> bool) {
         loop {
-            let finished = self.shared.cleanup_finished.notified();
-            if is_enough(&self.shared.state()) {
+            let done = self.shared.cleanups_done.notified();
+            if self.shared.state().outstanding.is_empty() {
                 return;
             }
-            finished.await;
+            done.await;
         }
+    }
+
+    /// A signal for each cleanup of this lock, which may release what this client holds of it. It fires when the cleanup
+    /// has ended.
+    pub(crate) fn releasing(&self, lock: &Lock) -> Vec<CancellationToken> {
+        self.shared.state().outstanding.of(lock)
     }
 }
 

@@ -110,10 +110,10 @@ impl Drop for End {
         let mut state = self.0.state();
         state.ended = Some(now);
         state.cleanups.clear();
-        let outstanding = std::mem::take(&mut state.outstanding);
-        state.unreleased.extend(outstanding.into_values());
+        let outstanding = state.outstanding.take_all();
+        state.unreleased.extend(outstanding);
         drop(state);
-        self.0.cleanup_finished.notify_waiters();
+        self.0.cleanups_done.notify_waiters();
         self.0.ended.cancel();
     }
 }

@@ -163,7 +163,8 @@ impl State {
     }
 
     /// Stops extending all holds of a session that is over. The keeper reports their loss.
-    fn lose_holds_of(&mut self, session: &Session, reason: &LostReason) {
+    /// Returns whether there were any.
+    fn lose_holds_of(&mut self, session: &Session, reason: &LostReason) -> bool {
         let partition = session.partition;
         let here = |tracked: &TrackedHold| tracked.hold.session.partition == partition;
         // What the next session reports is its own.
@@ -177,10 +178,11 @@ impl State {
         };
         let ids: Vec<_> =
             self.tracked.iter().filter(|(_, tracked)| of_it(tracked)).map(|(id, _)| *id).collect();
-        for id in ids {
-            let lost = self.stop_extending(id).map(|hold| (id, hold, reason.clone()));
+        for id in &ids {
+            let lost = self.stop_extending(*id).map(|hold| (*id, hold, reason.clone()));
             self.lost_with_session.extend(lost);
         }
+        !ids.is_empty()
     }
 }
 
@@ -330,7 +332,11 @@ impl Shared {
     fn renew(&self, old: &Arc<Session>) -> Arc<Session> {
         old.end();
         self.session_factory.store.close_mailbox(old.partition, old.id);
-        self.state().lose_holds_of(old, &LostReason::SessionLapsed);
+        let lost_any = self.state().lose_holds_of(old, &LostReason::SessionLapsed);
+        if lost_any {
+            // It had not begun, and never will: a lapse has been signaled before.
+            self.sessions.handle_lapsed();
+        }
         let next = self.sessions.renew(old.partition, fresh_id(&*self.environment));
         tracing::debug!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
         self.session_factory.events.missed_messages(old.partition);

@@ -114,6 +114,20 @@ mod tests {
         assert_eq!(std::thread::spawn(Owner::current).join().expect("no panic"), None);
     }
 
+    /// Tasks that a thread starts side by side must exclude each other.
+    #[test]
+    fn a_task_that_a_thread_spawns_does_not_have_the_threads_owner() {
+        let client = client();
+        let of_thread = owner(&client);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("it starts");
+        let of_task = runtime.block_on(async {
+            assert_eq!(Owner::current().as_ref(), Some(&of_thread));
+            let blocking = Owner::spawn_blocking(Owner::of_scope).await.expect("no panic");
+            (Owner::spawn(async { Owner::of_scope() }).await.expect("no panic"), blocking)
+        });
+        assert_eq!(of_task, (None, None));
+    }
+
     #[test]
     fn owners_of_dropped_clients_are_removed() {
         let stays = client();

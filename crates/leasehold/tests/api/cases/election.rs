@@ -246,6 +246,7 @@ async fn a_leader_that_lost_campaigns_again(store: &TestStore) {
         b.force_release(details.observed.expect("there is a leader")).await.expect("deposed");
     }
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    // The pause before the next campaign does not delay the end.
     client.shutdown(LIMIT).await.expect("all is released");
     let error = tokio::time::timeout(LIMIT, leading).await.expect("in time").expect("no panic");
     assert!(matches!(error, AcquireError::Closed), "{error:?}");

@@ -491,13 +491,20 @@ async fn a_scoped_guard_that_is_passed_on_keeps_the_lock(store: &TestStore) {
 }
 
 async fn a_try_waits_for_a_release_of_its_own_client(store: &TestStore) {
-    let mutex = store.client("a").await.mutex("m").expect("a good name");
+    let mutex_client = store.client("a").await;
+    let mutex = mutex_client.mutex("m").expect("a good name");
     for _ in 0..50 {
         drop(mutex.acquire().await.expect("acquired"));
         let tried = mutex.try_acquire().await.expect("an answer");
         let Attempt::Granted(guard) = tried else { panic!("it found its own hold: {tried:?}") };
         drop(guard);
-        mutex.acquire_timeout(Duration::ZERO).await.expect("acquired").release().await.expect("released");
+        drop(mutex.acquire_timeout(Duration::ZERO).await.expect("acquired"));
+        let both = mutex_client.multi_mutex(["m", "n"]).expect("good names");
+        let tried = both.try_acquire().await.expect("an answer");
+        drop(tried.granted().expect("it found its own hold"));
+        let detached = mutex.clone().lease(Duration::from_secs(60)).try_acquire_detached().await;
+        let hold = detached.expect("an answer").granted().expect("it found its own hold");
+        hold.release(&mutex_client).await.expect("released");
     }
 }
 

@@ -82,7 +82,7 @@ async fn a_finished_run_blocks_others_until_its_period_is_over(store: &TestStore
     // The server's clock counts whole milliseconds.
     assert!(begun.elapsed() + 2 * MS >= 1_500 * MS, "too soon: {:?}", begun.elapsed());
     assert!(second.fencing_token() > fence);
-    second.release().await.expect("given up");
+    second.fail().await.expect("given up");
 }
 
 async fn a_run_longer_than_its_period_blocks_no_other_after_it(store: &TestStore) {
@@ -92,12 +92,12 @@ async fn a_run_longer_than_its_period_blocks_no_other_after_it(store: &TestStore
     assert!(is_taken(&once(&b, 100 * MS)).await, "the work goes on");
     turn.check().expect("its turn lasts");
     turn.finish().await.expect("finished");
-    start(&once(&b, 100 * MS)).await.release().await.expect("given up");
+    start(&once(&b, 100 * MS)).await.fail().await.expect("given up");
 }
 
 async fn an_abandoned_run_frees_its_period_at_once(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
-    start(&once(&a, HOUR)).await.release().await.expect("given up");
+    start(&once(&a, HOUR)).await.fail().await.expect("given up");
     start(&once(&b, HOUR)).await.finish().await.expect("finished");
     assert!(is_taken(&once(&a, HOUR)).await);
 }
@@ -156,7 +156,7 @@ async fn a_cooldown_can_be_ended_by_force(store: &TestStore) {
     let details = mutex(&b).inspect_full().await.expect("an answer");
     assert!(details.status.in_cooldown && details.holder_session.is_none());
     mutex(&b).force_release(details.observed.expect("it is in cooldown")).await.expect("freed");
-    start(&once(&b, HOUR)).await.release().await.expect("given up");
+    start(&once(&b, HOUR)).await.fail().await.expect("given up");
 }
 
 /// A run that was begun is undone: another instance can run.

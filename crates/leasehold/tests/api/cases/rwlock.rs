@@ -378,10 +378,12 @@ async fn upgrading_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
     cancel_at_every_await(
-        || async {
-            let upgradable = lock.upgradable_read().await.expect("acquired");
-            let writing = upgradable.upgrade().await.expect("upgraded");
-            writing.release().await.expect("released");
+        || {
+            Box::pin(async {
+                let upgradable = lock.upgradable_read().await.expect("acquired");
+                let writing = upgradable.upgrade().await.expect("upgraded");
+                writing.release().await.expect("released");
+            })
         },
         async |_| until_at_rest(&other).await,
     )

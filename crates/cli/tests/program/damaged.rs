@@ -1,6 +1,6 @@
 //! Data in the store that no client of this library has written: it blinds no command of an operator.
 
-use super::fixture::{Fixture, expect, start, status, until};
+use super::fixture::{Fixture, expect, start_with_errors, status, until};
 use leasehold_testkit::{RedisServer, Worker};
 
 const INDEX: &str = "leasehold:{sessions}";
@@ -46,18 +46,8 @@ fn check_commands(fixture: &Fixture, holder: &Worker, warning: &str) {
     assert_eq!(status(&mut monitor), Some(0));
 }
 
-/// A monitor whose standard error is on standard output, where the test reads it.
 fn start_monitor(fixture: &Fixture) -> Worker {
-    let program = fixture.command(&["monitor", "--every", "100ms"]);
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program.get_program()).args(program.get_args());
-    for (name, value) in program.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    start(shell)
+    start_with_errors(fixture, &["monitor", "--every", "100ms"])
 }
 
 /// Frees the lock, and waits for the end of its holder.

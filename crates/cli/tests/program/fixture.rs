@@ -108,6 +108,20 @@ pub(crate) fn start(command: Command) -> Worker {
     Worker::of_command(command).start().expect("the program starts")
 }
 
+/// Starts the program with its standard error on standard output, where the test reads it.
+pub(crate) fn start_with_errors(fixture: &Fixture, arguments: &[&str]) -> Worker {
+    let program = fixture.command(arguments);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    start(shell)
+}
+
 /// Runs a command to its end, and kills it if it takes too long.
 pub(crate) fn finish(mut command: Command, input: &str) -> Outcome {
     use std::io::Write;

@@ -1,23 +1,8 @@
 //! A store that cannot be reached at the start, or not any more.
 
-use super::fixture::{Fixture, expect, start, status, until};
+use super::fixture::{Fixture, expect, start, start_with_errors, status, until};
 use leasehold_testkit::{Proxy, RedisServer, Stopwatch, Worker, any_command};
-use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// Starts the program with its standard error on standard output, where the test reads it.
-fn start_with_errors(fixture: &Fixture, arguments: &[&str]) -> Worker {
-    let program = fixture.command(arguments);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(program.get_program()).args(program.get_args());
-    for (name, value) in program.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    start(shell)
-}
 
 /// Waits until the program has failed to connect, and tries again.
 fn expect_retry(program: &mut Worker) {

@@ -50,8 +50,8 @@ impl Client {
 
     /// Returns a token that is cancelled when this client's session is over: the store did not receive its heartbeats for
     /// [so long](crate::ClientBuilder::session_ttl), the process was suspended, or the store has lost the session with its
-    /// data. All holds that depend on the session are lost then, also those whose guards have not reported it yet. Another session begins, of which a further call
-    /// returns the token.
+    /// data. All holds that depend on the session are lost then, also those whose guards have not reported it yet. Another
+    /// session begins, of which a further call returns the token.
     ///
     /// In a store of several servers the client has a session on each that it uses, and the token is cancelled when any of
     /// them lapses. It is never cancelled for a client [without a session](crate::ClientBuilder::without_session), and not

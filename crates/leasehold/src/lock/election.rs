@@ -130,8 +130,8 @@ impl Election {
 
     /// Leads again and again: campaigns, runs a future while it leads, and campaigns anew once the future has completed or
     /// the leadership is lost. Before each campaign but the first it pauses: 100 ms, and twice as long each time, up to
-    /// 30 s, until a leadership has lasted for a minute. It also campaigns on while the store cannot be reached, and after
-    /// [`max_wait`](Self::max_wait), which is of no use here.
+    /// 30 s, until a leadership has lasted for a minute. It also campaigns on while the store cannot be reached.
+    /// [`max_wait`](Self::max_wait) does not apply.
     ///
     /// Returns only if campaigning can never succeed: after a [shutdown](crate::Client::shutdown), if the settings are
     /// invalid, or if the store refuses the client permanently.
@@ -161,10 +161,9 @@ impl Election {
         let mut campaigns = 0;
         loop {
             let mut lasted = Duration::ZERO;
-            match self.campaign().await {
+            // With a limit it would leave the queue again and again.
+            match self.campaign_within(None).await {
                 Err(error) if !error.may_succeed_later() => return error,
-                // Each pause would cost its place in the queue.
-                Err(AcquireError::TimedOut { .. }) => continue,
                 Err(error) => tracing::info!(election = %self.name(), %error, "campaigning again"),
                 Ok(leadership) => {
                     let since = environment.now();

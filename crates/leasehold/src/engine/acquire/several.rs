@@ -52,6 +52,7 @@ pub(crate) async fn acquire_all<'a>(
             {
                 // Otherwise the next request may find what this one has left.
                 let until = engine.environment.now() + engine.timings.call;
+                let until = params.limit.map_or(until, |limit| until.min(limit));
                 for signal in entries.iter().flat_map(|entry| engine.keeper.releasing(&entry.lock)) {
                     tokio::select! {
                         () = signal.cancelled() => {}

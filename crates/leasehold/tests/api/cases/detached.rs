@@ -72,6 +72,10 @@ async fn a_second_release_reports_another_holder(store: &TestStore) {
     assert!(matches!(&released, Err(ReleaseError::Lost(reason)) if *reason == expected), "{released:?}");
     other.check().expect("still held");
     other.release().await.expect("released");
+    let own = mutex(&a).acquire().await.expect("acquired");
+    hold.release(&a).await.expect("no other client holds it");
+    own.check().expect("still held");
+    own.release().await.expect("released");
     until_at_rest(&mutex(&a)).await;
 }
 

@@ -224,9 +224,11 @@ async fn work_is_dropped_when_the_leadership_is_lost(store: &TestStore) {
 
 async fn a_leader_that_lost_campaigns_again(store: &TestStore) {
     let (client, b) = (store.client("a").await, election(&store.client("b").await));
+    let first = b.campaign().await.expect("elected");
     let (leads, mut led) = tokio::sync::mpsc::unbounded_channel();
     let leading = tokio::spawn({
-        let a = election(&client);
+        // A limit does not apply: it would poll instead of waiting.
+        let a = election(&client).max_wait(Duration::ZERO);
         async move {
             a.lead_forever(|leadership| {
                 let leads = leads.clone();
@@ -238,6 +240,9 @@ async fn a_leader_that_lost_campaigns_again(store: &TestStore) {
             .await
         }
     });
+    until_waiting(&b, 1).await;
+    client.health().await.expect("it is ready");
+    first.resign().await.expect("resigned");
     let mut tokens = Vec::new();
     for _ in 0..3 {
         let token = tokio::time::timeout(LIMIT, led.recv()).await.expect("in time").expect("it leads");
@@ -250,6 +255,7 @@ async fn a_leader_that_lost_campaigns_again(store: &TestStore) {
     client.shutdown(LIMIT).await.expect("all is released");
     let error = tokio::time::timeout(LIMIT, leading).await.expect("in time").expect("no panic");
     assert!(matches!(error, AcquireError::Closed), "{error:?}");
+    client.health().await.expect_err("it was shut down");
 }
 
 /// A Mutex and an Election of the same name conflict: each call fails with an error that names the other kind.

@@ -50,6 +50,7 @@ mod multi;
 mod mutex;
 mod once_per;
 mod reentrant;
+mod run;
 mod rwlock;
 mod semaphore;
 pub(crate) mod store;

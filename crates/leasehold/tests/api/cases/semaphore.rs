@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 on_every_store! {
     asynchronous:
     no_more_permits_are_held_than_there_are,
+    the_number_is_known_before_the_first_acquire,
     several_permits_are_acquired_at_once_or_none,
     permits_are_granted_in_order_of_arrival,
     one_release_admits_all_that_fit,
@@ -33,6 +34,15 @@ const S: Duration = Duration::from_secs(1);
 
 pub(crate) fn semaphore(client: &Client, permits: u32) -> Semaphore {
     client.semaphore("s", permits).expect("a good name")
+}
+
+async fn the_number_is_known_before_the_first_acquire(store: &TestStore) {
+    let (a, b) = (semaphore(&store.client("a").await, 3), semaphore(&store.client("b").await, 5));
+    assert_eq!(a.inspect().await.expect("an answer").limit, Some(3));
+    assert_eq!(a.inspect_full().await.expect("an answer").status.limit, Some(3));
+    let permit = a.acquire().await.expect("acquired");
+    assert_eq!(b.inspect().await.expect("an answer").limit, Some(3), "that of the store");
+    permit.release().await.expect("released");
 }
 
 /// A task that waits for `count` permits and releases them once acquired.

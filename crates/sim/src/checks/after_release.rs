@@ -28,6 +28,8 @@ pub struct AfterRelease {
     ended_sessions: BTreeSet<SessionId>,
     /// Processes that have ended, and whether a heartbeat of theirs may have been waiting for a connection.
     ended_hosts: BTreeMap<HostId, bool>,
+    /// When each process was resumed last: no time limit ends a wait while it is stopped.
+    resumed_at: BTreeMap<HostId, Instant>,
     /// When the connection of each keeper came up last: what has waited for it is sent then.
     connected_at: BTreeMap<HostId, Instant>,
     /// The hold of each release that has no reply yet, by its message.
@@ -91,6 +93,9 @@ impl Check for AfterRelease {
                     !context.keeper_is_connected(host) || self.connected_at.get(&host) == Some(&at);
                 self.ended_hosts.insert(host, may_wait);
             }
+            Event::Host(host, HostEvent::Resumed) => {
+                self.resumed_at.insert(host, at);
+            }
             Event::Host(host, HostEvent::LinkUp { keeper: true }) => {
                 self.connected_at.insert(host, at);
             }
@@ -134,7 +139,9 @@ impl Check for AfterRelease {
                     self.releases.insert(message, hold);
                     self.last_unanswered.insert(hold, message);
                 }
-                if is_extend && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
+                // A connection that is there at once when the process is resumed goes before the time limit.
+                let is_resuming = self.resumed_at.get(&host) == Some(&at);
+                if is_extend && !is_resuming && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
                     return Err(format!(
                         "{host} sends {message} to extend {hold:?} of {lock}, which it releases"
                     ));
@@ -143,5 +150,34 @@ impl Check for AfterRelease {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture::{HOST, LOCK, context, hold};
+    use leasehold_core::{Claim, Extend, Kind, Release, ReleaseAction};
+
+    #[test]
+    fn an_extend_that_has_waited_for_a_connection_may_be_sent_when_its_process_is_resumed() {
+        let (mut context, claim) = (context(Kind::Mutex), Claim { hold: hold(1), value: None });
+        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
+        context.observe(Instant(0), &Event::Sent { host: HOST, message: 1, lock: LOCK, op: &release });
+        assert_eq!(context.guards.given_up(&hold(1)), Some(Instant(0)));
+        let op =
+            Op::Extend(Extend { claim, lease_ms: 30_000, keep_record: false, reserve: None, fence: None });
+        let (early, late, later) = (Instant(2_000_000), Instant(3_000_000), Instant(3_000_001));
+        let mut check = AfterRelease::default();
+        let mut send = |at, events: &[Event<'_>]| {
+            for event in events {
+                check.observe(at, event, &context).expect("no message");
+            }
+            check.observe(at, &Event::Sent { host: HOST, message: 2, lock: LOCK, op: &op }, &context)
+        };
+        send(early, &[]).expect("its time limit has not passed");
+        send(late, &[]).expect_err("it has");
+        send(late, &[Event::Host(HOST, HostEvent::Resumed)]).expect("a stopped process has no time limit");
+        send(later, &[]).expect_err("it runs again");
     }
 }

@@ -28,9 +28,9 @@ pub struct Renewal {
     granted: BTreeMap<HoldId, Instant>,
     /// The request of a message.
     sent: BTreeMap<u64, SentRequest>,
-    /// The first reply to the release of a hold, and how many holds its owner has left. A process that connects again
-    /// may repeat the release.
-    released: BTreeMap<HoldId, (HoldStatus, u64)>,
+    /// The replies to the releases of a hold, and how many holds its owner has left. A process that connects again may
+    /// repeat the release, and the replies arrive in any order.
+    released: BTreeMap<HoldId, Vec<(HoldStatus, u64)>>,
     /// Holds of which a release had no reply.
     unanswered: BTreeSet<HoldId>,
     /// Holds that the store has refused to extend, and that must become invalid.
@@ -82,7 +82,8 @@ impl Renewal {
                 self.unanswered.insert(hold);
             }
             (Some(SentRequest::Release(hold)), Some(Reply::Release(released))) => {
-                self.released.entry(hold).or_insert((released.status, released.remaining_holds));
+                let reply = (released.status, released.remaining_holds);
+                self.released.entry(hold).or_default().push(reply);
             }
             _ => {}
         }
@@ -192,7 +193,7 @@ impl Renewal {
         context: &CheckContext,
     ) -> CheckResult {
         let hold = context.guards.hold(guard_id);
-        let replied = hold.and_then(|hold| self.released.get(&hold)).copied();
+        let replied = hold.and_then(|hold| self.released.get(&hold)).map_or(&[][..], Vec::as_slice);
         // The hold is cached, and no release was sent. Of several locks of which one was lost, the others may be
         // cached, and whether a release was sent is not visible.
         let is_sent = context.guards.is_released(guard_id);
@@ -200,16 +201,9 @@ impl Renewal {
             |at: Instant, guard: &HeldGuard| guard.session_ends.is_some() || (at < guard.until && !is_sent);
         let is_cached = reported == Some(0)
             && self.released_at.get(&guard_id).is_some_and(|(at, guard)| may_be_cached(*at, guard));
-        let is_right = match replied {
-            Some((HoldStatus::Held | HoldStatus::Ended(Ended::Released), left)) => {
-                // The reply may be that to a repetition by the keeper.
-                let has_failed =
-                    reported.is_none() && hold.is_some_and(|hold| self.unanswered.contains(&hold));
-                reported == Some(left) || has_failed
-            }
-            _ => reported.is_none(),
-        };
-        if is_right || is_cached {
+        // The reply may be that to a repetition by the keeper.
+        let has_failed = reported.is_none() && hold.is_some_and(|hold| self.unanswered.contains(&hold));
+        if is_answered(replied, reported) || has_failed || is_cached {
             return Ok(());
         }
         Err(format!(
@@ -283,6 +277,15 @@ impl Renewal {
     }
 }
 
+/// Whether a release returned one of the replies to it, or an error if there was none.
+fn is_answered(replied: &[(HoldStatus, u64)], reported: Option<u64>) -> bool {
+    let is_that = |(status, left): &(HoldStatus, u64)| match status {
+        HoldStatus::Held | HoldStatus::Ended(Ended::Released) => reported == Some(*left),
+        _ => reported.is_none(),
+    };
+    if replied.is_empty() { reported.is_none() } else { replied.iter().any(is_that) }
+}
+
 impl Check for Renewal {
     fn name(&self) -> &'static str {
         "renewal"
@@ -321,5 +324,21 @@ impl Check for Renewal {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_returns_any_of_the_replies_to_it() {
+        let (released, vanished) = ((HoldStatus::Ended(Ended::Released), 0), (HoldStatus::Vanished, 0));
+        assert!(is_answered(&[vanished, released], Some(0)), "a repetition was answered first");
+        assert!(is_answered(&[vanished, released], None));
+        assert!(!is_answered(&[vanished], Some(0)));
+        assert!(!is_answered(&[released], None));
+        assert!(!is_answered(&[released], Some(1)));
+        assert!(is_answered(&[], None) && !is_answered(&[], Some(0)));
     }
 }

@@ -42,6 +42,8 @@ pub struct SharedProgress {
     polled: BTreeMap<HoldId, Instant>,
     /// Holds requested by late or duplicate messages. No client relies on them.
     stale_holds: BTreeSet<HoldId>,
+    /// Holds that were released, or whose client was told that they had ended. A store that comes back with older data may
+    /// have them again: those that exclude others are released once more, and a pass ends by its lease.
     given_up: BTreeSet<HoldId>,
     /// Every hold that the store had at some time.
     ever_held: BTreeSet<HoldId>,
@@ -134,6 +136,9 @@ impl SharedProgress {
     fn executed(&mut self, at: Instant, done: &Execution<'_>) -> CheckResult {
         if let Op::Release(release) = done.op {
             self.given_up.insert(release.claim.hold);
+        }
+        if let Some((request, Acquired::AlreadyEnded(_))) = done.acquires() {
+            self.given_up.insert(request.claim.hold);
         }
         if let Some((request, _)) = done.acquires()
             && (done.is_stale || self.given_up.contains(&request.claim.hold))
@@ -523,5 +528,21 @@ mod tests {
             assert_eq!(semaphore.waiters(), 1);
             assert!(semaphore.capacity_at(LATER), "the next poll of the third finds it");
         }
+    }
+
+    #[test]
+    fn a_pass_whose_client_was_told_that_it_had_ended_need_not_be_taken_up_again() {
+        let mut barrier = Latch { stored: StoredLock::new(Kind::Barrier), ..Latch::new() };
+        barrier.check.locks.clear();
+        let pass = arrive_or_wait(1, LockMode::BarrierWait { total: 1 }, 60_000, true);
+        barrier.execute(Instant(0), &pass, |_| {}).expect("it passes");
+        let held = crate::event::holds(&barrier.stored.state, &barrier.stored.clock);
+        let actor = leasehold_core::Label::new("an operator").expect("a plain text");
+        let observed = leasehold_core::ObservedHolder::Hold(held[0].fence);
+        let free = Op::ForceRelease(leasehold_core::ForceRelease { observed, actor });
+        barrier.execute(Instant(0), &free, |_| {}).expect("no waiter");
+        assert!(!barrier.check.given_up.contains(&hold(1)), "its client does not know it yet");
+        barrier.execute(Instant(0), &pass, |_| {}).expect("no waiter");
+        assert!(barrier.check.given_up.contains(&hold(1)));
     }
 }

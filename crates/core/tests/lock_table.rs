@@ -218,7 +218,8 @@ impl Scenario {
             }
             Some("resizes") => {
                 let observed = after("from", words).map(count);
-                Op::Resize(Resize { observed, limit: count(after("to", words).expect("to how many")) })
+                let limit = count(after("to", words).expect("to how many"));
+                Op::Resize(Resize { observed, limit, agreed: taken("agreed", words) })
             }
             Some("extends") => {
                 let claim = self.claim(who, words);

@@ -172,8 +172,8 @@ pub enum AcquireError {
     /// in the background; at the latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("the lock was granted and not confirmed, and is given up: {0}")]
     Unconfirmed(#[source] Fault),
-    /// The request can never succeed: it wants more permits than there are, other clients use a different
-    /// count, or the owner would wait for itself. Nothing was changed.
+    /// The request can never succeed as it stands: it wants more permits than there are, other clients use another
+    /// number now, or the owner would wait for itself. Nothing was changed.
     #[error("the request can never succeed: {0}")]
     Impossible(Refused),
     /// The client was shut down before the lock was acquired, and acquires nothing any more.

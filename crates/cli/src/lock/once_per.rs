@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) struct OncePerArgs {
     /// Run once in this period, over all machines; the others end with 0 at once
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner", "shared", "exclusive", "permits", "take"])]
+    #[arg(conflicts_with_all = ["wait", "try_once", "lease", "max_hold", "session", "no_session", "reentrant", "owner", "shared", "exclusive", "permits", "take", "resize"])]
     pub(crate) once_per: Option<Duration>,
 
     /// Maximum run time, if it is longer than the period

@@ -192,8 +192,9 @@ async fn acquire_shared(
     match mode {
         SharedMode::Read => shared::acquire_read(rwlock()?, options).await,
         SharedMode::Write => shared::acquire_write(rwlock()?, options).await,
-        SharedMode::Permits { count, total } => {
+        SharedMode::Permits { count, total, resize } => {
             let semaphore = usable(client.semaphore(name.clone(), total))?;
+            let semaphore = if resize { semaphore.resize_on_mismatch() } else { semaphore };
             shared::acquire_permits(semaphore, count, options).await
         }
     }

@@ -27,6 +27,10 @@ pub(crate) struct SharedArgs {
     /// Take M of the permits, all at once [default: 1]
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..), requires = "permits")]
     take: Option<u32>,
+
+    /// Change N to this one where others use another
+    #[arg(long, requires = "permits")]
+    resize: bool,
 }
 
 /// What a command acquires of a shared lock.
@@ -38,6 +42,8 @@ pub(crate) enum SharedMode {
     Permits {
         count: u32,
         total: u32,
+        /// Set if this total replaces that of others.
+        resize: bool,
     },
 }
 
@@ -52,7 +58,7 @@ impl SharedArgs {
                 if count > total {
                     return Err(Failure::usage(anyhow!("--take {count} is more than --permits {total}")));
                 }
-                Some(SharedMode::Permits { count, total })
+                Some(SharedMode::Permits { count, total, resize: self.resize })
             }
             _ => None,
         })

@@ -18,6 +18,12 @@ pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
             _ => Exit::UNAVAILABLE,
         },
         AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
+        AcquireError::Impossible(Refused::Disagreement { requested, known }) => {
+            let advice = format!(
+                "the name is used with --permits {known} now: use that, or --resize to make it {requested} for all"
+            );
+            return Failure::new(Exit::USAGE, anyhow::Error::new(error).context(advice));
+        }
         // Waiting cannot help, whatever the other holders do.
         AcquireError::Lease(_)
         | AcquireError::NoLease

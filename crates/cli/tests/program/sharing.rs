@@ -56,6 +56,22 @@ fn readers_run_beside_each_other_and_a_writer_alone() {
 }
 
 #[test]
+fn another_number_of_permits_is_refused_or_replaces_that_of_the_others() {
+    let fixture = Fixture::sqlite();
+    let (old, _) = running(&fixture, &["--permits", "1"]);
+    let advice = "the name is used with --permits 1 now: use that, or --resize to make it 2 for all";
+    finish(command(&fixture, &["--permits", "2"], "echo never"), "").check(2, advice);
+    let (new, _) = running(&fixture, &["--permits", "2", "--resize"]);
+    assert_eq!(fixture.status()["limit"], 2);
+    let advice = "the name is used with --permits 2 now: use that, or --resize to make it 1 for all";
+    finish(command(&fixture, &["--permits", "1"], "echo never"), "").check(2, advice);
+    end(old);
+    end(new);
+    let report = finish(command(&fixture, &["--permits", "3", "--take", "3"], "true"), "");
+    report.check(0, "");
+}
+
+#[test]
 fn as_many_run_at_a_time_as_there_are_permits() {
     let fixture = Fixture::sqlite();
     let three = ["--permits", "3"];

@@ -86,6 +86,7 @@ const OPTIONS: &[Row] = &[
     ("run job --permits 0 -- echo hi", 2, "invalid value '0' for '--permits <N>': 0 is not in 1..=4294967295"),
     ("run job --take 2 -- echo hi", 2, "the following required arguments were not provided: --permits <N>"),
     ("run job --permits 2 --take 3 -- echo hi", 2, "--take 3 is more than --permits 2"),
+    ("run job --resize -- echo hi", 2, "the following required arguments were not provided: --permits <N>"),
     ("run job --at-most 2h -- echo hi", 2, "the following required arguments were not provided: --once-per <DURATION>"),
     ("run job --once-per 1h --lease 5s -- echo hi", 2, "the argument '--once-per <DURATION>' cannot be used with '--lease <DURATION>'"),
     ("run job --owner '' -- echo hi", 2, "invalid --owner: an owner has 1 to 256 bytes and no control characters; this text of 0 bytes is none"),

@@ -25,10 +25,15 @@ impl LockState {
         let owns = |mode| self.holds_of_owner(&request.claim).any(|held| held.mode == mode);
         let is_empty = |count, total| count == 0 || total == 0;
         match request.mode {
-            LockMode::Permits { count, .. } => match self.limit(request.mode) {
-                Some(limit) if count == 0 || count > limit => Err(Refused::OutOfRange { count, limit }),
-                _ => Ok(()),
-            },
+            LockMode::Permits { count, total } => {
+                let agrees = self.agrees(total);
+                let limit = if agrees { self.limit(request.mode).unwrap_or(total) } else { total };
+                if count > 0 && !agrees && !self.is_idle(now) {
+                    let known = self.record.as_ref().and_then(|record| record.limit).unwrap_or_default();
+                    return Err(Refused::Disagreement { requested: total, known });
+                }
+                if count == 0 || count > limit { Err(Refused::OutOfRange { count, limit }) } else { Ok(()) }
+            }
             LockMode::CountDown { count, total } if is_empty(count, total) => {
                 Err(Refused::OutOfRange { count, limit: total })
             }
@@ -113,6 +118,31 @@ impl LockState {
             LockMode::Permits { total, .. } => known.or(Some(total)),
             _ => mode.total(),
         }
+    }
+
+    /// Whether a number of permits is the one that the store knows, or the one for which the clients ask.
+    fn agrees(&self, total: u32) -> bool {
+        let Some(record) = &self.record else { return true };
+        record.limit.is_none_or(|limit| limit == total)
+            || record.agreed.is_some_and(|agreed| agreed == total || agreed == 0)
+    }
+
+    /// Makes a Semaphore that no client uses take the number of the first client.
+    pub(super) fn adopt_number(&mut self, mode: LockMode) {
+        if let LockMode::Permits { total, .. } = mode
+            && !self.agrees(total)
+            && let Some(record) = &mut self.record
+        {
+            (record.limit, record.agreed) = (None, None);
+        }
+    }
+
+    /// The number for which the clients ask, once one has asked for that of this mode; `None` if it is the number that the
+    /// store knows.
+    pub(super) fn agreed(&self, mode: LockMode) -> Option<u32> {
+        let LockMode::Permits { total, .. } = mode else { return None };
+        let agreed = self.record.as_ref()?.agreed?;
+        Some(if agreed == 0 { total } else { agreed }).filter(|agreed| self.limit(mode) != Some(*agreed))
     }
 
     /// Whether no client holds the lock or waits for it.

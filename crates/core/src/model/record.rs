@@ -39,6 +39,9 @@ pub struct Record {
     /// The total number of permits, arrivals or parties, for a lock that counts them.
     #[serde(default)]
     pub limit: Option<u32>,
+    /// The number of permits for which the clients ask, if a resize has set another one: 0 if no client has asked yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agreed: Option<u32>,
     /// The ticket of the next queue entry; 0 while the queue is empty.
     pub next_ticket: i64,
     /// The queue entry of each ticket. Leaving the queue removes the ticket, so it does not delay the entries
@@ -179,6 +182,7 @@ impl Record {
             last_holder: None,
             ended: EndedHolds::default(),
             limit: None,
+            agreed: None,
             next_ticket: 0,
             tickets: BTreeMap::new(),
             entries: BTreeMap::new(),

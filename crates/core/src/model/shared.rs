@@ -59,6 +59,7 @@ impl LockState {
             }
             return Err(refused);
         }
+        self.adopt_number(request.mode);
         // A request that has room, and no entry before it, needs no entry.
         let has_waiters = self.record.as_ref().is_some_and(Record::has_entries);
         let at_once = !has_waiters && self.admission(now, &request.claim, request.mode) == Admission::Now;
@@ -71,9 +72,9 @@ impl LockState {
             self.serve_shared_queue(now, None, notifications);
         } else {
             if let Some(queue) = &request.queue {
-                let limit = self.limit(request.mode);
+                let (limit, agreed) = (self.limit(request.mode), self.agreed(request.mode));
                 let record = self.record_or_new(now, queue.ttl_ms);
-                record.limit = limit;
+                (record.limit, record.agreed) = (limit, agreed);
                 record.enqueue(now.ms, id, request, queue);
             }
             self.serve_shared_queue(now, Some(request), notifications);
@@ -165,7 +166,7 @@ impl LockState {
         notifications: &mut Vec<Notification>,
     ) -> Result<Resized, Refused> {
         self.refuse_other_types()?;
-        let Resize { observed, limit } = resize;
+        let Resize { observed, limit, agreed } = resize;
         if limit == 0 {
             return Err(Refused::OutOfRange { count: 0, limit });
         }
@@ -174,6 +175,8 @@ impl LockState {
             return Ok(Resized::Changed { limit: known });
         }
         let record = self.record_or_new(now, 0);
+        let asked_for = record.agreed.or(record.limit).unwrap_or_default();
+        record.agreed = Some(asked_for).filter(|asked_for| !agreed && *asked_for != limit);
         record.limit = Some(limit);
         record.refresh_expiry(now.ms, 0);
         self.serve_shared_queue(now, None, notifications);
@@ -393,11 +396,11 @@ impl LockState {
     fn admit(&mut self, now: Now, holder: RecordedHolder, mode: LockMode, lease_ms: u64) -> FencingToken {
         // If the record was lost, the value knows greater tokens than a new record.
         let newest = self.newest_shared_fence();
-        let limit = self.limit(mode);
+        let (limit, agreed) = (self.limit(mode), self.agreed(mode));
         let fence = FencingToken::after(self.greatest_fence().max(newest), now.us);
         let record = self.record_or_new(now, lease_ms);
         record.last_fence = Some(fence);
-        record.limit = limit;
+        (record.limit, record.agreed) = (limit, agreed);
         record.refresh_expiry(now.ms, lease_ms);
         let owner = holder.claim.value.filter(|_| self.kind.has_owners());
         let RecordedHolder { claim: Claim { hold, .. }, since_ms, liveness, label } =

@@ -37,9 +37,9 @@ pub enum Refused {
         /// The total number.
         limit: u32,
     },
-    /// The other clients that use this Latch or Barrier now use another number.
+    /// The other clients that use this Semaphore, Latch or Barrier now use another number.
     #[error(
-        "it counts to {requested} in this request, and to {known} for the clients that use it now: use one number everywhere"
+        "its number is {requested} in this request, and {known} for the clients that use it now: use one number everywhere"
     )]
     Disagreement {
         /// The number in the request.

@@ -11,9 +11,9 @@
 /// use leasehold_core::{Kind, Op, Reply, Resize, Resized};
 ///
 /// let mut lock = LockState::new(Kind::Semaphore);
-/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { observed: None, limit: 5 }), &all_alive);
+/// let (reply, _) = lock.apply(1_000_000, &Op::Resize(Resize { observed: None, limit: 5, agreed: false }), &all_alive);
 /// assert_eq!(reply, Reply::Resize(Resized::Done));
-/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { observed: Some(3), limit: 4 }), &all_alive);
+/// let (reply, _) = lock.apply(2_000_000, &Op::Resize(Resize { observed: Some(3), limit: 4, agreed: false }), &all_alive);
 /// assert_eq!(reply, Reply::Resize(Resized::Changed { limit: Some(5) }));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,9 @@ pub struct Resize {
     pub observed: Option<u32>,
     /// The new number of permits.
     pub limit: u32,
+    /// Set if this is also the number for which clients ask from now on. Otherwise they ask for the same number as before,
+    /// and get the new one.
+    pub agreed: bool,
 }
 
 /// The result of a [`Resize`].

@@ -172,7 +172,7 @@ impl Environment {
             }
             Event::Resize(as_seen, limit) if self.state.kind == Kind::Semaphore => {
                 let observed = if *as_seen { limit_of(&before.state) } else { Some(7) };
-                self.execute(&before, &Op::Resize(Resize { observed, limit: *limit }));
+                self.execute(&before, &Op::Resize(Resize { observed, limit: *limit, agreed: false }));
             }
             Event::Resize(..) => {}
             Event::DeleteKey => self.state.value = None,

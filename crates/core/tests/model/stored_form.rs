@@ -136,7 +136,7 @@ fn semaphore() -> LockState {
             acquire(1, 2),
             Op::Evict(Evict { session: session(9), actor: watcher() }),
             acquire(2, 3),
-            Op::Resize(Resize { observed: Some(3), limit: 4 }),
+            Op::Resize(Resize { observed: Some(3), limit: 4, agreed: false }),
         ],
     );
     state

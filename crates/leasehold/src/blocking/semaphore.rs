@@ -70,6 +70,13 @@ facade! {
 }
 
 impl Semaphore {
+    /// Makes an acquire change the number of permits where other clients use another one: see
+    /// [`leasehold::Semaphore::resize_on_mismatch`](crate::Semaphore::resize_on_mismatch).
+    #[must_use]
+    pub fn resize_on_mismatch(self) -> Self {
+        Self { inner: self.inner.resize_on_mismatch(), ..self }
+    }
+
     /// Runs a function with a permit.
     ///
     /// Fails like [`Mutex::run`](super::Mutex::run): if the permit is lost meanwhile, once the function has

@@ -249,22 +249,27 @@ impl LockHandle {
     pub(crate) async fn resize(&self, limit: u32) -> Result<(), ResizeError> {
         let mut observed = None;
         for _ in 0..MAX_RESIZE_ATTEMPTS {
-            let op = Op::Resize(Resize { observed, limit });
-            let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
-            let reply = reply.map_err(|failed| match failed.executed {
-                Executed::No => ResizeError::Store(failed.fault),
-                Executed::Unknown => ResizeError::Unknown(failed.fault),
-            })?;
-            match reply {
-                Reply::Resize(Resized::Done) => return Ok(()),
-                Reply::Resize(Resized::Changed { limit }) => observed = limit,
-                Reply::Refused(refused) if refused.is_permanent() => {
-                    return Err(ResizeError::Impossible(refused));
-                }
-                other => return Err(ResizeError::Store(Fault::unexpected_reply(other))),
+            match self.resize_once(Resize { observed, limit, agreed: false }).await? {
+                Resized::Done => return Ok(()),
+                Resized::Changed { limit } => observed = limit,
             }
         }
         Err(ResizeError::Contended { limit: observed })
+    }
+
+    /// Changes the number of permits if it is as observed.
+    pub(crate) async fn resize_once(&self, resize: Resize) -> Result<Resized, ResizeError> {
+        let op = Op::Resize(resize);
+        let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
+        let reply = reply.map_err(|failed| match failed.executed {
+            Executed::No => ResizeError::Store(failed.fault),
+            Executed::Unknown => ResizeError::Unknown(failed.fault),
+        })?;
+        match reply {
+            Reply::Resize(resized) => Ok(resized),
+            Reply::Refused(refused) if refused.is_permanent() => Err(ResizeError::Impossible(refused)),
+            other => Err(ResizeError::Store(Fault::unexpected_reply(other))),
+        }
     }
 
     /// Releases by force the hold that was observed.

@@ -7,7 +7,7 @@ use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use crate::lock::run::run_under;
-use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
+use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, Resize, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -20,8 +20,11 @@ use std::time::Duration;
 /// the order of their requests, even if the first wants more than are free and a later one wants fewer. Each
 /// hold has its own fencing token.
 ///
-/// The store keeps the number of permits: the one given by the first client that acquires, until the
-/// semaphore is [resized](Self::resize) or has not been used for an hour.
+/// The store keeps the number of permits: the one given by the first client that acquires, until no client uses
+/// the semaphore any more. While it is used, a client that was given another number gets
+/// [`AcquireError::Impossible`], which names both; with [`resize_on_mismatch`](Self::resize_on_mismatch) it
+/// changes the number instead. A [resize](Self::resize) sets another number for all clients, which go on asking
+/// for their own.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,14 +42,19 @@ use std::time::Duration;
 pub struct Semaphore {
     handle: LockHandle,
     total: u32,
+    /// Set if its number replaces that of the other clients.
+    resizes: bool,
 }
+
+/// How often an acquire changes the number of permits, if other clients change it back.
+const MAX_RESIZES: u32 = 3;
 
 impl Semaphore {
     /// The largest number of permits.
     pub const MAX_PERMITS: u32 = u32::MAX;
 
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock, total: u32) -> Self {
-        Self { handle: LockHandle::new(engine, lock), total }
+        Self { handle: LockHandle::new(engine, lock), total, resizes: false }
     }
 
     settings! {
@@ -68,6 +76,29 @@ impl Semaphore {
         pub fn retry(self, policy: RetryPolicy) -> Self;
     }
 
+    /// Makes an acquire change the number of permits where other clients use another one than this handle, as after
+    /// a deploy with a new number. From then on the clients with the old number are those that get
+    /// [`AcquireError::Impossible`], unless they change it back.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{AcquireError, Client, Refused};
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let old = client.semaphore("uploads", 3)?.acquire().await?;
+    ///
+    /// let refused = client.semaphore("uploads", 5)?.try_acquire().await;
+    /// let Err(AcquireError::Impossible(Refused::Disagreement { requested: 5, known: 3 })) = refused else { panic!() };
+    /// let new = client.semaphore("uploads", 5)?.resize_on_mismatch().acquire_many(4).await?;
+    /// # new.release().await?;
+    /// # old.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn resize_on_mismatch(self) -> Self {
+        Self { resizes: true, ..self }
+    }
+
     /// Returns the semaphore's name.
     pub fn name(&self) -> &LockName {
         self.handle.name()
@@ -84,14 +115,19 @@ impl Semaphore {
 
     /// Tries once to acquire `count` permits: succeeds if they are free and no other client waits.
     ///
-    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; and if
-    /// the store does not reply within the call timeout, or refuses the request.
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits, or if other
+    /// clients use another number; and if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
-        let tried = self.handle.try_acquire(&self.options(count)).await?;
-        Ok(tried.map(|acquired| Permit { guard: acquired.guard, count }))
+        let mut resizes = 0;
+        loop {
+            match self.handle.try_acquire(&self.options(count)).await {
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                tried => return Ok(tried?.map(|acquired| Permit { guard: acquired.guard, count })),
+            }
+        }
     }
 
     /// Acquires a permit, and waits for as long as [`max_wait`](Self::max_wait) allows, or without a limit.
@@ -103,8 +139,8 @@ impl Semaphore {
     /// Acquires `count` permits, all at once, and waits for as long as [`max_wait`](Self::max_wait) allows, or
     /// without a limit.
     ///
-    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits; with
-    /// [`AcquireError::TimedOut`] at the limit; and if the store refuses the request or does not reply for
+    /// Fails with [`AcquireError::Impossible`] if `count` is zero or exceeds the number of permits, or if other
+    /// clients use another number; with [`AcquireError::TimedOut`] at the limit; and if the store refuses the request or does not reply for
     /// the client's [outage limit](crate::ClientBuilder::outage_limit).
     ///
     /// Cancel safety: if the future is dropped, its queue entry is given up, and an acquisition that may have
@@ -186,8 +222,31 @@ impl Semaphore {
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
-        let acquired = self.handle.acquire(&self.options(count), limit).await?;
-        Ok(Permit { guard: acquired.guard, count })
+        let (start, mut resizes) = (self.handle.now(), 0);
+        loop {
+            match self.handle.acquire_since(&self.options(count), limit, start).await {
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                acquired => return Ok(Permit { guard: acquired?.guard, count }),
+            }
+        }
+    }
+
+    /// Replaces the number that the other clients use by that of this handle, if it may. Otherwise returns the refusal.
+    async fn agree(&self, refused: Refused, resizes: &mut u32) -> Result<(), AcquireError> {
+        let Refused::Disagreement { known, .. } = refused else {
+            return Err(AcquireError::Impossible(refused));
+        };
+        if !self.resizes || *resizes >= MAX_RESIZES {
+            return Err(AcquireError::Impossible(refused));
+        }
+        *resizes += 1;
+        let resize = Resize { observed: Some(known), limit: self.total, agreed: true };
+        match self.handle.resize_once(resize).await {
+            // If another client has changed it meanwhile, the next attempt says so.
+            Ok(_) => Ok(()),
+            Err(ResizeError::Store(fault) | ResizeError::Unknown(fault)) => Err(AcquireError::Store(fault)),
+            Err(_) => Err(AcquireError::Impossible(refused)),
+        }
     }
 
     fn options(&self, count: u32) -> AcquireOptions {

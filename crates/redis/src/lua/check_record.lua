@@ -23,7 +23,8 @@
 --
 --          Shared locks (Semaphore, RwLock, Latch, Barrier) have a queue entry per hold: queue, w:, n: and p: name holds in
 --          place of sessions. An entry has its mode after the label. There is no `holder`, but
---            limit            the number of permits, arrivals or parties
+--            limit            the number of permits, arrivals or parties. If a resize has set another number of permits than that
+--                             for which the clients ask: then a space and that, 0 if no client has asked yet
 --          The own value of an RwLock is the owner; other shared locks ignore it
 --
 -- Replies, before anything is written

@@ -10,7 +10,8 @@
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
 -- ARGV[4]  the number that the caller saw, or empty
 -- ARGV[5]  the new number
--- ARGV[6]  the kind
+-- ARGV[6]  1 if clients ask for this number from now on, or empty
+-- ARGV[7]  the kind
 --
 -- Replies
 --   {'resized'}
@@ -30,7 +31,8 @@ local number = tonumber(ARGV[5])
 if number == 0 then return { 'range', 0, 0 } end
 if lock.limit ~= tonumber(ARGV[4]) and lock.limit ~= number then return { 'changed', lock.limit or -1 } end
 begin_record(lock, 0)
-set_limit(lock, number)
+local asked_for = lock.agreed or lock.limit or 0
+set_limit(lock, number, ARGV[6] == '' and asked_for ~= number and asked_for or nil)
 prolong_record(lock, 0)
 grant_next(lock)
 commit(lock)

@@ -4,10 +4,11 @@
 -- holds that are admitted together are admitted or not together; and both keys last long enough before. Between the first write and
 -- the last, the numbers disagree: see shared_hold.lua.
 
-local function set_limit(lock, number)
-  if number ~= lock.limit then
-    lock.limit = number
-    set_field(lock, 'limit', digits(number))
+-- `agreed` is the number for which the clients ask, or nil if it is the same.
+local function set_limit(lock, number, agreed)
+  if number ~= lock.limit or agreed ~= lock.agreed then
+    lock.limit, lock.agreed = number, agreed
+    set_field(lock, 'limit', digits(number) .. (agreed and ' ' .. digits(agreed) or ''))
   end
 end
 

@@ -13,6 +13,20 @@ local function limit_of(lock, mode)
   return lock.kind == 'semaphore' and lock.limit or of
 end
 
+-- Whether a number of permits is the one that the record knows, or the one for which the clients ask.
+local function agrees(lock, of)
+  return not lock.limit or of == lock.limit or of == lock.agreed or lock.agreed == 0
+end
+
+-- Has the record keep the number of a mode.
+local function keep_limit(lock, mode)
+  local number = limit_of(lock, mode)
+  local _, of = mode_numbers(mode)
+  local agreed = lock.agreed
+  if agreed == 0 then agreed = of end
+  if number then set_limit(lock, number, agreed ~= number and agreed or nil) end
+end
+
 -- How many holds the request's owner has: of a mode that is not a read, or of all.
 local function owner_holds(lock, request, mode)
   if lock.kind ~= 'rwlock' then return 0 end
@@ -66,7 +80,9 @@ local function rejection(lock, request)
   local kind, mode = lock.kind, request.mode
   local count, of = mode_numbers(mode)
   if kind == 'semaphore' then
-    local most = limit_of(lock, mode)
+    local agreed = agrees(lock, of)
+    if count > 0 and not agreed and not is_idle(lock) then return { 'differ', of, lock.limit } end
+    local most = agreed and limit_of(lock, mode) or of
     return (count == 0 or count > most) and { 'range', count, most } or nil
   elseif kind == 'rwlock' then
     if mode == 'x' then
@@ -121,8 +137,7 @@ local function passes_queue(lock, request)
 end
 
 local function admit(lock, request)
-  local number = limit_of(lock, request.mode)
-  if number then set_limit(lock, number) end
+  keep_limit(lock, request.mode)
   add_hold(lock, request)
 end
 
@@ -233,6 +248,11 @@ local function acquire(lock, request, inspected, alive_ms)
     end
     return reply
   end
+  if lock.kind == 'semaphore' then
+    local _, of = mode_numbers(request.mode)
+    -- A Semaphore that no client uses takes the number of the first client.
+    if not agrees(lock, of) then lock.limit, lock.agreed = nil, nil end
+  end
   -- With an empty queue and a free lock no entry is needed.
   if lock.head == '' and admission(lock, request) == 'now' or passes_queue(lock, request) then
     if lock.head ~= '' and queue_entry(lock, id) then dequeue(lock, id) end
@@ -241,8 +261,7 @@ local function acquire(lock, request, inspected, alive_ms)
     grant_next(lock)
   else
     if request.nonce ~= '' then
-      local number = limit_of(lock, request.mode)
-      if number then set_limit(lock, number) end
+      keep_limit(lock, request.mode)
       enqueue(lock, request)
     end
     grant_next(lock, request)

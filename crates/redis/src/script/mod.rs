@@ -264,6 +264,7 @@ impl Call {
         let mut call = Self::changing(&SCRIPTS.resize, Kind::Semaphore, session_keys, keys, &[]);
         let observed = resize.observed.map_or_else(String::new, |observed| observed.to_string());
         call.empty(2).cmd.arg(&*session_keys.mailbox_prefix()).arg(observed).arg(resize.limit);
+        call.cmd.arg(if resize.agreed { "1" } else { "" });
         call
     }
 

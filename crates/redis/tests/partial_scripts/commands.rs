@@ -536,7 +536,7 @@ fn permits() -> Vec<Path> {
             actor: by(),
         })
     };
-    let resize = |observed: Option<u32>, limit: u32| Op::Resize(Resize { observed, limit });
+    let resize = |observed: Option<u32>, limit: u32| Op::Resize(Resize { observed, limit, agreed: false });
     let two = || vec![take(1, 1), take(2, 1)];
     let queue = || [two(), vec![take(3, 1), take(4, 1)]].concat();
     vec![

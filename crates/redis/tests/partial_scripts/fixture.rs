@@ -472,6 +472,9 @@ impl Fields {
         let last_holder = self.field("holder").map(recorded_holder).transpose()?;
         let ended = self.field("ended").map(|ended| endings(ended, holds)).transpose()?.unwrap_or_default();
         let reserved = self.field("reserved").map(reserved).transpose()?;
+        let (limit, agreed) =
+            self.field("limit").map(|limit| limit.split_once(' ').unwrap_or((limit, ""))).unzip();
+        let agreed = agreed.filter(|agreed| !agreed.is_empty());
         let mut record = Record {
             expires_ms,
             last_fence,
@@ -481,7 +484,8 @@ impl Fields {
             next_ticket: 0,
             tickets: BTreeMap::new(),
             entries: BTreeMap::new(),
-            limit: self.field("limit").map(parsed).transpose()?,
+            limit: limit.map(parsed).transpose()?,
+            agreed: agreed.map(parsed).transpose()?,
         };
         self.queue(kind, &mut record)?;
         let known = |field: &&str| match field.split_once(':') {

@@ -40,7 +40,8 @@ pub(crate) fn fields(record: &Record) -> BTreeMap<String, String> {
         put(&format!("p:{}", pair[1]), pair[0].clone());
     }
     if let Some(limit) = record.limit {
-        put("limit", limit.to_string());
+        let agreed = record.agreed.map_or_else(String::new, |agreed| format!(" {agreed}"));
+        put("limit", format!("{limit}{agreed}"));
     }
     for (of, QueueEntry { ticket, nonce, expires_ms, lease_ms, liveness, claim, label, mode }) in
         &record.entries

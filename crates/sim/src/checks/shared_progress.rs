@@ -42,7 +42,7 @@ pub struct SharedProgress {
     polled: BTreeMap<HoldId, Instant>,
     /// Holds requested by late or duplicate messages. No client relies on them.
     stale_holds: BTreeSet<HoldId>,
-    /// Holds that were released, or whose client was told that they had ended. A store that comes back with older data may
+    /// Holds that were released, or whose client knows that they have ended. A store that comes back with older data may
     /// have them again: those that exclude others are released once more, and a pass ends by its lease.
     given_up: BTreeSet<HoldId>,
     /// Every hold that the store had at some time.

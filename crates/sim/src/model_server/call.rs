@@ -151,7 +151,8 @@ impl LockCall {
                     "" => None,
                     observed => Some(parsed(observed)?),
                 };
-                Op::Resize(Resize { observed, limit: parsed(arguments.text()?)? })
+                let limit = parsed(arguments.text()?)?;
+                Op::Resize(Resize { observed, limit, agreed: arguments.text()? == "1" })
             }
             Script::RaiseFence => Op::RaiseFence(RaiseFence {
                 claim: claim.ok_or_else(malformed)?,

@@ -251,7 +251,7 @@ impl TestClient {
 
     /// Sets the number of permits, if the current one is `observed`.
     pub async fn resize(&self, observed: Option<u32>, limit: u32) -> Resized {
-        match self.execute(&Op::Resize(Resize { observed, limit })).await {
+        match self.execute(&Op::Resize(Resize { observed, limit, agreed: false })).await {
             Reply::Resize(resized) => resized,
             other => panic!("{}: a resize was answered by {other:?}", self.lock),
         }

@@ -407,7 +407,7 @@ impl Workload {
     fn resize(&self, state: &LockState) -> Resize {
         let known = state.record.as_ref().and_then(|record| record.limit);
         let observed = if self.random.below(4) > 0 { known } else { Some(3) };
-        Resize { observed, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]) }
+        Resize { observed, limit: *self.random.pick(&[0, 1, 2, 3, 4, 5]), agreed: known == Some(3) }
     }
 
     fn release(&mut self, state: &LockState) -> Release {

@@ -110,6 +110,8 @@ pub(crate) enum StoreMutant {
     AcceptsAnyLimit,
     /// A resize ignores which limit was observed.
     ResizesUnseen,
+    /// Clients ask for the new number from any resize on.
+    ResizeIsAgreed,
     /// A resize does not serve the queue.
     ResizeGrantsNothing,
     /// A lower limit evicts holders.

@@ -34,6 +34,12 @@ fn a_semaphore_mutant_fails_its_case() {
         fails_of(
             all,
             kind,
+            StoreMutant::ResizeIsAgreed,
+            cases::a_resize_leaves_the_number_for_which_clients_ask,
+        );
+        fails_of(
+            all,
+            kind,
             StoreMutant::ResizesUnseen,
             cases::a_resize_grants_to_waiters_and_evicts_no_holder,
         );

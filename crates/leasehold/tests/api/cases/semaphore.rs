@@ -17,6 +17,8 @@ on_every_store! {
     one_release_admits_all_that_fit,
     more_permits_than_there_are_are_refused_at_once,
     the_number_can_be_changed_while_permits_are_held,
+    another_number_is_refused_or_replaces_that_of_the_others,
+    a_resize_leaves_the_number_that_clients_are_given,
     permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
@@ -178,6 +180,60 @@ async fn the_number_can_be_changed_while_permits_are_held(store: &TestStore) {
     let only = b.try_acquire().await.expect("an answer").granted().expect("there is room again");
     only.release().await.expect("released");
     assert_eq!(a.inspect().await.expect("an answer").limit, Some(1));
+}
+
+/// The numbers in the refusal of an acquire.
+fn disagreement<T>(refused: Result<T, AcquireError>) -> (u32, u32) {
+    match refused {
+        Err(AcquireError::Impossible(Refused::Disagreement { requested, known })) => (requested, known),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("acquired"),
+    }
+}
+
+async fn another_number_is_refused_or_replaces_that_of_the_others(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let (old, new) = (semaphore(&a, 2), semaphore(&b, 4));
+    let first = old.acquire().await.expect("acquired");
+    assert_eq!(disagreement(new.try_acquire().await), (4, 2));
+    assert_eq!(disagreement(new.acquire().await), (4, 2));
+    assert_eq!(disagreement(new.acquire_timeout(5 * S).await), (4, 2));
+    let waits = waits(&old, 2);
+    until_waiting(&old, 1).await;
+    let replacing = new.clone().resize_on_mismatch();
+    let third = replacing.acquire_timeout(10 * S).await.expect("it has made room for itself and the waiter");
+    waits.await.expect("let in at once");
+    assert_eq!(old.inspect().await.expect("an answer").limit, Some(4));
+    assert_eq!(disagreement(old.try_acquire().await), (2, 4));
+    let fourth = new.try_acquire().await.expect("an answer").granted().expect("a free permit");
+    // Changed back by a client that may.
+    let back = old.clone().resize_on_mismatch().try_acquire_many(2).await.expect("an answer");
+    assert!(matches!(back, Attempt::Taken(_)), "three of two are held");
+    assert_eq!(new.inspect().await.expect("an answer").limit, Some(2));
+    for permit in [first, third, fourth] {
+        permit.release().await.expect("released");
+    }
+    let next = new.try_acquire().await.expect("no client uses it").granted().expect("it is free");
+    assert_eq!(old.inspect().await.expect("an answer").limit, Some(4));
+    next.release().await.expect("released");
+}
+
+async fn a_resize_leaves_the_number_that_clients_are_given(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let operator = semaphore(&store.client("operator").await, 9);
+    operator.resize(1).await.expect("resized");
+    let (a, b) = (semaphore(&a, 3), semaphore(&b, 3));
+    let one = a.acquire().await.expect("acquired");
+    assert!(matches!(b.try_acquire().await.expect("an answer"), Attempt::Taken(_)), "there is only one");
+    operator.resize(2).await.expect("resized");
+    let two = b.try_acquire().await.expect("an answer").granted().expect("there are two now");
+    assert_eq!(disagreement(operator.try_acquire().await), (9, 2));
+    one.release().await.expect("released");
+    two.release().await.expect("released");
+    // It stays so while it is free.
+    let all = b.try_acquire_many(2).await.expect("an answer").granted().expect("it is free");
+    assert!(matches!(a.try_acquire().await.expect("an answer"), Attempt::Taken(_)));
+    all.release().await.expect("released");
 }
 
 async fn permits_of_dead_clients_come_back(store: &TestStore) {

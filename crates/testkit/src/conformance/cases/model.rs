@@ -208,7 +208,10 @@ impl<'a> ModelComparison<'a> {
             let number = || u32::try_from(random.below(4)).unwrap_or(0) + 1;
             let known = self.model.record.as_ref().and_then(|record| record.limit);
             let observed = if random.below(4) == 0 { Some(number()) } else { known };
-            return (client_index, Op::Resize(Resize { observed, limit: number() }));
+            return (
+                client_index,
+                Op::Resize(Resize { observed, limit: number(), agreed: random.below(2) == 0 }),
+            );
         }
         if self.lock.kind == Kind::Mutex && random.below(8) == 0 {
             let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: random.below(2) == 0 });

@@ -4,8 +4,8 @@ use super::sessions::{sessions_lapse, tracks_sessions};
 use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
-    Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, LockMode, ObservedHolder,
-    Refused, Resized,
+    Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, LockMode, ObservedHolder, Op,
+    Refused, Reply, Resize, Resized,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -227,12 +227,7 @@ pub async fn the_first_waiter_watches_all_holders(fixture: &Fixture) {
 pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     a.acquire_mode(of_five(5)).await;
-    for (mode, count, limit) in [
-        (of_five(6), 6, 5),
-        (of_five(0), 0, 5),
-        // The store already knows the limit.
-        (LockMode::Permits { count: 6, total: 9 }, 6, 5),
-    ] {
+    for (mode, count, limit) in [(of_five(6), 6, 5), (of_five(0), 0, 5)] {
         for request in [b.mode_request(&b.claim(), mode), b.queued_mode_request(&b.claim(), mode)] {
             assert_eq!(b.refused(&request).await, Refused::OutOfRange { count, limit });
         }
@@ -240,13 +235,46 @@ pub async fn an_impossible_number_of_permits_is_refused(fixture: &Fixture) {
     assert_eq!(a.inspect().await.waiters, 0);
 }
 
-/// The first acquire sets the number of permits. A later one with another number does not change it.
+/// The first acquire sets the number of permits. A later one with another number is refused, until no client uses them.
 pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
-    a.acquire_mode(of_two(1)).await;
-    b.taken(&b.mode_request(&b.claim(), of_five(2))).await;
-    let (_, _) = b.enqueue_mode(LockMode::Permits { count: 2, total: 2 }).await;
+    let held = a.acquire_mode(of_two(1)).await;
+    for request in [b.mode_request(&b.claim(), of_five(2)), b.queued_mode_request(&b.claim(), of_five(2))] {
+        assert_eq!(b.refused(&request).await, Refused::Disagreement { requested: 5, known: 2 });
+    }
+    let (waiting, _) = b.enqueue_mode(of_two(2)).await;
+    a.release(&held).await;
+    b.next_grant().await;
     assert_eq!(a.inspect().await.limit, Some(2));
+    b.release(&waiting).await;
+    let held = b.acquire_mode(of_five(3)).await;
+    assert_eq!(a.inspect().await.limit, Some(5));
+    let refused = a.refused(&a.mode_request(&a.claim(), of_two(1))).await;
+    assert_eq!(refused, Refused::Disagreement { requested: 2, known: 5 });
+    b.release(&held).await;
+}
+
+/// A resize sets another number than that for which the clients ask, before the first of them or later. They go on asking for
+/// their own number, unless the new one is said to be theirs.
+pub async fn a_resize_leaves_the_number_for_which_clients_ask(fixture: &Fixture) {
+    let [a, b, operator] = fixture.clients().await;
+    let of_six = LockMode::Permits { count: 1, total: 6 };
+    assert_eq!(operator.resize(None, 2).await, Resized::Done);
+    let one = a.acquire_mode(of_five(1)).await;
+    let two = b.acquire_mode(of_five(1)).await;
+    let refused = b.refused(&b.mode_request(&b.claim(), of_six)).await;
+    assert_eq!(refused, Refused::Disagreement { requested: 6, known: 2 });
+    assert_eq!(operator.resize(Some(2), 3).await, Resized::Done);
+    let three = b.acquire_mode(LockMode::Permits { count: 1, total: 3 }).await;
+    let agreed = Resize { observed: Some(3), limit: 6, agreed: true };
+    let done = operator.execute(&Op::Resize(agreed)).await;
+    assert_eq!(done, Reply::Resize(Resized::Done));
+    let refused = b.refused(&b.mode_request(&b.claim(), of_five(1))).await;
+    assert_eq!(refused, Refused::Disagreement { requested: 5, known: 6 });
+    let four = b.acquire_mode(of_six).await;
+    for (client, claim) in [(&a, one), (&b, two), (&b, three), (&b, four)] {
+        client.release(&claim).await;
+    }
 }
 
 /// A resize that states the current number succeeds. More permits are granted to waiters; fewer evict no holder.

@@ -28,7 +28,7 @@ pub async fn a_mode_of_another_kind_is_refused(fixture: &Fixture) {
         }
     }
     if fixture.lock.kind != Kind::Semaphore {
-        assert_eq!(a.execute(&Op::Resize(Resize { observed: None, limit: 3 })).await, refused);
+        assert_eq!(a.execute(&Op::Resize(Resize { observed: None, limit: 3, agreed: false })).await, refused);
     }
     let seen = a.inspect().await;
     assert_eq!((seen.shared_holders, seen.waiters, seen.limit), (Vec::new(), 0, None));

@@ -55,6 +55,7 @@ pub(crate) fn mutate_request(mutant: StoreMutant, state: &LockState, op: &mut Op
             };
         }
         (StoreMutant::ResizesUnseen, Op::Resize(resize)) => resize.observed = known,
+        (StoreMutant::ResizeIsAgreed, Op::Resize(resize)) => resize.agreed = true,
         _ => {}
     }
 }

@@ -14,6 +14,7 @@ mod admin;
 mod blocking;
 #[path = "../api/cases/mod.rs"]
 mod cases;
+mod ending;
 mod failures;
 mod starting;
 mod suspended_leader;

@@ -28,8 +28,6 @@ pub struct AfterRelease {
     ended_sessions: BTreeSet<SessionId>,
     /// Processes that have ended, and whether a heartbeat of theirs may have been waiting for a connection.
     ended_hosts: BTreeMap<HostId, bool>,
-    /// When each process was resumed last: no time limit ends a wait while it is stopped.
-    resumed_at: BTreeMap<HostId, Instant>,
     /// When the connection of each keeper came up last: what has waited for it is sent then.
     connected_at: BTreeMap<HostId, Instant>,
     /// The hold of each release that has no reply yet, by its message.
@@ -93,9 +91,6 @@ impl Check for AfterRelease {
                     !context.keeper_is_connected(host) || self.connected_at.get(&host) == Some(&at);
                 self.ended_hosts.insert(host, may_wait);
             }
-            Event::Host(host, HostEvent::Resumed) => {
-                self.resumed_at.insert(host, at);
-            }
             Event::Host(host, HostEvent::LinkUp { keeper: true }) => {
                 self.connected_at.insert(host, at);
             }
@@ -139,9 +134,10 @@ impl Check for AfterRelease {
                     self.releases.insert(message, hold);
                     self.last_unanswered.insert(hold, message);
                 }
-                // A connection that is there at once when the process is resumed goes before the time limit.
-                let is_resuming = self.resumed_at.get(&host) == Some(&at);
-                if is_extend && !is_resuming && given_up.is_some_and(|since| at > since + CALL_TIMEOUT) {
+                if is_extend
+                    && !context.is_resuming(host, at)
+                    && given_up.is_some_and(|since| at > since + CALL_TIMEOUT)
+                {
                     return Err(format!(
                         "{host} sends {message} to extend {hold:?} of {lock}, which it releases"
                     ));
@@ -171,7 +167,7 @@ mod tests {
         let mut check = AfterRelease::default();
         let mut send = |at, events: &[Event<'_>]| {
             for event in events {
-                check.observe(at, event, &context).expect("no message");
+                context.observe(at, event);
             }
             check.observe(at, &Event::Sent { host: HOST, message: 2, lock: LOCK, op: &op }, &context)
         };

@@ -130,6 +130,8 @@ pub struct CheckContext {
     health: BTreeMap<HostId, Health>,
     /// Which connections of a process are up.
     links: BTreeMap<HostId, [bool; 2]>,
+    /// When each process was resumed last.
+    resumed_at: BTreeMap<HostId, Instant>,
     /// Heartbeats without a reply.
     heartbeats: BTreeMap<u64, SentHeartbeat>,
     /// Until when a process certainly takes its session for alive.
@@ -162,6 +164,7 @@ impl CheckContext {
             hosts: BTreeMap::new(),
             health: BTreeMap::new(),
             links: BTreeMap::new(),
+            resumed_at: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
             alive_until: BTreeMap::new(),
             guards: Guards::default(),
@@ -214,6 +217,9 @@ impl CheckContext {
                 if let HostEvent::LinkDown { keeper } | HostEvent::LinkUp { keeper } = what {
                     let is_up = matches!(what, HostEvent::LinkUp { .. });
                     self.links.entry(host).or_default()[usize::from(keeper)] = is_up;
+                }
+                if what == HostEvent::Resumed {
+                    self.resumed_at.insert(host, at);
                 }
                 if let Some(health) = self.health.get_mut(&host) {
                     health.observe(at, what);
@@ -274,6 +280,12 @@ impl CheckContext {
     /// Whether the keeper of a process has its connection.
     pub fn keeper_is_connected(&self, host: HostId) -> bool {
         self.links.get(&host).is_some_and(|up| up[1])
+    }
+
+    /// Whether a process is just being resumed. What has waited for a connection that is there by then is sent, whatever the
+    /// time limit: no limit ends a wait while the process is stopped.
+    pub fn is_resuming(&self, host: HostId, at: Instant) -> bool {
+        self.resumed_at.get(&host) == Some(&at)
     }
 
     /// The health of a process; `None` once it has crashed or ended.

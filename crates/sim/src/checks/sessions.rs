@@ -172,13 +172,20 @@ impl SessionLiveness {
         }
     }
 
-    fn acquire_sent(&self, at: Instant, host: HostId, request: &Acquire) -> CheckResult {
+    fn acquire_sent(
+        &self,
+        at: Instant,
+        host: HostId,
+        request: &Acquire,
+        context: &CheckContext,
+    ) -> CheckResult {
         let session = request.claim.hold.session();
         if request.liveness.ends_with_session() && !self.acknowledged.contains(&session) {
             return Err(format!("{host} requests a lock in {session}, which the store has not acknowledged"));
         }
         // A request that waited for a connection may have been issued before.
-        if self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL_TIMEOUT) {
+        let is_late = self.lapsed.get(&session).is_some_and(|lapsed| at > *lapsed + CALL_TIMEOUT);
+        if is_late && !context.is_resuming(host, at) {
             return Err(format!("{host} requests a lock in {session}, and knows that it has lapsed"));
         }
         Ok(())
@@ -200,7 +207,7 @@ impl Check for SessionLiveness {
                 self.session_answered(at, host, message, reply);
             }
             Event::Sent { host, op: Op::Acquire(request), .. } => {
-                return self.acquire_sent(at, host, request);
+                return self.acquire_sent(at, host, request, context);
             }
             Event::Host(host, HostEvent::Crashed | HostEvent::Ended) => drop(self.current.remove(&host)),
             Event::Server(ServerEvent::Up { with_data: false }) => {
@@ -215,5 +222,29 @@ impl Check for SessionLiveness {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture::{HOST, LOCK, acquire, context, hold};
+    use leasehold_core::{Claim, Kind, LockMode};
+
+    #[test]
+    fn a_request_that_has_waited_for_a_connection_may_be_sent_when_its_process_is_resumed() {
+        let (mut check, mut context) = (SessionLiveness::default(), context(Kind::Mutex));
+        let claim = Claim { hold: hold(1), value: None };
+        check.lapsed.insert(claim.hold.session(), Instant(0));
+        let op = Op::Acquire(acquire(claim, LockMode::Exclusive));
+        let (early, late, later) = (Instant(2_000_000), Instant(3_000_000), Instant(3_000_001));
+        let mut send = |at, context: &CheckContext| {
+            check.observe(at, &Event::Sent { host: HOST, message: 1, lock: LOCK, op: &op }, context)
+        };
+        send(early, &context).expect("its time limit has not passed");
+        send(late, &context).expect_err("it has");
+        context.observe(late, &Event::Host(HOST, HostEvent::Resumed));
+        send(late, &context).expect("a stopped process has no time limit");
+        send(later, &context).expect_err("it runs again");
     }
 }

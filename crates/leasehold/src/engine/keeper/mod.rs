@@ -25,6 +25,7 @@
 //! 10. A connection that was made again may lead to a store that knows less, or has what had ended: a promoted replica, or
 //!     a server that was restarted. The session sends a heartbeat, each hold is extended, and what has ended within the
 //!     last minute is released again.
+//! 11. A process that ends waits for its cleanups, for a second at most ([`exit`]).
 
 pub(super) mod heartbeat;
 pub(super) mod renewal_batcher;
@@ -33,6 +34,8 @@ pub(super) mod shutdown_report;
 
 mod cleanup;
 mod ended_holds;
+#[cfg(not(shuttle))]
+mod exit;
 mod extend;
 mod handoff;
 mod outstanding;
@@ -261,6 +264,8 @@ impl Keeper {
             ended: CancellationToken::new(),
         });
         environment.spawn_keeper(Box::pin(run::run(shared.clone())))?;
+        #[cfg(not(shuttle))]
+        exit::register(&shared);
         Ok(Self { shared })
     }
 

@@ -290,7 +290,7 @@ macro_rules! without_thread {
 }
 
 without_thread! {
-    (), bool, u64, BarrierWaitResult, DetachedHold, FullStatus, Option<Leader>, Released, Status, Listing<LockInfo>,
+    (), bool, u32, u64, BarrierWaitResult, DetachedHold, FullStatus, Option<Leader>, Released, Status, Listing<LockInfo>,
     Listing<SessionInfo>,
 }
 

@@ -1,7 +1,7 @@
 //! The blocking latch.
 
 use super::Error;
-use crate::error::{AcquireError, InspectError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError};
 use leasehold_core::LockName;
 use std::time::Duration;
 
@@ -63,6 +63,9 @@ facade! {
 
         /// Returns whether the latch is open. Fails like [`arrived`](Self::arrived).
         pub fn is_open(&self) -> Result<bool, Error<AcquireError>>;
+
+        /// Takes back all arrivals, and returns how many: see [`leasehold::Latch::reset`](crate::Latch::reset).
+        pub fn reset(&self) -> Result<u64, Error<ForceReleaseError>>;
     }
 
     operator { "Takes back one arrival that was observed" }

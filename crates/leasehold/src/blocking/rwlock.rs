@@ -4,7 +4,7 @@ use super::Error;
 use super::facade::{IntoBlocking, run};
 use super::runtime_thread::{RuntimeThread, check_not_async};
 use crate::Attempt;
-use crate::error::{AcquireError, ReleaseError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
 use leasehold_core::{FencingToken, Lease, LockName};
 use std::fmt;
@@ -55,6 +55,16 @@ facade! {
     forward {
         /// Returns the lock's name.
         pub fn name(&self) -> &LockName;
+    }
+
+    wait {
+        /// Releases all reads by force, and returns how many: see
+        /// [`leasehold::RwLock::force_release_readers`](crate::RwLock::force_release_readers).
+        pub fn force_release_readers(&self) -> Result<u64, Error<ForceReleaseError>>;
+
+        /// Releases the write by force, and returns whether there was one: see
+        /// [`leasehold::RwLock::force_release_writer`](crate::RwLock::force_release_writer).
+        pub fn force_release_writer(&self) -> Result<bool, Error<ForceReleaseError>>;
     }
 
     wait_as_owner {

@@ -3,7 +3,7 @@
 use super::Error;
 use super::facade::run;
 use crate::Attempt;
-use crate::error::{AcquireError, ReleaseError, ResizeError, RunError};
+use crate::error::{AcquireError, InspectError, ReleaseError, ResizeError, RunError};
 use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
@@ -60,6 +60,14 @@ facade! {
 
         /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many).
         pub fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, Error<AcquireError>>;
+
+        /// Returns how many permits are free: see
+        /// [`leasehold::Semaphore::available_permits`](crate::Semaphore::available_permits).
+        pub fn available_permits(&self) -> Result<u32, Error<InspectError>>;
+
+        /// Acquires all permits that are free, as one hold: see
+        /// [`leasehold::Semaphore::drain`](crate::Semaphore::drain).
+        pub fn drain(&self) -> Result<Attempt<Permit>, Error<AcquireError>>;
 
         /// Changes the number of permits for all processes: see
         /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).

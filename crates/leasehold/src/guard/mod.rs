@@ -7,6 +7,7 @@ pub(crate) mod lock_guard;
 pub(crate) mod owner;
 pub(crate) mod status;
 pub(crate) mod unreleased;
+mod watching;
 
 use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, ReleasePolicy, TrackingId};
 use crate::error::{ExtendError, LostHold, ReleaseError};

@@ -9,7 +9,7 @@ use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
     AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, LockMode,
-    ObservedHolder, Op, Reply, Resize, Resized, SessionId, Votes,
+    MAX_SHARED_HOLDERS, ObservedHolder, Op, Reply, Resize, Resized, SessionId, Votes,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -269,6 +269,32 @@ impl LockHandle {
             Reply::Resize(resized) => Ok(resized),
             Reply::Refused(refused) if refused.is_permanent() => Err(ResizeError::Impossible(refused)),
             other => Err(ResizeError::Store(Fault::unexpected_reply(other))),
+        }
+    }
+
+    /// Releases by force all holds of a shared lock in these modes that exist when the call begins; returns how many.
+    pub(crate) async fn force_release_all(
+        &self,
+        ends: impl Fn(LockMode) -> bool,
+    ) -> Result<u64, ForceReleaseError> {
+        let mut ended = 0;
+        loop {
+            let status =
+                self.inspect().await.map_err(|InspectError(fault)| ForceReleaseError::Store(fault))?;
+            let before = ended;
+            for observed in
+                status.shared_holders.iter().filter(|held| ends(held.mode)).filter_map(SharedHolder::observed)
+            {
+                match self.force_release(observed).await {
+                    Ok(()) => ended += 1,
+                    // It has ended by itself.
+                    Err(ForceReleaseError::Changed { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if ended == before || status.shared_holders.len() < MAX_SHARED_HOLDERS {
+                return Ok(ended);
+            }
         }
     }
 

@@ -156,6 +156,26 @@ impl Latch {
         self.handle.force_release(observed).await
     }
 
+    /// Takes back all arrivals, so that the latch is shut again: for an operator, or before a rehearsed occasion is
+    /// repeated. Returns how many were taken back. Waiters that have already passed are not affected; those that wait
+    /// go on waiting. Arrivals during the call may stay.
+    ///
+    /// Fails like [`force_release`](Self::force_release), and may have taken back some by then.
+    ///
+    /// Cancel safety: if the future is dropped, some arrivals may have been taken back.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let loaded = leasehold::Client::connect("memory:").await?.latch("shards-loaded", 2)?;
+    /// loaded.arrive().await?;
+    /// loaded.arrive().await?;
+    /// assert_eq!((loaded.reset().await?, loaded.is_open().await?), (2, false));
+    /// # Ok(()) }
+    /// ```
+    pub async fn reset(&self) -> Result<u64, ForceReleaseError> {
+        self.handle.force_release_all(|mode| matches!(mode, LockMode::CountDown { .. })).await
+    }
+
     async fn wait_within(&self, limit: Option<Duration>) -> Result<(), AcquireError> {
         let (handle, options) = self.waiting();
         let acquired = handle.acquire(&options, limit).await?;

@@ -301,6 +301,35 @@ impl RwLock {
         self.handles.read.force_release(observed).await
     }
 
+    /// Releases all reads by force, upgradable ones included, dead or alive: for an operator, where readers keep a writer
+    /// out. Returns how many. Their holders learn of it as of any forced release. Reads that begin during the call may stay.
+    ///
+    /// Fails like [`force_release`](Self::force_release), and may have released some by then.
+    ///
+    /// Cancel safety: if the future is dropped, some reads may have been released.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
+    /// let (one, two) = (index.read().await?, index.read().await?);
+    /// assert_eq!((index.force_release_readers().await?, index.force_release_writer().await?), (2, false));
+    /// one.lost().await;
+    /// two.lost().await;
+    /// # Ok(()) }
+    /// ```
+    pub async fn force_release_readers(&self) -> Result<u64, ForceReleaseError> {
+        let reads = |mode| matches!(mode, LockMode::Read | LockMode::Upgradable);
+        self.handles.read.force_release_all(reads).await
+    }
+
+    /// Releases the write by force, if there is one, dead or alive: like
+    /// [`force_release_readers`](Self::force_release_readers), including cancel safety. Returns whether there was one. Of an
+    /// upgraded read, the read stays.
+    pub async fn force_release_writer(&self) -> Result<bool, ForceReleaseError> {
+        let writes = |mode| matches!(mode, LockMode::Write | LockMode::Upgrade);
+        Ok(self.handles.write.force_release_all(writes).await? > 0)
+    }
+
     fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
         change(&mut self.handles.read);
         change(&mut self.handles.write);

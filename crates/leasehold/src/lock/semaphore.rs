@@ -48,6 +48,8 @@ pub struct Semaphore {
 
 /// How often an acquire changes the number of permits, if other clients change it back.
 const MAX_RESIZES: u32 = 3;
+/// How often [`Semaphore::drain`] tries, if other clients acquire permits at the same time.
+const MAX_DRAINS: u32 = 5;
 
 impl Semaphore {
     /// The largest number of permits.
@@ -159,6 +161,45 @@ impl Semaphore {
     /// cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
         self.acquire_within(1, Some(limit)).await
+    }
+
+    /// Returns how many permits are free, as far as the store reports holders: at most 4096. Waiters may want some of them.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn available_permits(&self) -> Result<u32, InspectError> {
+        let status = self.inspect().await?;
+        let taken = u32::try_from(status.taken()).unwrap_or(u32::MAX);
+        Ok(status.limit.unwrap_or(self.total).saturating_sub(taken))
+    }
+
+    /// Acquires all permits that are free, as one hold: so that no other client begins anything until it is released.
+    /// Gives [`Attempt::Taken`] if none is free, if clients wait, or if others acquire permits at the same time again and
+    /// again. Otherwise like [`try_acquire_many`](Self::try_acquire_many), including errors and cancel safety.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let uploads = leasehold::Client::connect("memory:").await?.semaphore("uploads", 5)?;
+    /// let one = uploads.acquire().await?;
+    /// let rest = uploads.drain().await?.granted().expect("four are free");
+    /// assert_eq!((rest.count(), uploads.available_permits().await?), (4, 0));
+    /// # rest.release().await?;
+    /// # one.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn drain(&self) -> Result<Attempt<Permit>, AcquireError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let free =
+                self.available_permits().await.map_err(|InspectError(fault)| AcquireError::Store(fault))?;
+            // Without a free permit, this says what keeps them.
+            match self.try_acquire_many(free.max(1)).await? {
+                Attempt::Taken(_) if free > 0 && attempts < MAX_DRAINS => {}
+                attempt => return Ok(attempt),
+            }
+        }
     }
 
     /// Runs a future with a permit, and drops the future if the permit is lost: like

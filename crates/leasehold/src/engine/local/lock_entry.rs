@@ -348,6 +348,11 @@ impl LockEntry {
         state.queue.signal_front();
     }
 
+    /// Whether a task of this process waits for the lock.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.state().queue.front_id().is_some()
+    }
+
     /// Makes this task send its request again, after a pause or a notification.
     pub(in crate::engine) fn retry_now(&self, id: u64, now: Moment) {
         let mut state = self.state();

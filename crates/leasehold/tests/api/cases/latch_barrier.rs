@@ -13,6 +13,7 @@ on_every_store! {
     a_latch_opens_when_all_have_arrived,
     an_arrival_outlives_its_client,
     a_latch_is_counted_to_one_number,
+    an_operator_shuts_a_latch_again,
     arriving_cancelled_at_every_await,
     a_barrier_releases_all_parties_together_and_repeatedly,
     a_party_that_gives_up_is_not_counted,
@@ -29,6 +30,27 @@ fn latch(client: &Client, of: u32) -> Latch {
 
 fn barrier(client: &Client, of: u32) -> Barrier {
     client.barrier("b", of).expect("a good name")
+}
+
+async fn an_operator_shuts_a_latch_again(store: &TestStore) {
+    let (a, operator) = (store.client("a").await, store.client("operator").await);
+    let (a, operator) = (latch(&a, 3), latch(&operator, 3));
+    assert_eq!(operator.reset().await.expect("done"), 0);
+    a.arrive().await.expect("arrived");
+    a.arrive_many(2).await.expect("arrived");
+    a.wait().await.expect("it is open");
+    assert_eq!(operator.reset().await.expect("done"), 2, "two holds, of one and of two arrivals");
+    assert!(!a.is_open().await.expect("an answer"));
+    assert_eq!(operator.arrived().await.expect("an answer"), 0);
+    let waiting = tokio::spawn({
+        let a = a.clone();
+        async move { a.wait().await }
+    });
+    until_waiting(&a, 1).await;
+    a.arrive().await.expect("arrived");
+    assert_eq!(operator.reset().await.expect("done"), 1);
+    a.arrive_many(3).await.expect("arrived");
+    waiting.await.expect("no panic").expect("it is open");
 }
 
 async fn a_latch_opens_when_all_have_arrived(store: &TestStore) {

@@ -45,11 +45,46 @@ on_every_store! {
     a_hold_that_has_reached_its_cap_is_lost_and_goes_to_the_next,
     a_watchdog_renews_as_often_as_it_may,
     an_extend_reaches_the_cap_and_not_beyond,
+    a_holder_is_warned_before_its_hold_ends,
+    a_holder_learns_that_another_client_or_task_waits,
     a_shutdown_releases_everything,
     a_dropped_shutdown_continues,
 }
 
 const MS: Duration = Duration::from_millis(1);
+
+async fn a_holder_is_warned_before_its_hold_ends(store: &TestStore) {
+    let client = store.client("a").await;
+    let mutex = client.mutex("m").expect("a good name").lease(2_000 * MS);
+    let guard = mutex.acquire().await.expect("acquired");
+    guard.warn_before(500 * MS).await.expect("it is held");
+    assert!(guard.remaining() < 500 * MS, "{:?}", guard.remaining());
+    guard.warn_before(3_000 * MS).await.expect("that little is left already");
+    // An extend goes before the warning, and a loss ends the wait.
+    let mut warned = Box::pin(guard.warn_before(400 * MS));
+    assert!(futures_util::poll!(&mut warned).is_pending());
+    guard.extend_to(60_000 * MS).await.expect("extended");
+    tokio::time::sleep(500 * MS).await;
+    assert!(futures_util::poll!(&mut warned).is_pending());
+    let observed = mutex.inspect_full().await.expect("an answer").observed.expect("it is held");
+    mutex.force_release(observed).await.expect("released");
+    assert_eq!(warned.await.expect_err("it is lost").reason, LostReason::ForceReleased);
+    assert!(guard.warn_before(MS).await.is_err() && guard.wanted().await.is_err());
+}
+
+async fn a_holder_learns_that_another_client_or_task_waits(store: &TestStore) {
+    let (one, other) = (store.client("one").await, store.client("other").await);
+    let (mine, theirs) = (one.mutex("m").expect("a good name"), other.mutex("m").expect("a good name"));
+    for waiter in [theirs, mine.clone()] {
+        let guard = mine.acquire().await.expect("acquired");
+        let mut wanted = Box::pin(guard.wanted());
+        assert!(tokio::time::timeout(300 * MS, &mut wanted).await.is_err(), "no client waits");
+        let waiting = tokio::spawn(async move { waiter.acquire().await.expect("acquired").release().await });
+        wanted.await.expect("it is held");
+        guard.release().await.expect("released");
+        waiting.await.expect("no panic").expect("released");
+    }
+}
 
 async fn one_at_a_time_over_tasks_and_clients(store: &TestStore) {
     let inside = Arc::new(AtomicBool::new(false));

@@ -2,7 +2,7 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, Attempt, Client, LockMode, Owner, Refused, RwLock};
+use leasehold::{AcquireError, Attempt, Client, LockMode, LostReason, Owner, Refused, RwLock};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -22,6 +22,7 @@ on_every_store! {
     a_live_reader_does_not_keep_a_dead_one,
     reads_and_writes_have_leases_of_their_own,
     the_status_lists_all_shared_holders,
+    an_operator_frees_one_side,
     tokens_grow_with_every_hold,
     reading_cancelled_at_every_await,
     writing_cancelled_at_every_await,
@@ -34,6 +35,23 @@ const S: Duration = Duration::from_secs(1);
 
 fn rwlock(client: &Client) -> RwLock {
     client.rwlock("rw").expect("a good name")
+}
+
+async fn an_operator_frees_one_side(store: &TestStore) {
+    let (a, b) = (rwlock(&store.client("a").await), rwlock(&store.client("b").await));
+    let operator = rwlock(&store.client("operator").await);
+    let (read, upgradable) = (a.read().await.expect("reads"), b.upgradable_read().await.expect("reads"));
+    assert!(!operator.force_release_writer().await.expect("done"), "there is none");
+    read.check().expect("it reads");
+    assert_eq!(operator.force_release_readers().await.expect("done"), 2);
+    assert_eq!(read.lost().await.reason, LostReason::ForceReleased);
+    assert_eq!(upgradable.lost().await.reason, LostReason::ForceReleased);
+    let write = a.write().await.expect("writes");
+    assert_eq!(operator.force_release_readers().await.expect("done"), 0);
+    write.check().expect("it writes");
+    assert!(operator.force_release_writer().await.expect("done"));
+    assert_eq!(write.lost().await.reason, LostReason::ForceReleased);
+    b.read().await.expect("it is free").release().await.expect("released");
 }
 
 async fn readers_share_and_a_writer_is_alone(store: &TestStore) {

@@ -19,6 +19,7 @@ on_every_store! {
     the_number_can_be_changed_while_permits_are_held,
     another_number_is_refused_or_replaces_that_of_the_others,
     a_resize_leaves_the_number_that_clients_are_given,
+    all_free_permits_are_acquired_at_once,
     permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
@@ -180,6 +181,30 @@ async fn the_number_can_be_changed_while_permits_are_held(store: &TestStore) {
     let only = b.try_acquire().await.expect("an answer").granted().expect("there is room again");
     only.release().await.expect("released");
     assert_eq!(a.inspect().await.expect("an answer").limit, Some(1));
+}
+
+async fn all_free_permits_are_acquired_at_once(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let (a, b) = (semaphore(&a, 5), semaphore(&b, 5));
+    assert_eq!(a.available_permits().await.expect("an answer"), 5);
+    let two = b.acquire_many(2).await.expect("acquired");
+    assert_eq!(a.available_permits().await.expect("an answer"), 3);
+    let rest = a.drain().await.expect("an answer").granted().expect("three are free");
+    assert_eq!((rest.count(), a.available_permits().await.expect("an answer")), (3, 0));
+    assert!(matches!(b.drain().await.expect("an answer"), Attempt::Taken(_)), "none is free");
+    two.release().await.expect("released");
+    // Fewer than are held.
+    b.resize(1).await.expect("resized");
+    assert_eq!(b.available_permits().await.expect("an answer"), 0);
+    rest.release().await.expect("released");
+    assert_eq!(b.available_permits().await.expect("an answer"), 1);
+    // What a waiter wants is not taken from it.
+    let one = a.acquire().await.expect("acquired");
+    let waiter = waits(&b, 1);
+    until_waiting(&a, 1).await;
+    a.resize(2).await.expect("resized");
+    waiter.await.expect("let in");
+    one.release().await.expect("released");
 }
 
 /// The numbers in the refusal of an acquire.

@@ -70,13 +70,15 @@ impl Guard {
     ///     let mutex = mutex.clone();
     ///     async move { mutex.acquire().await?.release().await.map_err(leasehold::Error::from) }
     /// });
-    /// let mut wanted = std::pin::pin!(guard.wanted());
-    /// loop {
-    ///     tokio::select! {
-    ///         wanted = &mut wanted => break wanted?,
-    ///         () = rebuild_next_part() => {}
+    /// {
+    ///     let mut wanted = std::pin::pin!(guard.wanted());
+    ///     loop {
+    ///         tokio::select! {
+    ///             wanted = &mut wanted => break wanted?,
+    ///             () = rebuild_next_part() => {}
+    ///         }
+    /// #       tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     ///     }
-    /// #   tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     /// }
     /// guard.release().await?;
     /// other.await??;

@@ -3,7 +3,7 @@
 use super::facade::IntoBlocking;
 use super::{Error, call};
 use crate::error::{AcquireError, InspectError, ReleaseError};
-use crate::{Attempt, Leader, LostHold, Status};
+use crate::{Attempt, DetachedHold, Leader, LostHold, Status};
 use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
 
@@ -38,6 +38,10 @@ facade! {
         /// Campaigns until it leads: see [`leasehold::Election::campaign`](crate::Election::campaign). Only
         /// [`Client::shutdown`](super::Client::shutdown) interrupts a waiting thread.
         pub fn campaign(&self) -> Result<Leadership, Error<AcquireError>>;
+
+        /// Campaigns, and leads by a detached hold: see
+        /// [`leasehold::Election::campaign_detached`](crate::Election::campaign_detached).
+        pub fn campaign_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
 
         /// Campaigns for at most `limit`: see
         /// [`leasehold::Election::campaign_timeout`](crate::Election::campaign_timeout).

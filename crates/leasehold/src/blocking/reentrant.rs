@@ -4,7 +4,7 @@ use super::Error;
 use super::facade::run;
 use crate::error::{AcquireError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
-use crate::{Attempt, Released};
+use crate::{Attempt, DetachedHold, Released};
 use leasehold_core::{FencingToken, LockName, Votes};
 use std::time::Duration;
 
@@ -65,6 +65,10 @@ facade! {
     }
 
     wait_as_owner {
+        /// Acquires the lock as a detached hold: see
+        /// [`leasehold::ReentrantMutex::acquire_detached`](crate::ReentrantMutex::acquire_detached).
+        pub fn acquire_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
+
         /// Tries once to acquire the lock: see
         /// [`leasehold::ReentrantMutex::try_acquire`](crate::ReentrantMutex::try_acquire). Blocks only for the
         /// store's reply.

@@ -3,9 +3,9 @@
 use super::Error;
 use super::facade::{IntoBlocking, run};
 use super::runtime_thread::{RuntimeThread, check_not_async};
-use crate::Attempt;
 use crate::error::{AcquireError, ForceReleaseError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
+use crate::{Attempt, DetachedHold};
 use leasehold_core::{FencingToken, Lease, LockName};
 use std::fmt;
 use std::future::Future;
@@ -68,6 +68,14 @@ facade! {
     }
 
     wait_as_owner {
+        /// Acquires the lock for reading as a detached hold: see
+        /// [`leasehold::RwLock::read_detached`](crate::RwLock::read_detached).
+        pub fn read_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
+
+        /// Acquires the lock for writing as a detached hold: see
+        /// [`leasehold::RwLock::write_detached`](crate::RwLock::write_detached).
+        pub fn write_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
+
         /// Acquires the lock for reading: see [`leasehold::RwLock::read`](crate::RwLock::read).
         pub fn read(&self) -> Result<ReadGuard, Error<AcquireError>>;
 

@@ -2,8 +2,8 @@
 
 use super::Error;
 use super::facade::run;
-use crate::Attempt;
 use crate::error::{AcquireError, InspectError, ReleaseError, ResizeError, RunError};
+use crate::{Attempt, DetachedHold};
 use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
@@ -60,6 +60,14 @@ facade! {
 
         /// Acquires `count` permits within `limit`. Otherwise like [`acquire_many`](Self::acquire_many).
         pub fn acquire_many_timeout(&self, count: u32, limit: Duration) -> Result<Permit, Error<AcquireError>>;
+
+        /// Acquires `count` permits as a detached hold: see
+        /// [`leasehold::Semaphore::acquire_detached`](crate::Semaphore::acquire_detached).
+        pub fn acquire_detached(&self, count: u32) -> Result<DetachedHold, Error<AcquireError>>;
+
+        /// Tries once to acquire `count` permits as a detached hold: see
+        /// [`leasehold::Semaphore::try_acquire_detached`](crate::Semaphore::try_acquire_detached).
+        pub fn try_acquire_detached(&self, count: u32) -> Result<Attempt<DetachedHold>, Error<AcquireError>>;
 
         /// Returns how many permits are free: see
         /// [`leasehold::Semaphore::available_permits`](crate::Semaphore::available_permits).

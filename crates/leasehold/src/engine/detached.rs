@@ -284,8 +284,12 @@ pub(crate) async fn release_detached(
     }
 }
 
-/// The loss of a hold that was released before, if another client holds the lock by now.
+/// The loss of a hold that was released before, if another client holds the lock by now. A lock that several can hold tells
+/// nothing of that.
 async fn taken_over_since(engine: &Engine, lock: &Lock) -> Option<LostReason> {
+    if lock.kind.is_shared() {
+        return None;
+    }
     let op = Op::Inspect(Inspect { claim: None, details: false });
     let reply = engine.unless_shut(engine.call(lock, &op, engine.timings.call)).await?;
     let Ok(Reply::Inspect(inspection)) = reply else { return None };

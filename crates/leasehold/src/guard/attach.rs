@@ -154,6 +154,9 @@ impl DetachedHold {
     /// Fails if the hold cannot be extended, because it is lost or the store does not reply; the error
     /// returns the hold. Also fails if this client has already attached or released it.
     ///
+    /// Of a lock of another kind, the guard is a plain [`Guard`]: it holds permits, reads, writes or leads like the guards
+    /// of that kind, and has none of their further methods.
+    ///
     /// Cancel safety: if the future is dropped, the hold stays detached: it may have been extended, and ends
     /// with its lease. Its text stays valid.
     pub async fn attach(self, client: &Client) -> Result<Guard, AttachError> {

@@ -4,7 +4,7 @@
 //! changes nothing.
 
 use crate::engine::Detached;
-use leasehold_core::{Claim, FencingToken, HoldId, Lease, Lock, LockName, OwnValue, whole_millis};
+use leasehold_core::{Claim, FencingToken, HoldId, Kind, Lease, Lock, LockName, OwnValue, whole_millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -12,9 +12,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The format of the text.
 const FORMAT: u64 = 1;
-/// The only kind of lock that can be detached.
-const KIND: &str = "mutex";
-
 /// A hold that belongs to no process: no process renews it, and it ends with no process.
 ///
 /// It ends with its lease, or when any client of the same store calls [`release`](Self::release). Until then
@@ -87,7 +84,7 @@ impl DetachedHold {
     pub fn to_secret_text(&self) -> String {
         let since_1970 = self.expires_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = Text {
-            kind: KIND.into(),
+            kind: self.lock.kind.as_str().into(),
             name: self.name().as_str().into(),
             hold: self.claim.hold,
             value: self.claim.value.clone(),
@@ -122,10 +119,9 @@ impl FromStr for DetachedHold {
             return Err(DetachedTextError::Format { found: format });
         }
         let text: Text = serde_json::from_str(text).map_err(malformed)?;
-        let lock = match text.kind.as_str() {
-            KIND => Lock::mutex(LockName::new(text.name).map_err(|_| DetachedTextError::Malformed)?),
-            _ => return Err(DetachedTextError::Kind),
-        };
+        let kind = Kind::parse(&text.kind).filter(|kind| is_detachable(*kind));
+        let kind = kind.ok_or(DetachedTextError::Kind)?;
+        let lock = Lock { kind, name: LockName::new(text.name).map_err(|_| DetachedTextError::Malformed)? };
         let expires_at = UNIX_EPOCH.checked_add(Duration::from_millis(text.ends_by_ms));
         let lease = Lease::For(Duration::from_millis(text.lease_ms)).check();
         let (Some(expires_at), Ok(Lease::For(lease))) = (expires_at, lease) else {
@@ -134,6 +130,12 @@ impl FromStr for DetachedHold {
         let claim = Claim { hold: text.hold, value: text.value };
         Ok(Self { lock, claim, fence: FencingToken::new(text.fence), lease, expires_at })
     }
+}
+
+/// Whether locks of this kind have detached holds. A Latch has only arrivals, which belong to no process anyway, and a Barrier
+/// has no holds.
+const fn is_detachable(kind: Kind) -> bool {
+    !matches!(kind, Kind::Latch | Kind::Barrier)
 }
 
 /// A text that is not a detached hold. The error does not show the text, which may be a secret.

@@ -3,6 +3,7 @@
 use crate::engine::{Engine, LeaderWatch};
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::Guard;
+use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
@@ -94,6 +95,27 @@ impl Election {
     /// Campaigns for at most `limit`. Otherwise like [`campaign`](Self::campaign), including cancel safety.
     pub async fn campaign_timeout(&self, limit: Duration) -> Result<Leadership, AcquireError> {
         self.campaign_within(Some(limit)).await
+    }
+
+    /// Campaigns, and leads by a detached hold, which no process renews: like
+    /// [`Mutex::acquire_detached`](crate::Mutex::acquire_detached), including errors and cancel safety. The
+    /// [`lease`](Self::lease) is the term. Other clients see a leader as any other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let scheduler = client.election("scheduler")?.lease(Duration::from_secs(600));
+    /// let hold = scheduler.campaign_detached().await?;
+    /// let leader = scheduler.leader().await?.expect("there is one");
+    /// assert_eq!(leader.fence, hold.fencing_token());
+    /// hold.release(&client).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn campaign_detached(&self) -> Result<DetachedHold, AcquireError> {
+        self.handle.acquire_detached(&AcquireOptions::default()).await
     }
 
     /// Tries once: leads if there is no leader and no other candidate waits.

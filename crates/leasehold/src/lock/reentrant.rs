@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::Guard;
+use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
@@ -167,6 +168,30 @@ impl ReentrantMutex {
     /// Acquires the lock within `limit`. Otherwise like [`acquire`](Self::acquire), including cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<ReentrantGuard, AcquireError> {
         self.acquire_within(Some(limit)).await
+    }
+
+    /// Acquires the lock as a detached hold, which no process renews: like
+    /// [`Mutex::acquire_detached`](crate::Mutex::acquire_detached), including errors and cancel safety. It is one more hold
+    /// of its owner, who can re-enter the lock while it lasts; the text ends this hold alone.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, DetachedHold};
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let owner = client.new_owner();
+    /// let account = client.reentrant_mutex("account/7")?.lease(Duration::from_secs(600)).owned_by(&owner);
+    /// let secret = account.acquire_detached().await?.to_secret_text();
+    /// let guard = account.acquire().await?;
+    /// assert_eq!(guard.count(), 2);
+    /// guard.release().await?;
+    /// secret.parse::<DetachedHold>()?.release(&client).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_detached(&self) -> Result<DetachedHold, AcquireError> {
+        let owner = self.owner();
+        self.handle.acquire_detached(&self.options(&owner)).await
     }
 
     /// Runs a future under the lock and in its owner's scope, and drops the future if the lock is lost.

@@ -4,6 +4,7 @@ pub(crate) mod guards;
 
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, RunError};
+use crate::guard::detached::DetachedHold;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
@@ -253,6 +254,40 @@ impl RwLock {
             owner,
             handles: self.handles.clone(),
         }))
+    }
+
+    /// Acquires the lock for reading as a detached hold, which no process renews: like
+    /// [`Mutex::acquire_detached`](crate::Mutex::acquire_detached), including errors and cancel safety. The lease is that of
+    /// [`read_lease`](Self::read_lease) or [`lease`](Self::lease). The text names the owner, but gives no right to
+    /// acquire more for it.
+    pub async fn read_detached(&self) -> Result<DetachedHold, AcquireError> {
+        let (owner, mode) = (self.owner(), LockMode::Read);
+        self.handles.handle(mode).acquire_detached(&options(&owner, mode)).await
+    }
+
+    /// Acquires the lock for writing as a detached hold: like [`read_detached`](Self::read_detached), with
+    /// [`write_lease`](Self::write_lease).
+    ///
+    /// Cancel safety: as for that.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, DetachedHold};
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let index = client.rwlock("index")?.lease(Duration::from_secs(600));
+    /// let secret = index.write_detached().await?.to_secret_text();
+    /// assert!(index.try_read().await?.granted().is_none());
+    ///
+    /// let hold: DetachedHold = secret.parse()?;
+    /// hold.release(&client).await?;
+    /// assert!(index.try_read().await?.granted().is_some());
+    /// # Ok(()) }
+    /// ```
+    pub async fn write_detached(&self) -> Result<DetachedHold, AcquireError> {
+        let (owner, mode) = (self.owner(), LockMode::Write);
+        self.handles.handle(mode).acquire_detached(&options(&owner, mode)).await
     }
 
     /// Runs a future as a reader, and drops the future if the hold is lost: like

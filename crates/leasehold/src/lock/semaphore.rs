@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
 use crate::guard::Guard;
+use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
@@ -161,6 +162,47 @@ impl Semaphore {
     /// cancel safety.
     pub async fn acquire_timeout(&self, limit: Duration) -> Result<Permit, AcquireError> {
         self.acquire_within(1, Some(limit)).await
+    }
+
+    /// Acquires `count` permits as a detached hold, which no process renews: like
+    /// [`Mutex::acquire_detached`](crate::Mutex::acquire_detached), including errors and cancel safety.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, DetachedHold};
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::connect("memory:").await?;
+    /// let gpus = client.semaphore("gpus", 8)?.lease(Duration::from_secs(3600));
+    /// let secret = gpus.acquire_detached(2).await?.to_secret_text();
+    /// assert_eq!(gpus.available_permits().await?, 6);
+    ///
+    /// // When the job is done, in another process:
+    /// secret.parse::<DetachedHold>()?.release(&client).await?;
+    /// assert_eq!(gpus.available_permits().await?, 8);
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_detached(&self, count: u32) -> Result<DetachedHold, AcquireError> {
+        let mut resizes = 0;
+        loop {
+            match self.handle.acquire_detached(&self.options(count)).await {
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                acquired => return acquired,
+            }
+        }
+    }
+
+    /// Tries once to acquire `count` permits as a detached hold: see [`acquire_detached`](Self::acquire_detached).
+    ///
+    /// Cancel safety: as for that.
+    pub async fn try_acquire_detached(&self, count: u32) -> Result<Attempt<DetachedHold>, AcquireError> {
+        let mut resizes = 0;
+        loop {
+            match self.handle.try_acquire_detached(&self.options(count)).await {
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                tried => return tried,
+            }
+        }
     }
 
     /// Returns how many permits are free, as far as the store reports holders: at most 4096. Waiters may want some of them.

@@ -26,6 +26,10 @@ on_every_store! {
     an_attached_hold_is_lost_once_its_text_is_released,
     a_detached_hold_with_a_custom_value,
     a_detached_hold_is_unknown_in_another_store,
+    detached_permits_outlive_their_client_and_are_given_back_by_another,
+    detached_reads_and_a_detached_write_exclude_each_other,
+    a_detached_leader_leads_for_its_term,
+    an_owner_re_enters_beside_its_detached_hold,
     a_detached_acquire_cancelled_at_every_await,
     a_detached_try_cancelled_at_every_await,
     a_detached_wait_cancelled_at_every_await,
@@ -44,6 +48,111 @@ fn mutex(client: &Client) -> Mutex {
 /// The same hold, parsed again from its text.
 fn copy(hold: &DetachedHold) -> DetachedHold {
     hold.to_secret_text().parse().expect("it was written by us")
+}
+
+async fn detached_permits_outlive_their_client_and_are_given_back_by_another(store: &TestStore) {
+    let b = store.client("b").await;
+    let semaphore = |client: &Client| client.semaphore("s", 3).expect("a good name").lease(LONG);
+    let (mut one, two) = {
+        let a = store.client("a").await;
+        let one = semaphore(&a).acquire_detached(1).await.expect("acquired");
+        let two =
+            semaphore(&a).try_acquire_detached(2).await.expect("an answer").granted().expect("they are free");
+        assert!(matches!(semaphore(&a).try_acquire_detached(1).await.expect("an answer"), Attempt::Taken(_)));
+        a.shutdown(LONG).await.expect("shut down");
+        (copy(&one), copy(&two))
+    };
+    assert!(one.fencing_token() < two.fencing_token());
+    assert_eq!(semaphore(&b).available_permits().await.expect("an answer"), 0);
+    let waiting = tokio::spawn({
+        let semaphore = semaphore(&b);
+        async move { semaphore.acquire_detached(2).await.expect("acquired") }
+    });
+    until_waiting(&semaphore(&b), 1).await;
+    one.extend(&b, 2 * LONG).await.expect("extended");
+    two.release(&b).await.expect("released");
+    let next = waiting.await.expect("no panic");
+    // Another holder of permits has taken over nothing.
+    two.release(&b).await.expect("released before");
+    let guard = next.attach(&b).await.expect("attached");
+    assert_eq!(semaphore(&b).available_permits().await.expect("an answer"), 0);
+    guard.release().await.expect("released");
+    let status = semaphore(&b).inspect().await.expect("an answer");
+    assert_eq!((status.taken(), status.fence), (1, Some(one.fencing_token())));
+    semaphore(&b).force_release(status.shared_holders[0].observed().expect("a token")).await.expect("ended");
+    let lost = one.extend(&b, LONG).await.expect_err("it was released by force");
+    assert!(matches!(&lost, ExtendError::Lost(lost) if lost.reason == LostReason::ForceReleased), "{lost:?}");
+}
+
+async fn detached_reads_and_a_detached_write_exclude_each_other(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let rwlock = |client: &Client| client.rwlock("rw").expect("a good name").lease(LONG);
+    let (read, other) = (
+        rwlock(&a).read_detached().await.expect("reads"),
+        rwlock(&a).read_detached().await.expect("reads beside it"),
+    );
+    assert!(rwlock(&b).try_write().await.expect("an answer").granted().is_none());
+    let writing = tokio::spawn({
+        let rwlock = rwlock(&b);
+        async move { rwlock.write_detached().await.expect("writes") }
+    });
+    until_waiting(&rwlock(&a), 1).await;
+    copy(&read).release(&b).await.expect("released");
+    copy(&other).release(&b).await.expect("released");
+    let write = writing.await.expect("no panic");
+    assert!(write.fencing_token() > other.fencing_token());
+    assert!(rwlock(&a).try_read().await.expect("an answer").granted().is_none());
+    let guard = copy(&write).attach(&a).await.expect("attached");
+    guard.extend().await.expect("extended");
+    guard.release().await.expect("released");
+    rwlock(&b)
+        .try_read()
+        .await
+        .expect("an answer")
+        .granted()
+        .expect("it is free")
+        .release()
+        .await
+        .expect("released");
+}
+
+async fn a_detached_leader_leads_for_its_term(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let election = |client: &Client| client.election("e").expect("a good name");
+    let hold = election(&a).lease(LONG).campaign_detached().await.expect("elected");
+    let leader = election(&b).leader().await.expect("an answer").expect("there is one");
+    assert_eq!((leader.fence, leader.session), (hold.fencing_token(), None), "no process ends it");
+    assert!(election(&b).try_campaign().await.expect("an answer").granted().is_none());
+    copy(&hold).release(&b).await.expect("released");
+    assert_eq!(election(&b).leader().await.expect("an answer"), None);
+    let next = election(&b).campaign().await.expect("elected");
+    let again = hold.release(&a).await.expect_err("another leads");
+    assert!(matches!(again, ReleaseError::Lost(LostReason::TakenOver { .. })), "{again:?}");
+    next.check().expect("it leads");
+    next.resign().await.expect("resigned");
+}
+
+async fn an_owner_re_enters_beside_its_detached_hold(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let owner = a.new_owner();
+    let own = a.reentrant_mutex("r").expect("a good name").lease(LONG).owned_by(&owner);
+    let other = b.reentrant_mutex("r").expect("a good name");
+    let hold = own.acquire_detached().await.expect("acquired");
+    let guard = own.acquire().await.expect("it re-enters");
+    assert_eq!(guard.count(), 2);
+    assert!(other.try_acquire().await.expect("an answer").granted().is_none());
+    copy(&hold).release(&b).await.expect("released");
+    assert!(other.try_acquire().await.expect("an answer").granted().is_none(), "the owner has a hold left");
+    guard.release().await.expect("released");
+    other
+        .try_acquire()
+        .await
+        .expect("an answer")
+        .granted()
+        .expect("it is free")
+        .release()
+        .await
+        .expect("released");
 }
 
 async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(store: &TestStore) {

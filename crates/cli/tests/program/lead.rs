@@ -1,8 +1,12 @@
 //! `lead` and `wait`.
 
-use super::fixture::{Fixture, expect, runs, signal, start, status, until};
-use leasehold_testkit::{RedisServer, Worker};
+use super::fixture::{Fixture, LIMIT, expect, runs, signal, start, start_with_errors, status, until};
+use leasehold_testkit::{RedisServer, Sentinels, Worker};
+use std::io;
 use std::time::Duration;
+
+/// Longer than a fail-over takes, and the longest pause of a program that tries again.
+const OUTAGE: Duration = Duration::from_secs(60);
 
 fn lead(fixture: &Fixture, options: &[&str], script: &str) -> Worker {
     start(fixture.command(&[&["lead", "job"], options, &["--", "sh", "-c", script]].concat()))
@@ -98,4 +102,47 @@ fn waiting_ends_when_the_lock_is_free() {
         fixture.run(&["wait", "job", "--wait", "15s"]).check(0, "");
         let _ = std::fs::remove_file(path);
     }
+}
+
+/// The primary dies, and the promoted replica has no replica of its own that could confirm anything: so the session lapses while
+/// the program campaigns there. It campaigns on, and leads again when the old primary is back as a replica.
+#[test]
+fn row_52_a_leader_campaigns_on_when_its_hold_is_lost_unconfirmed() {
+    const ROUNDS: u32 = 5;
+    let mut sentinels = Sentinels::start(1).expect("there are servers");
+    let fixture = Fixture::at(format!("{}?replicas=1", sentinels.url()));
+    let script = "echo leads $$ $LEASEHOLD_FENCE; exec sleep 600";
+    sentinels.wait_formed().expect("the Sentinels discover one another");
+    let mut leader = start_with_errors(&fixture, &["lead", "job", "--", "sh", "-c", script]);
+    let mut led = pid_and_fence(&expect(&mut leader, "leads"));
+    let is_shown = (0..ROUNDS).any(|_| {
+        sentinels.wait_formed().expect("a fail-over is possible");
+        let old = sentinels.primary_index().expect("a primary");
+        sentinels.servers()[old].kill().expect("killed");
+        let new = sentinels.wait_promoted(old).expect("promoted");
+        expect(&mut leader, "leasehold: lost `job`");
+        assert!(!runs(&led.0), "the command of a leader that was deposed");
+        // Not if the promotion took longer than the session: then the next round.
+        let is_shown = leader.expect("leasehold: failed to lead `job`: before the acquire had ended", LIMIT);
+        if let Err(error) = &is_shown {
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        }
+        let port = sentinels.servers()[new].port().to_string();
+        let server = &mut sentinels.servers()[old];
+        server.restart().expect("restarted");
+        server.cli(&["REPLICAOF", "127.0.0.1", &port]).expect("a reply").ok().expect("it follows");
+        let again = pid_and_fence(&leader.expect("leads", OUTAGE).expect("it leads again"));
+        assert!(again.1 > led.1, "{led:?} {again:?}");
+        led = again;
+        is_shown.is_ok()
+    });
+    assert!(is_shown, "no hold was lost while it was to be confirmed, in {ROUNDS} rounds");
+    leader.terminate().expect("it still runs");
+    assert_eq!(status(&mut leader), Some(143));
+}
+
+/// What the command printed: its process id, and its fencing token.
+fn pid_and_fence(line: &str) -> (String, u64) {
+    let (pid, fence) = line.trim().split_once(' ').expect("two words");
+    (pid.to_owned(), fence.parse().expect("a number"))
 }

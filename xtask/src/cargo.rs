@@ -63,6 +63,12 @@ impl Metadata {
         published.map(|package| (package.name.clone(), package.version.clone())).collect()
     }
 
+    /// The directory of a package.
+    pub(crate) fn directory(&self, name: &str) -> Result<&Path> {
+        let package = self.packages.iter().find(|package| package.name == name);
+        Ok(&package.with_context(|| format!("there is no package `{name}`"))?.directory)
+    }
+
     /// The name and the directory of each package.
     pub(crate) fn packages(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.packages.iter().map(|package| (package.name.as_str(), package.directory.as_path()))
@@ -130,19 +136,32 @@ pub(crate) fn build_tests(
     Ok(binaries)
 }
 
+/// The test executables that cargo's messages name, each with the manifest of its package.
+pub(crate) fn test_executables(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>> {
+    let mut executables = Vec::new();
+    for line in messages.lines() {
+        let message = serde_json::from_str(line).context("a message of cargo's is no JSON")?;
+        executables.extend(test_executable(&message));
+    }
+    Ok(executables)
+}
+
+/// The manifest of a test executable's package, and the executable.
+fn test_executable(message: &Value) -> Option<(PathBuf, PathBuf)> {
+    let is_test = message["profile"]["test"].as_bool() == Some(true);
+    let path = |field: &str| message[field].as_str().map(PathBuf::from);
+    path("manifest_path").zip(path("executable")).filter(|_| is_test)
+}
+
 fn test_binary(metadata: &Metadata, message: &Value) -> Result<Option<TestBinary>> {
-    let (Some(executable), Some(true)) =
-        (message["executable"].as_str(), message["profile"]["test"].as_bool())
-    else {
-        return Ok(None);
-    };
-    let manifest = message["manifest_path"].as_str().map(Path::new).and_then(Path::parent);
-    let package = metadata.packages.iter().find(|package| Some(package.directory.as_path()) == manifest);
-    let package = package.with_context(|| format!("{executable} is of no package of the workspace"))?;
+    let Some((manifest, executable)) = test_executable(message) else { return Ok(None) };
+    let package = metadata.packages.iter().find(|package| Some(&*package.directory) == manifest.parent());
+    let package =
+        package.with_context(|| format!("{} is of no package of the workspace", executable.display()))?;
     Ok(Some(TestBinary {
         package: package.name.clone(),
         target: target_name(&message["target"])?,
-        executable: executable.into(),
+        executable,
         directory: package.directory.clone(),
     }))
 }

@@ -11,6 +11,7 @@ mod driver;
 mod install;
 mod interop;
 mod lane;
+mod mutants;
 mod nightly;
 mod package;
 mod parts;
@@ -44,7 +45,8 @@ commands:
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated environment (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`); also `--two-primaries`
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
-  verify   run proofs at their full length (`verify rounds quorum split cluster cutoffs scripts valkey`)
+  verify   run proofs at their full length (`verify rounds quorum split cluster cutoffs scripts valkey
+           mutants`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
   package  check that the published crates can be packed, and contain their README and licences";

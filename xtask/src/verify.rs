@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 
-use crate::{install, shell};
+use crate::{install, mutants, shell};
 
 /// A proof, which prints its figures.
 struct Proof {
@@ -73,15 +73,18 @@ const PROOFS: [Proof; 7] = [
     },
 ];
 
+/// Tests that can fail: each finds the defect that it is there for, put back into the source.
+const MUTANTS: &str = "mutants";
+
 /// Runs the named proofs, or all.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let names = PROOFS.map(|Proof { name, .. }| name);
+    let names: Vec<&str> = PROOFS.iter().map(|proof| proof.name).chain([MUTANTS]).collect();
     if let Some(unknown) = arguments.iter().find(|argument| !names.contains(&argument.as_str())) {
         bail!("there is no proof `{unknown}`: there are {}", names.join(", "));
     }
     install::redis()?;
-    let is_named = |proof: &&Proof| arguments.is_empty() || arguments.iter().any(|name| name == proof.name);
-    for Proof { package, arguments, setting, .. } in PROOFS.iter().filter(is_named) {
+    let is_named = |name: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == name);
+    for Proof { package, arguments, setting, .. } in PROOFS.iter().filter(|proof| is_named(proof.name)) {
         let (name, value) = match setting {
             Setting::Variable(name, value) => (*name, OsString::from(value)),
             Setting::OnValkey => ("LEASEHOLD_TEST_SERVER", install::valkey()?.into()),
@@ -90,7 +93,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         cargo.args(*arguments).env(name, value);
         shell::run(cargo)?;
     }
-    Ok(())
+    if is_named(MUTANTS) { mutants::run() } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -102,7 +105,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, split, cluster, cutoffs, scripts, valkey"
+            "there is no proof `quorom`: there are rounds, quorum, split, cluster, cutoffs, scripts, valkey, mutants"
         );
     }
 }

@@ -93,6 +93,8 @@ fn a_replica_and_the_primary_that_sentinels_name() {
     let outcome = fixture.run(&["doctor", "--json", "--store", &url]);
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
     assert_eq!((&json["role"], &json["replicas"]), (&"primary".into(), &1.into()), "{json}");
+    let is_reported = words(&json, "notice").contains(&"writes_without_replicas".to_owned());
+    assert!(is_reported, "it takes writes without its replica: {json}");
     assert!(json["store"].as_str().expect("it is known").starts_with("main of 127.0.0.1:"), "{json}");
 }
 

@@ -3,8 +3,9 @@
 //! 1. A signal that was ignored at the start stays ignored, by this process and by the command: `nohup` and `&` in
 //!    scripts rely on it.
 //! 2. Signals that concern the command alone are caught only once it runs: before that, Ctrl-Z stops this process like
-//!    any program.
+//!    any program. While a `lead` campaigns again, they are caught and do the same.
 
+use crate::job::terminal;
 use crate::output::failure::Failure;
 use rustix::process::Signal;
 use std::io;
@@ -65,12 +66,14 @@ impl Signals {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// The next signal that asks this process to end. Discards all others.
+    /// The next signal that asks this process to end. Stops this process at Ctrl-Z (2), and discards all others.
     async fn termination(&mut self) -> Signal {
         loop {
-            let signal = self.next().await;
-            if TERMINATION.contains(&signal) {
-                return signal;
+            match self.next().await {
+                // Nothing can uncatch it once it was caught for a command.
+                Signal::TSTP => terminal::suspend(false),
+                signal if TERMINATION.contains(&signal) => return signal,
+                _ => {}
             }
         }
     }

@@ -21,6 +21,7 @@ mod run;
 mod secrets;
 mod sharing;
 mod show;
+mod signal_table;
 mod signals;
 mod terminal;
 mod unreachable;

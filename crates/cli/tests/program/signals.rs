@@ -23,20 +23,6 @@ fn signals_are_passed_on_and_the_lock_is_free_when_the_command_has_ended() {
 }
 
 #[test]
-fn other_signals_reach_the_command_too_and_end_nothing() {
-    let fixture = Fixture::sqlite();
-    let traps = "for s in USR1 USR2 WINCH; do trap \"echo got $s\" $s; done";
-    let mut run = fixture.start(&[], &format!("{traps}; echo running; while :; do sleep 0.01; done"));
-    expect(&mut run, "running");
-    for name in ["USR1", "USR2", "WINCH"] {
-        signal(run.pid(), name);
-        expect(&mut run, &format!("got {name}"));
-    }
-    run.terminate().expect("it runs");
-    assert_eq!(status(&mut run), Some(143));
-}
-
-#[test]
 fn the_whole_group_is_signalled() {
     let fixture = Fixture::sqlite();
     let mut run = fixture.start(&[], "sleep 60 & echo child $!; wait");
@@ -44,23 +30,6 @@ fn the_whole_group_is_signalled() {
     run.terminate().expect("it runs");
     assert_eq!(status(&mut run), Some(143));
     until("the command's own child has ended", || !runs(&child));
-}
-
-#[test]
-fn a_signal_while_waiting_removes_the_queue_entry() {
-    let fixture = Fixture::sqlite();
-    let mut holder = fixture.start(&[], "echo running; read line");
-    expect(&mut holder, "running");
-    for (name, code) in [("INT", 130), ("TERM", 143)] {
-        let mut waiter = fixture.start(&[], "echo never");
-        until("it waits", || fixture.status()["waiting"] == 1);
-        signal(waiter.pid(), name);
-        assert_eq!(status(&mut waiter), Some(code));
-        assert_eq!(fixture.status()["waiting"], 0);
-    }
-    holder.send("go").expect("it reads");
-    assert_eq!(status(&mut holder), Some(0));
-    fixture.assert_free();
 }
 
 #[test]

@@ -17,8 +17,7 @@ pub(crate) async fn release(
 ) -> Result<Exit, Failure> {
     let locks = guard.quoted_names();
     let valid_until = guard.valid_until();
-    let known_loss = guard.check().err().map(|lost| lost.reason);
-    let is_capped = guard.is_capped();
+    let (known_loss, ending) = (guard.check().err().map(|lost| lost.reason), ending(&guard));
     let released = match guard {
         // The command could not be started, so another instance may start the period.
         AnyGuard::OncePer(period) if ended.as_ref().is_err_and(|failure| failure.exit.is_not_started()) => {
@@ -26,9 +25,15 @@ pub(crate) async fn release(
         }
         guard => guard.release().await,
     };
-    let ended = ended?;
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(failure) => {
+            warn_of_failed_release(&locks, &released);
+            return Err(failure);
+        }
+    };
     if ended.lock_ended {
-        return Err(loss(&locks, loss_reason(known_loss, is_capped, &released)));
+        return Err(loss(&locks, loss_reason(ending, &released)));
     }
     let ended_in_time = known_loss.is_none() && valid_until <= client.now();
     match released {
@@ -42,9 +47,18 @@ pub(crate) async fn release(
         }
         // The command had already ended.
         Err(ReleaseError::Lost(_)) => tracing::info!(%locks, "the lease ended during the release"),
-        Err(error) => log::warning(&format!("failed to release {locks}: {error}")),
+        Err(_) => warn_of_failed_release(&locks, &released),
     }
     Ok(ended.exit)
+}
+
+/// Warns that the lock may still be held. After a loss it is not.
+fn warn_of_failed_release(locks: &str, released: &Result<(), ReleaseError>) {
+    if let Err(error) = released
+        && !matches!(error, ReleaseError::Lost(_))
+    {
+        log::warning(&format!("failed to release {locks}: {error}"));
+    }
 }
 
 /// The failure if the command was ended because of its lock.
@@ -56,19 +70,23 @@ fn loss(locks: &str, reason: Option<LostReason>) -> Failure {
     }
 }
 
-/// Why the lock of a command that was ended is lost, if that is known.
-fn loss_reason(
-    known_loss: Option<LostReason>,
-    is_capped: bool,
-    released: &Result<(), ReleaseError>,
-) -> Option<LostReason> {
-    match (known_loss, released) {
-        // What the keeper has detected is more precise than what a late release finds.
-        (Some(reason), _) if !matches!(reason, LostReason::Expired | LostReason::Capped) => Some(reason),
+/// Why a command under this lock has to end now, as far as the client knows. `None` if the hold can only not be renewed.
+pub(crate) fn ending(guard: &AnyGuard) -> Option<LostReason> {
+    match guard.check() {
+        Err(lost) if !matches!(lost.reason, LostReason::Expired | LostReason::Capped) => Some(lost.reason),
         // The command is ended early, so that it is gone before the cap.
-        _ if is_capped => Some(LostReason::Capped),
-        (_, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
+        _ if guard.is_capped() => Some(LostReason::Capped),
         _ => None,
+    }
+}
+
+/// Why the lock of a command that was ended is lost, if that is known. `ending`: before the release.
+fn loss_reason(ending: Option<LostReason>, released: &Result<(), ReleaseError>) -> Option<LostReason> {
+    match (ending, released) {
+        // What the keeper has detected is more precise than what a late release finds.
+        (Some(reason), _) => Some(reason),
+        (None, Err(ReleaseError::Lost(reason))) => Some(reason.clone()),
+        (None, _) => None,
     }
 }
 

@@ -7,13 +7,14 @@
 use crate::job::CommandEnd;
 use crate::job::child::{Child, StateChange};
 use crate::job::kill_timer::{KillAction, KillTimer};
+use crate::job::release;
 use crate::job::signals::{Signals, TERMINATION};
 use crate::job::terminal::{self, Terminal};
 use crate::job::times::JobTimes;
 use crate::lock::guard::AnyGuard;
 use crate::output::exit::Exit;
 use crate::output::log;
-use leasehold::Client;
+use leasehold::{Client, LostReason};
 use rustix::process::Signal;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -95,10 +96,10 @@ impl<'a> Supervisor<'a> {
     }
 
     fn terminate(&mut self) {
-        let reason = if self.guard.is_capped() {
-            format!("is held for as long as {} allows", self.guard.cap_option())
-        } else {
-            "is lost or cannot be renewed".to_owned()
+        let reason = match release::ending(self.guard) {
+            Some(LostReason::Capped) => format!("is held for as long as {} allows", self.guard.cap_option()),
+            Some(reason) => format!("is lost ({reason})"),
+            None => "cannot be renewed in time".to_owned(),
         };
         log::warning(&format!("{} {reason}: ending the command", self.guard.quoted_names()));
         self.child.signal(Signal::TERM);

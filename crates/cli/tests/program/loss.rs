@@ -1,6 +1,6 @@
 //! A command whose lock is lost ends before another client can acquire the lock.
 
-use super::fixture::{Fixture, LIMIT, expect, runs, status, until};
+use super::fixture::{Fixture, LIMIT, expect, runs, start_with_errors, status, until};
 use leasehold_testkit::{RedisServer, Stopwatch, Worker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -148,4 +148,27 @@ fn a_command_that_hangs_is_ended_when_its_lock_has_been_held_for_as_long_as_it_m
         fixture.script(&options, "exit 3").check(3, "");
         fixture.script(&["--max-hold", "2s", "--kill-grace", "3s"], "true").check(2, "--max-hold");
     }
+}
+
+#[test]
+fn what_ended_a_command_under_a_cap_is_named() {
+    let server = RedisServer::start().expect("there is a server");
+    let options = ["--max-hold", "25s", "--session", "2s", "--kill-grace", "200ms"];
+    let run = || {
+        let fixture = Fixture::redis(&server);
+        let script = "echo running; while :; do sleep 0.01; done";
+        let arguments = [&["run", "job"], &options[..], &["--", "sh", "-c", script]].concat();
+        let mut run = start_with_errors(&fixture, &arguments);
+        expect(&mut run, "running");
+        (fixture, run)
+    };
+    let (fixture, mut freed) = run();
+    fixture.run(&["free", "job", "--yes"]).check(0, "");
+    expect(&mut freed, "leasehold: `job` is lost (it was released by force): ending the command");
+    assert_eq!(status(&mut freed), Some(70));
+    let (_fixture, mut silenced) = run();
+    server.stop().expect("it runs");
+    expect(&mut silenced, "leasehold: `job` cannot be renewed in time: ending the command");
+    assert_eq!(status(&mut silenced), Some(70));
+    server.resume().expect("it is stopped");
 }

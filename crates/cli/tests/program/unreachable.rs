@@ -102,3 +102,15 @@ fn an_acquire_whose_store_is_cut_off_ends_with_the_wait() {
     let acquire = ["acquire", "job", "--wait", "3s", "--lease", "1m", "--token-file", "token"];
     check_end_when_cut_off(&acquire);
 }
+
+#[test]
+fn a_failed_release_is_reported_also_if_the_command_cannot_be_started() {
+    let server = RedisServer::start().expect("there is a server");
+    let proxy = Proxy::to_server(&server).expect("there is a port");
+    let fixture = Fixture::at(proxy.url());
+    // Only a release asks the server to grant the lock to the next waiter.
+    proxy.pause_requests(usize::MAX, |command| command.iter().any(|part| part == b"grant"));
+    let failed = fixture.run(&["run", "job", "--", "/no/such/program"]);
+    failed.check(127, "leasehold: failed to release `job`: ");
+    assert!(failed.stderr.contains("failed to start the command `/no/such/program`"), "{failed:?}");
+}

@@ -213,9 +213,15 @@ impl Hold {
         self.lost.get().cloned().unwrap_or(by_itself)
     }
 
-    /// Whether its cap is what ends it.
+    /// Whether no renewal extends it any more, because of its cap.
     pub(crate) fn is_capped(&self) -> bool {
         self.capped.get().is_some()
+    }
+
+    /// Whether its cap is what ends it: not its session, which heartbeats keep alive, and not a loss that was reported.
+    pub(crate) fn ends_at_cap(&self) -> bool {
+        let is_lost_otherwise = self.lost.get().is_some_and(|reason| *reason != LostReason::Capped);
+        self.is_capped() && !is_lost_otherwise && self.leased_until() <= self.session.alive_until()
     }
 
     /// Why it was lost, if that has been reported.

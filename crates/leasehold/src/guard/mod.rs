@@ -159,7 +159,7 @@ impl Guard {
     /// [`valid_until`](Self::valid_until): see [`Mutex::max_hold`](crate::Mutex::max_hold) and
     /// [`Mutex::max_renewals`](crate::Mutex::max_renewals).
     pub fn is_capped(&self) -> bool {
-        self.hold.is_capped()
+        self.hold.ends_at_cap()
     }
 
     /// Waits until the lock is lost, and returns the reason. Does not complete while the lock is held. After

@@ -28,7 +28,18 @@ pub(super) fn parse(url: &str) -> Result<RedisConfig, UrlError> {
         "rediss+cluster" => cluster(location, true)?,
         _ => return Err(UrlError::Scheme),
     };
-    settings(config, query)
+    settings(config, path_database(scheme, location), query)
+}
+
+/// The database that stands behind the servers, if one does.
+fn path_database<'a>(scheme: &str, location: &'a str) -> Option<&'a str> {
+    let behind_slash = |text: &'a str| Some(text.split_once('/')?.1);
+    let database = match scheme {
+        "redis+unix" => None,
+        "redis+sentinel" | "rediss+sentinel" => behind_slash(location).and_then(behind_slash),
+        _ => behind_slash(location),
+    };
+    database.filter(|database| !database.is_empty())
 }
 
 /// Parses a URL of several independent servers: `[user[:password]@]host[:port],…[/db]`
@@ -44,7 +55,7 @@ pub(super) fn parse_shards(url: &str) -> Result<Vec<RedisConfig>, UrlError> {
     let shard = |server| {
         let (host, port) = host_and_port(server, DEFAULT_PORT)?;
         let config = RedisConfig::at(ServerLocation::Fixed(Address::Tcp { host, port, tls }));
-        settings(logged_in(in_database(config, path)?, credentials)?, query)
+        settings(logged_in(in_database(config, path)?, credentials)?, path_database(scheme, location), query)
     };
     servers.split(',').map(shard).collect()
 }
@@ -226,13 +237,13 @@ fn socket(location: &str) -> Result<RedisConfig, UrlError> {
 struct Given<'a>(Vec<&'a str>);
 
 impl<'a> Given<'a> {
-    /// What stands in front of the `?`. A database of 0 is the default, and so no contradiction to `?db=`.
-    fn before_query(config: &RedisConfig) -> Self {
+    /// What stands in front of the `?`.
+    fn before_query(config: &RedisConfig, database: Option<&str>) -> Self {
         let login = config.login();
         let given = [
             ("user", login.username.is_some()),
             ("password", login.password.is_some()),
-            ("db", config.database() != 0),
+            ("db", database.is_some()),
         ];
         Self(given.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect())
     }
@@ -248,9 +259,13 @@ impl<'a> Given<'a> {
 }
 
 /// Applies the settings after the `?`.
-fn settings(mut config: RedisConfig, query: Option<&str>) -> Result<RedisConfig, UrlError> {
+fn settings(
+    mut config: RedisConfig,
+    database: Option<&str>,
+    query: Option<&str>,
+) -> Result<RedisConfig, UrlError> {
     let query = query.unwrap_or_default();
-    let mut given = Given::before_query(&config);
+    let mut given = Given::before_query(&config, database);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or(UrlError::Setting)?;
         given.add(name)?;

@@ -110,6 +110,16 @@ fn urls_and_what_they_mean() {
 }
 
 #[test]
+fn a_database_is_named_once_also_if_it_is_the_default() {
+    for url in
+        ["redis://h/0?db=1", "redis://h/0?db=0", "redis+sentinel://a/m/0?db=2", "redis+cluster://a/0?db=0"]
+    {
+        assert_eq!(shown(url), "Twice { setting: \"db\" }", "{url}");
+    }
+    assert_eq!(shown("redis://h/?db=1"), "tcp h:6379 db 1 prefix ``");
+}
+
+#[test]
 fn urls_of_quorums_and_what_they_mean() {
     let shown = |url: &str| match parse_quorum(url) {
         Ok(config) => config.summary_for_test(),
@@ -135,6 +145,7 @@ fn urls_of_quorums_and_what_they_mean() {
         ("redlock://a,b,c?min_uptime=5", "MinUptime".to_owned()),
         ("redlock://a,b,c?node_timeout=0s", "NodeTimeout".to_owned()),
         ("redlock://a,,c", "Host".to_owned()),
+        ("redlock://a,b,c/0?db=1", "Twice { setting: \"db\" }".to_owned()),
         ("redlock://a,b:secret,c", "Port".to_owned()),
         ("redlock://a,b,c?x=secret", "UnknownSetting { name: \"x\" }".to_owned()),
         ("redlock://a,b,c?min_uptime=1m&min_uptime=1m", "Twice { setting: \"min_uptime\" }".to_owned()),

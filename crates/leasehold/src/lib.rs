@@ -135,8 +135,26 @@ pub use leasehold_core::{
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;
-pub use leasehold_store::Environment;
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// A glob import of the crate brings no name of what only simulations and stores need.
+///
+/// ```
+/// use leasehold::*;
+/// fn client(_: Client, _: store::MemoryStore, _: &dyn store::Environment) {}
+/// ```
+///
+/// ```compile_fail,E0425
+/// use leasehold::*;
+/// fn simulated(_: World) {}
+/// ```
+///
+/// ```compile_fail,E0405
+/// use leasehold::*;
+/// fn simulated(_: &dyn Environment) {}
+/// ```
+#[cfg(doctest)]
+struct Glob;

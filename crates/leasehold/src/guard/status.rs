@@ -27,7 +27,7 @@ const MAX_RESIZE_ATTEMPTS: u32 = 16;
 /// if let (Some(holder), Some(remaining)) = (&status.holder, status.remaining) {
 ///     println!("held by {holder} for {remaining:?} unless it is renewed, {} waiting", status.waiting);
 /// }
-/// assert!(status.ours && status.fence == Some(guard.fencing_token()));
+/// assert!(status.held_by_this_client && status.fence == Some(guard.fencing_token()));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +66,23 @@ pub struct Status {
     /// Set over a quorum if the lock is not held and yet no client can acquire it for so long: too few nodes are free, or vote.
     /// A node does not vote for a while after its start.
     pub blocked: Option<Duration>,
-    /// Whether a task of this client holds the lock, as far as the client itself knows.
-    pub ours: bool,
+    /// Whether a task of this client holds the lock, of whatever kind, as far as the client itself knows: the answer to
+    /// "is it mine?" without a guard. Labels, sessions and tokens need not be compared for it, and do not give the answer
+    /// for every kind and store. A task that has the guard asks [`Guard::check`](crate::Guard::check), which needs no
+    /// request, and how often an owner holds a lock says [`ReentrantMutex::hold_count`](crate::ReentrantMutex::hold_count).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    ///
+    /// let (here, elsewhere) = (Client::connect("memory:app").await?, Client::connect("memory:app").await?);
+    /// let guard = here.mutex("nightly")?.acquire().await?;
+    /// assert!(here.mutex("nightly")?.inspect().await?.held_by_this_client);
+    /// assert!(!elsewhere.mutex("nightly")?.inspect().await?.held_by_this_client);
+    /// guard.check()?; // the same for the task that has the guard
+    /// # Ok(()) }
+    /// ```
+    pub held_by_this_client: bool,
 }
 
 /// One holder of a lock that can be shared.
@@ -133,7 +148,7 @@ impl Status {
         self.shared_holders.iter().map(|holder| u64::from(holder.mode.count())).sum()
     }
 
-    pub(crate) fn new(inspection: &Inspection, ours: bool) -> Self {
+    pub(crate) fn new(inspection: &Inspection, held_by_this_client: bool) -> Self {
         let holder = inspection.holder.as_ref();
         Self {
             held: holder.is_some(),
@@ -150,7 +165,7 @@ impl Status {
             limit: inspection.limit,
             votes: inspection.votes,
             blocked: inspection.blocked_ms.map(Duration::from_millis),
-            ours,
+            held_by_this_client,
         }
     }
 }
@@ -202,13 +217,13 @@ impl LockHandle {
     /// Returns the state of the lock.
     pub(crate) async fn inspect(&self) -> Result<Status, InspectError> {
         let inspection = self.inspect_store(false).await?;
-        Ok(Status::new(&inspection, self.is_ours(&inspection)))
+        Ok(Status::new(&inspection, self.is_held_by_this_client()))
     }
 
     /// Returns the state of the lock with the details an operator needs.
     pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         let inspection = self.inspect_store(true).await?;
-        let status = Status::new(&inspection, self.is_ours(&inspection));
+        let status = Status::new(&inspection, self.is_held_by_this_client());
         let shared_sessions = status.shared_holders.iter().filter_map(|holder| holder.session);
         let holder_sessions: HashSet<_> = status.session.into_iter().chain(shared_sessions).collect();
         let (mut sessions, mut unread) = (Vec::new(), None);
@@ -236,12 +251,13 @@ impl LockHandle {
     }
 
     /// Whether a task of this client holds the lock.
-    fn is_ours(&self, inspection: &Inspection) -> bool {
-        let own = Some(self.engine.sessions.id_at(self.entry.partition));
+    fn is_held_by_this_client(&self) -> bool {
+        let now = self.engine.environment.now();
         if self.entry.lock.kind.is_shared() {
-            inspection.shared_holders.iter().any(|holder| holder.session == own)
+            // Each hold has an entry of its own.
+            self.engine.keeper.holds(&self.entry.lock, now)
         } else {
-            self.entry.is_held(self.engine.environment.now())
+            self.entry.is_held(now)
         }
     }
 

@@ -1,8 +1,9 @@
 //! Environments whose time the tests control.
 
 use futures_util::future::BoxFuture;
+use leasehold::store::Environment;
 use leasehold::store::{MemoryStore, Store};
-use leasehold::{Client, ClientBuilder, Environment, Moment};
+use leasehold::{Client, ClientBuilder, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};

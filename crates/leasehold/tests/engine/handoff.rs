@@ -2,8 +2,9 @@
 
 use crate::environment::PausedTime;
 use crate::faulty_store::{Behavior, FaultyStore, MS, once};
+use leasehold::store::Environment;
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, Environment, Mutex, RetryPolicy};
+use leasehold::{Client, Mutex, RetryPolicy};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

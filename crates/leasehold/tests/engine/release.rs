@@ -3,8 +3,9 @@
 use crate::environment::{PausedTime, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
 use leasehold::core::LockMode;
+use leasehold::store::Environment;
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, Environment, LostReason, ReleaseError};
+use leasehold::{Client, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, sleep, timeout};

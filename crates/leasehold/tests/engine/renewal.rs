@@ -3,8 +3,9 @@
 use crate::environment::{PausedTime, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, once};
 use futures_util::future::BoxFuture;
+use leasehold::store::Environment;
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
-use leasehold::{Client, Environment, SessionId};
+use leasehold::{Client, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Partition;
 use std::sync::Arc;

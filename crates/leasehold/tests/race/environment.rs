@@ -3,7 +3,8 @@
 //! Where a test never does, every sleep lasts forever, so a missed wake-up is found: no later poll makes up for it.
 
 use futures_util::future::BoxFuture;
-use leasehold::{Environment, Moment};
+use leasehold::Moment;
+use leasehold::store::Environment;
 use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::{future, thread};
 use std::collections::BTreeMap;

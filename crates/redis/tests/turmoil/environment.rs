@@ -4,7 +4,8 @@
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use leasehold::{Environment, Moment};
+use leasehold::Moment;
+use leasehold::store::Environment;
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
 use std::fmt;

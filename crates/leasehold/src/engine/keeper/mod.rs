@@ -277,6 +277,13 @@ impl Keeper {
         (held.clone().count(), held.filter(is_bare).count())
     }
 
+    /// Whether a task of this process holds the lock.
+    pub(crate) fn holds(&self, lock: &Lock, now: Moment) -> bool {
+        let state = self.shared.state();
+        let is_held = |hold: &Hold| !hold.is_idle() && now < hold.valid_until() && hold.lock == *lock;
+        state.tracked.values().any(|tracked| !tracked.lost && !tracked.releasing && is_held(&tracked.hold))
+    }
+
     /// Tracks a hold from now on, unless a shutdown has begun (6).
     pub(crate) fn track(&self, hold: Arc<Hold>, schedule: RenewalSchedule) -> Option<TrackingId> {
         let mut state = self.shared.state();

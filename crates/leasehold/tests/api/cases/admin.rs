@@ -22,6 +22,7 @@ on_every_store! {
     operators_find_the_holder_of_each_lock,
     a_forced_release_grants_to_the_next_waiter,
     only_the_holder_that_was_seen_loses_the_lock,
+    held_by_this_client_is_the_answer_for_every_kind,
     a_client_without_a_session_is_not_listed;
     memory: a_monitor_frees_the_locks_of_a_dead_session, operators_find_all_holders_of_a_shared_lock;
     sqlite: operators_find_all_holders_of_a_shared_lock;
@@ -296,4 +297,36 @@ async fn a_client_without_a_session_is_not_listed(store: &TestStore) {
     let details = operator.mutex("a").unwrap().inspect_full().await.unwrap();
     assert!(details.status.held && details.status.session.is_none() && details.holder_session.is_none());
     held.release().await.unwrap();
+}
+
+async fn held_by_this_client_is_the_answer_for_every_kind(store: &TestStore) {
+    // One label, and no session: neither tells the two apart.
+    let connect =
+        async || store.builder().label("worker").without_session().connect().await.expect("connected");
+    let (here, elsewhere) = (connect().await, connect().await);
+    macro_rules! check {
+        ($make:expr, $lock:ident => $acquire:expr) => {
+            let make: fn(&Client) -> _ = $make;
+            let ($lock, other) = (make(&here), make(&elsewhere));
+            let mine = async || $lock.inspect().await.expect("an answer").held_by_this_client;
+            assert!(!mine().await, "{}", stringify!($acquire));
+            let guard = $acquire.await.expect("acquired");
+            assert!(mine().await, "{}", stringify!($acquire));
+            assert!(
+                !other.inspect().await.expect("an answer").held_by_this_client,
+                "{}",
+                stringify!($acquire)
+            );
+            guard.check().expect("held");
+            drop(guard);
+            here.flush().await;
+            assert!(!mine().await, "{}", stringify!($acquire));
+        };
+    }
+    check!(|client| client.mutex("mutex").expect("a name"), lock => lock.acquire());
+    check!(|client| client.reentrant_mutex("reentrant").expect("a name"), lock => lock.acquire());
+    check!(|client| client.election("election").expect("a name"), lock => lock.campaign());
+    check!(|client| client.semaphore("semaphore", 3).expect("a name"), lock => lock.acquire());
+    check!(|client| client.rwlock("read").expect("a name"), lock => lock.read());
+    check!(|client| client.rwlock("write").expect("a name"), lock => lock.write());
 }

@@ -314,7 +314,7 @@ async fn a_detached_hold_is_kept_once_it_is_attached(store: &TestStore) {
     let guard = hold.attach(&b).await.expect("attached");
     assert!(guard.remaining() <= 900 * MS, "it counts from the extend: {:?}", guard.remaining());
     assert_eq!(guard.fencing_token(), fence);
-    assert!(mutex(&b).inspect().await.expect("an answer").ours);
+    assert!(mutex(&b).inspect().await.expect("an answer").held_by_this_client);
     while start.elapsed() < 2700 * MS {
         guard.check().expect("renewed beyond its former lease");
         assert!(matches!(mutex(&a).try_acquire().await.expect("an answer"), Attempt::Taken(_)));

@@ -644,13 +644,19 @@ async fn status_of_a_lock(store: &TestStore) {
     let client = store.client("worker").await;
     let mutex = client.mutex("m").expect("a good name");
     let free = mutex.inspect().await.expect("an answer");
-    assert!(!free.ours && !free.held && free.holder.is_none() && free.waiting == 0 && free.fence.is_none());
+    assert!(
+        !free.held_by_this_client
+            && !free.held
+            && free.holder.is_none()
+            && free.waiting == 0
+            && free.fence.is_none()
+    );
     let guard = mutex.acquire().await.expect("acquired");
     let held = mutex.inspect().await.expect("an answer");
     assert!(held.held);
-    assert!(held.ours);
+    assert!(held.held_by_this_client);
     let other = store.client("another").await.mutex("m").expect("a good name");
-    assert!(!other.inspect().await.expect("an answer").ours);
+    assert!(!other.inspect().await.expect("an answer").held_by_this_client);
     assert_eq!(held.holder.as_deref(), Some("worker"));
     assert_eq!(held.fence, Some(guard.fencing_token()));
     assert!(held.remaining.is_some_and(|left| left <= Duration::from_secs(30)));

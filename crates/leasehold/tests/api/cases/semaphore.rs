@@ -97,7 +97,7 @@ async fn several_permits_are_acquired_at_once_or_none(store: &TestStore) {
     assert!(one.fencing_token() > two.fencing_token());
     let status = b.inspect().await.expect("an answer");
     assert_eq!((status.taken(), status.limit, status.shared_holders.len()), (3, Some(3), 2));
-    assert!(status.ours && status.held);
+    assert!(status.held_by_this_client && status.held);
     one.release().await.expect("released");
     two.release().await.expect("released");
     until_at_rest(&a).await;

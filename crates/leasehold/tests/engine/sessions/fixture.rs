@@ -1,11 +1,12 @@
 //! A store that can be cut off from one client, in virtual time.
 
 use futures_util::future::BoxFuture;
+use leasehold::store::Environment;
 use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase,
     SessionOp, SessionReply, Store,
 };
-use leasehold::{Client, Environment, Moment, SessionId};
+use leasehold::{Client, Moment, SessionId};
 use leasehold_core::{KeyError, Partition, SessionEntry};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

@@ -353,11 +353,11 @@ async fn status_reports_the_owner_and_its_count(store: &TestStore) {
     let (a, b) = (store.client("worker").await, store.client("b").await);
     let ours = lock(&a, &a.new_owner());
     let free = ours.inspect().await.expect("an answer");
-    assert!(!free.held && !free.ours && free.owner.is_none() && free.count == 0);
+    assert!(!free.held && !free.held_by_this_client && free.owner.is_none() && free.count == 0);
     let guards = [acquired(&ours).await, acquired(&ours).await];
     for (lock, here) in [(&ours, true), (&lock(&b, &b.new_owner()), false)] {
         let status = lock.inspect().await.expect("an answer");
-        assert_eq!((status.held, status.ours, status.count), (true, here, 2));
+        assert_eq!((status.held, status.held_by_this_client, status.count), (true, here, 2));
         assert_eq!(status.owner.as_ref(), Some(guards[0].owner()));
         assert_eq!(status.holder.as_deref(), Some("worker"));
         assert_eq!(status.fence, Some(guards[0].fencing_token()));

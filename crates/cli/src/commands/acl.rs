@@ -116,12 +116,13 @@ async fn server_version(config: &RedisConfig) -> Result<ServerVersion, Failure> 
 }
 
 const AFTER_HELP: &str = "\
-Without a server (--store or LEASEHOLD_STORE) the list is for the newest versions. It applies to
-the database of the URL.
+Without a server (--store or LEASEHOLD_STORE) the list is for the newest
+versions. It applies to the database of the URL.
 
-Replace the word that begins with `#` by the SHA-256 of a password, in hexadecimal, preceded by
-`#`, or by `>` and the password. The server refuses the line as it is printed. An existing user of
-that name loses all other permissions. Type the line into `redis-cli`: a shell would interpret the
+Replace the word that begins with `#` by the SHA-256 of a password, in
+hexadecimal, preceded by `#`, or by `>` and the password. The server refuses the
+line as it is printed. An existing user of that name loses all other
+permissions. Type the line into `redis-cli`: a shell would interpret the
 patterns and redirections in it, and show it in the process list.
 
 Exit status:
@@ -131,4 +132,4 @@ Exit status:
 
 Examples:
   leasehold acl --prefix app: --user app
-  leasehold acl --store redis://db.example.org --prefix app:      for that server's version";
+  leasehold acl --store redis://db.example.org      for that server's version";

@@ -200,24 +200,26 @@ fn interrupted(signal: Signal) -> Failure {
 
 const AFTER_HELP: &str = "\
 The token file:
-  A process that can read it can end the hold. It is created with mode 0600 before the lock is
-  requested. An existing file is never used, except an empty one of yours with mode 0600 (from
-  mktemp). The file is on the disk when this command ends with 0. If the lock is not acquired, a
-  file that this command created is removed. If leasehold is killed (SIGKILL, a crash of the
-  machine) after the lock was granted and before the file was written, no process has the token:
-  the lock ends with its lease.
+  A process that can read it can end the hold. It is created with mode 0600
+  before the lock is requested. An existing file is never used, except an empty
+  one of yours with mode 0600 (from mktemp). The file is on the disk when this
+  command ends with 0. If the lock is not acquired, a file that this command
+  created is removed. If leasehold is killed (SIGKILL, a crash of the machine)
+  after the lock was granted and before the file was written, no process has the
+  token: the lock ends with its lease.
 
 JSON (--json), one line, also if it fails; later versions may add fields:
-  name, acquired (true or false), fence, lease_ms, until (when the lease ends at the latest, by the
-  clock of this machine), token_file; error: null, or an object with kind (taken, lost,
-  unavailable, usage, other_kind, interrupted), reason (of a loss, or null), message
+  name, acquired (true or false), fence, lease_ms, until (when the lease ends at
+  the latest, by the clock of this machine), token_file; error: null, or an
+  object with kind (taken, lost, unavailable, usage, other_kind, interrupted),
+  reason (of a loss, or null), message
 
 Exit status:
     0  the lock is held, and the token is in its file
     2  the arguments, the name, the file or another setting cannot be used
    65  the name is in use for another kind of lock
-   69  the store cannot be reached, or refuses the request; or standard output cannot be
-       written, and the lock was released
+   69  the store cannot be reached, or refuses the request; or standard output
+       cannot be written, and the lock was released
    70  the lock was lost before its lease began
    75  the lock was not acquired (see --conflict-exit-code)
 

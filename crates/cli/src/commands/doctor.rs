@@ -185,30 +185,35 @@ fn memory(server: &Diagnosis) -> Option<String> {
 
 const AFTER_HELP: &str = "\
 Findings:
-  A warning means that locks can be lost although all seems well. The library logs it when it
-  connects; this program shows that with -v. With `?strict=1` in the URL the server is rejected. A
-  notice may be intended, and does not change the exit status.
-    eviction        an eviction policy that can remove locks; a notice while there is no
-                    `maxmemory`
-    replica         a replica, which has the data of a primary, and refuses writes or loses them
+  A warning means that locks can be lost although all seems well. The library
+  logs it when it connects; this program shows that with -v. With `?strict=1` in
+  the URL the server is rejected. A notice may be intended, and does not change
+  the exit status.
+    eviction        an eviction policy that can remove locks; a notice while
+                    there is no `maxmemory`
+    replica         a replica, which has the data of a primary, and refuses
+                    writes or loses them
     lua_vulnerabilities
-                    a version whose Lua has known vulnerabilities; distributions may have fixed
-                    them
+                    a version whose Lua has known vulnerabilities; distributions
+                    may have fixed them
     unreachable     one of several servers does not answer, or refuses the login
     memory_full     no client can acquire a lock (notice)
     not_persistent  a restart loses locks (notice)
     writes_without_replicas
-                    cut off from its replicas it goes on granting and renewing (notice)
+                    cut off from its replicas it goes on granting and renewing
+                    (notice)
     clock_differs   its clock is certainly off by more than a second (notice)
     info_denied     the user may not run INFO (notice)
 
-JSON (--json), one line for each server; later versions may add fields and words:
+JSON (--json), one line for each server; later versions may add fields and
+words:
   store           its address; null for a file, which has nothing to report
-  product, version, role (primary or replica), replicas, append_only, snapshots (since its start),
-  eviction_policy, maxmemory (0: no limit), used_memory, clock_ahead_us (less than 0: behind),
-  clock_uncertainty_us, round_trip_us, user: each null if it is unknown
-  hazards         the findings: hazard (a word of those above), severity (warning or notice),
-                  message, remedy
+  product, version, role (primary or replica), replicas, append_only, snapshots
+  (since its start), eviction_policy, maxmemory (0: no limit), used_memory,
+  clock_ahead_us (less than 0: behind), clock_uncertainty_us, round_trip_us,
+  user: each null if it is unknown
+  hazards         the findings: hazard (a word of those above), severity
+                  (warning or notice), message, remedy
 
 Exit status:
     0  no warning

@@ -115,13 +115,14 @@ async fn try_to_extend(
 
 const AFTER_HELP: &str = "\
 JSON (--json), one line, also if it fails; later versions may add fields:
-  name (null if the file cannot be used), extended (true or false), fence, lease_ms, until; error
-  as with acquire
+  name (null if the file cannot be used), extended (true or false), fence,
+  lease_ms, until; error as with acquire
 
 Exit status:
     0  the lock is still held, for the lease from now on
     2  the arguments, the name, the file or another setting cannot be used
-   69  the store cannot be reached, or refuses: the lock lasts at least as long as before
+   69  the store cannot be reached, or refuses: the lock lasts at least as long
+       as before
    70  the lock was lost
 
 Example:

@@ -275,18 +275,20 @@ fn confirm(report: &Report<'_>) -> Result<bool, Failure> {
 }
 
 const AFTER_HELP: &str = "\
-JSON (--json), one line, once the lock has been read; later versions may add fields:
-  name, kind, freed (true or false), held, holder, owner, count, fence, waiting, behind, taken,
-  limit, sharers: as they were before; freed_fences: the tokens of the holds that this command has
-  ended
+JSON (--json), one line, once the lock has been read; later versions may add
+fields:
+  name, kind, freed (true or false), held, holder, owner, count, fence, waiting,
+  behind, taken, limit, sharers: as they were before; freed_fences: the tokens
+  of the holds that this command has ended
 
 Exit status:
     0  the lock was taken from its holder, or was free
     1  you answered no
-    2  the name or a setting cannot be used, or --yes is not given and there is no terminal to ask
-       at
+    2  the name or a setting cannot be used, or --yes is not given and there is
+       no terminal to ask at
    65  the name is in use for something that is no lock
-   69  the store cannot be reached, or did not report whether it was done: check again
+   69  the store cannot be reached, or did not report whether it was done: check
+       again
    75  the lock was no longer held as it was shown: no hold was ended
 
 Examples:

@@ -260,27 +260,32 @@ fn can_retry(error: &AcquireError) -> bool {
 }
 
 const AFTER_HELP: &str = "\
-The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives the signals that
-leasehold receives, and is ended as with `run`: SIGTERM --kill-grace before the lease or the
-session ends, and then SIGKILL. Each leadership has a new, greater fencing token.
-A store that cannot be reached, also by a wrong address, does not end this program: it warns, and
-retries less and less often, every 5s at least.
+The command has LEASEHOLD_NAME and LEASEHOLD_FENCE in its environment, receives
+the signals that leasehold receives, and is ended as with `run`: SIGTERM
+--kill-grace before the lease or the session ends, and then SIGKILL. Each
+leadership has a new, greater fencing token. A store that cannot be reached,
+also by a wrong address, does not end this program: it warns, and retries less
+and less often, every 5s at least.
 
-An election is a lock of its own kind: `show` prints the leader, and `free` ends its leadership.
+An election is a lock of its own kind: `show` prints the leader, and `free` ends
+its leadership.
 
 Exit status:
-  that of the command, if it ended by itself; 128 + n if signal n ended it, or ended a campaign
+  that of the command, if it ended by itself; 128 + n if signal n ended it, or
+  ended a campaign
     2  the arguments, the name, the URL or another setting cannot be used
    65  the name is in use for another kind of lock
    69  the store refuses the request
-   70  the leadership was lost while the command ran, and that was detected only after it had ended
+   70  the leadership was lost while the command ran, and that was detected only
+       after it had ended
   126  the command cannot be executed
   127  there is no such command
 
 JSON (--json), the last line on standard error; later versions may add fields:
-  name, led (how many times), fence (the last one, or null), command_status (of the last command,
-  or null), status (of this program); error: null, or an object with kind (taken, lost, unavailable,
-  usage, other_kind, not_started), reason (of a loss, or null), message
+  name, led (how many times), fence (the last one, or null), command_status (of
+  the last command, or null), status (of this program); error: null, or an
+  object with kind (taken, lost, unavailable, usage, other_kind, not_started),
+  reason (of a loss, or null), message
 
 Examples:
   leasehold lead scheduler -- ./scheduler

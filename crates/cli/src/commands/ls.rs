@@ -225,12 +225,12 @@ fn table<const N: usize>(head: &[&str; N], rows: impl Iterator<Item = [String; N
 
 const AFTER_HELP: &str = "\
 JSON (--json), one line for each lock; later versions may add fields:
-  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind, taken, limit,
-  sharers: as with `show`
+  name, kind, holder, owner, count, since, remaining_ms, fence, waiting, behind,
+  taken, limit, sharers: as with `show`
 
 JSON (--sessions --json), one line for each session:
-  session, alive, alive_ms, label, host, pid, program, version, started, labels; locks: an array of
-  names
+  session, alive, alive_ms, label, host, pid, program, version, started, labels;
+  locks: an array of names
 
 Exit status:
     0  the list is complete, but for what a warning counts

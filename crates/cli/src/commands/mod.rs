@@ -25,7 +25,7 @@ use leasehold::LockName;
 /// Distributed locks, held by lease, for shells, cron jobs and operators
 #[derive(Parser)]
 #[command(name = "leasehold", version, propagate_version = true, arg_required_else_help = true)]
-#[command(max_term_width = 100, after_help = EXAMPLES)]
+#[command(max_term_width = 80, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -113,16 +113,16 @@ Examples:
   leasehold run nightly -- ./backup.sh           one at a time on this machine
   leasehold run nightly --try -- ./backup.sh     or not at all: exit status 75
   export LEASEHOLD_STORE=redis://db.example.org  one at a time on all machines
-  leasehold show nightly                         the holder, since when, how many wait
+  leasehold show nightly                         its holder, and how many wait
   leasehold acquire nightly --lease 1h --token-file /run/nightly.lock
-                                                 for a script that cannot wrap a command
-  leasehold run digest --once-per 55m -- ./send  once an hour, on one of all machines
-  leasehold lead scheduler -- ./scheduler        on one machine, as long as it leads
+                                                 for a script without a command
+  leasehold run digest --once-per 55m -- ./send  once an hour, on one machine
+  leasehold lead scheduler -- ./scheduler        on one machine, while it leads
   leasehold wait nightly && ./after-nightly.sh   when the lock is free
   leasehold ls                                   all held locks
-  leasehold free nightly                         take it from its holder, after confirmation
-  leasehold doctor                               check a server for unsafe settings
-  leasehold where                                the store that these commands use
+  leasehold free nightly                         take it from its holder
+  leasehold doctor                               find unsafe server settings
+  leasehold where                                the store in use
 
 `leasehold help COMMAND` describes the options and exit statuses of a command.";
 
@@ -134,6 +134,28 @@ mod tests {
     #[test]
     fn the_command_line_is_in_order() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn no_help_has_a_line_longer_than_80_columns_or_one_that_was_broken() {
+        let program = || Arguments::command().term_width(80);
+        let mut pages = vec![vec!["--help"], vec!["-h"]];
+        let commands = program();
+        for name in commands.get_subcommands().map(clap::Command::get_name) {
+            pages.extend([vec![name, "--help"], vec![name, "-h"]]);
+        }
+        assert_eq!(pages.len(), 28, "{pages:?}");
+        for page in pages {
+            let help = program().try_get_matches_from([&["leasehold"], &page[..]].concat());
+            let help = help.expect_err("it is help").to_string();
+            let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(long.is_empty(), "{page:?}: {long:#?}");
+            let command = commands.find_subcommand(page[0]).unwrap_or(&commands);
+            let end = command.get_after_long_help().or(command.get_after_help());
+            let end = end.map(ToString::to_string).unwrap_or_default();
+            let is_long = page.contains(&"--help");
+            assert!(!is_long || help.trim_end().ends_with(&end), "{page:?}: its lines are broken:\n{help}");
+        }
     }
 
     #[test]

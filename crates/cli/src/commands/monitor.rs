@@ -152,9 +152,9 @@ fn now() -> String {
 }
 
 const AFTER_HELP: &str = "\
-Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. Prints one line for each lock
-that was freed, and when trouble with the store begins and ends. During trouble it checks less and
-less often, every 5s at least.
+Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. Prints one
+line for each lock that was freed, and when trouble with the store begins and
+ends. During trouble it checks less and less often, every 5s at least.
 
 JSON (--json), lines; later versions may add fields and events:
   event (started, evicted, trouble, recovered, ended), at
@@ -163,7 +163,8 @@ JSON (--json), lines; later versions may add fields and events:
 
 Exit status:
     0  a signal ended it
-    2  the URL or another setting cannot be used, or the store keeps no sessions (a quorum)
+    2  the URL or another setting cannot be used, or the store keeps no sessions
+       (a quorum)
    69  the store could not be reached at the start
 
 A systemd unit is in contrib/leasehold-monitor.service.";

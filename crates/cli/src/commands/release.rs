@@ -94,15 +94,16 @@ async fn try_to_release(args: &ReleaseArgs, progress: &mut Progress) -> Result<(
 
 const AFTER_HELP: &str = "\
 JSON (--json), one line, also if it fails; later versions may add fields:
-  name (null if the file cannot be used), released (true or false), fence; error as with acquire
+  name (null if the file cannot be used), released (true or false), fence; error
+  as with acquire
 
 Exit status:
     0  the lock was released
     2  the arguments, the name, the file or another setting cannot be used
    69  the store cannot be reached, or refuses: the lock ends with its lease
-   70  the lock was lost before: another client may have held it at the same time. The file is
-       removed, unless the store knows nothing of the lock although its lease runs: is it the right
-       store?
+   70  the lock was lost before: another client may have held it at the same
+       time. The file is removed, unless the store knows nothing of the lock
+       although its lease runs: is it the right store?
 
 Example:
   leasehold release deploy --token-file ~/.deploy.lock";

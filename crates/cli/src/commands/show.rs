@@ -200,32 +200,40 @@ fn push_session(session: &SessionReport<'_>, lines: &mut Lines) {
 const AFTER_HELP: &str = "\
 JSON (--json), one line; later versions may add fields:
   name          the name of the lock
-  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier; of a free lock,
-                mutex unless it is known to have been another
+  kind          mutex, reentrant, election, semaphore, rwlock, latch or barrier;
+                of a free lock, mutex unless it is known to have been another
   held          true or false
-  in_cooldown   true if the last holder has finished, and the lock stays taken until `until` (`run
-                --once-per`)
-  holder        the label of the holder, by default `host/pid/program`; null if the lock is free,
-                or held by another library, which records no label
-  owner         the owner, for which it can be acquired again; null if the lock is free, or a mutex
+  in_cooldown   true if the last holder has finished, and the lock stays taken
+                until `until` (`run --once-per`)
+  holder        the label of the holder, by default `host/pid/program`; null if
+                the lock is free, or held by another library, which records no
+                label
+  owner         the owner, for which it can be acquired again; null if the lock
+                is free, or a mutex
   count         the number of holds: 0 if it is free, 1 if a mutex is held
-  since         when the hold began, by the clock of the store: RFC 3339 in UTC, or null
-  until         when the lease ends unless it is renewed, by the clock of this machine; null if the
-                lock is free, or held without an expiry
+  since         when the hold began, by the clock of the store: RFC 3339 in UTC,
+                or null
+  until         when the lease ends unless it is renewed, by the clock of this
+                machine; null if the lock is free, or held without an expiry
   remaining_ms  the milliseconds until then, or null
-  fence         the fencing token of the holder, a number of at most 53 bits, or null
-  votes         over a quorum: held (nodes that report the holder), needed, nodes; else null
-  blocked_ms    over a quorum: how long no client can acquire the free lock, or null
+  fence         the fencing token of the holder, a number of at most 53 bits, or
+                null
+  votes         over a quorum: held (nodes that report the holder), needed,
+                nodes; else null
+  blocked_ms    over a quorum: how long no client can acquire the free lock, or
+                null
   waiting       how many processes wait
-  behind        the session of the holder, or null: session, alive, alive_ms, label, host, pid,
-                program, version, started, labels
-  audit         the last holds that were ended by others, the latest first: at, how (force_released,
-                evicted), fence, whose, by
-  taken         how many permits are taken, or how many have arrived; null for other kinds
+  behind        the session of the holder, or null: session, alive, alive_ms,
+                label, host, pid, program, version, started, labels
+  audit         the last holds that were ended by others, the latest first: at,
+                how (force_released, evicted), fence, whose, by
+  taken         how many permits are taken, or how many have arrived; null for
+                other kinds
   limit         the number of permits, arrivals or parties, or null
-  sharers       all holders, for a kind that can be shared, the oldest first (4096 at most):
-                portion, count (of permits or arrivals), holder, owner, since, remaining_ms, fence,
-                behind. The holder above is the first
+  sharers       all holders, for a kind that can be shared, the oldest first
+                (4096 at most): portion, count (of permits or arrivals), holder,
+                owner, since, remaining_ms, fence, behind. The holder above is
+                the first
 
 Examples:
   leasehold show nightly

@@ -155,9 +155,10 @@ fn next_pause(now: Moment, pause: Duration, remaining: Option<Duration>, limit: 
 
 const AFTER_HELP: &str = "\
 JSON (--json), one line, also if it fails; later versions may add fields:
-  name, free (true or false), waited_ms, holder (the last one that was seen, or null),
-  remaining_ms (of the lease, or until a quorum can grant the lock); error: null, or an
-  object with kind (taken, unavailable, usage, other_kind), reason (null), message
+  name, free (true or false), waited_ms, holder (the last one that was seen, or
+  null), remaining_ms (of the lease, or until a quorum can grant the lock);
+  error: null, or an object with kind (taken, unavailable, usage, other_kind),
+  reason (null), message
 
 Exit status:
     0  the lock is free

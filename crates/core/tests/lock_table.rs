@@ -440,6 +440,8 @@ impl Scenario {
             // Only of a quorum.
             votes: _,
             blocked_ms: _,
+            // The model reads no text.
+            skipped: _,
         } = inspection;
         let asked = asked.map(|asked| format!("; that hold: {}", hold_status(asked))).unwrap_or_default();
         let holders: Vec<_> =

@@ -71,7 +71,7 @@ pub(crate) async fn free(args: &FreeArgs) -> Result<Exit, Failure> {
     }
     let client = config.connect().await?;
     let found = any_lock::find(&client, &name).await?;
-    found.warn_of_unread_sessions();
+    found.warn_if_incomplete();
     let report = Report::new(&name, &found, args.fence);
     if found.details.observed.is_none() && found.details.status.shared_holders.is_empty() {
         report.print(args, &format!("`{name}` is already free\n"))?;

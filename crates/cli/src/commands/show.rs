@@ -49,7 +49,7 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = super::lock_name(&args.name)?;
     let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
     let found = any_lock::find(&client, &name).await?;
-    found.warn_of_unread_sessions();
+    found.warn_if_incomplete();
     let report = Report::new(name.as_str(), &found, SystemTime::now());
     let text = if args.json { json_line(&report) } else { report.text() };
     print(&text).map(|()| Exit::SUCCESS)

@@ -24,10 +24,11 @@ pub(crate) struct FoundLock {
 }
 
 impl FoundLock {
-    /// Warns if the report lacks a session because that could not be read.
-    pub(crate) fn warn_of_unread_sessions(&self) {
-        if let Some(reason) = &self.details.unread_sessions {
-            log::warning(&format!("the session of a holder could not be read: {reason}"));
+    /// Warns if the report lacks a holder, a session or a line of the audit because that could not be read.
+    pub(crate) fn warn_if_incomplete(&self) {
+        let skipped = &self.details.skipped;
+        if !skipped.is_empty() {
+            log::warning(&format!("the lock is not shown completely: {skipped}"));
         }
     }
 }
@@ -72,7 +73,7 @@ impl AnyLock {
         }
     }
 
-    async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
+    pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         match self {
             Self::Mutex(lock) => lock.inspect_full().await,
             Self::Reentrant(lock) => lock.inspect_full().await,

@@ -116,7 +116,57 @@ fn a_holder_whose_session_cannot_be_read_is_shown_and_freed() {
     let record = format!("{INDEX}:{session}");
     call(&server, &[b"HSET", record.as_bytes(), b"metadata", b"\xff\xfe"]);
     let shown = fixture.run(&["show", "job"]);
-    shown.check(0, "leasehold: the session of a holder could not be read: 1 entry cannot be read: session ");
+    shown.check(0, "leasehold: the lock is not shown completely: 1 entry cannot be read: session ");
     assert!(shown.stdout.contains("held     yes\n"), "{shown:?}");
     free(&fixture, &mut holder);
+}
+
+#[test]
+fn a_lock_whose_holder_cannot_be_read_is_shown_without_it() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    fixture.run(&["acquire", "job", "--lease", "60s", "--token-file", "token"]).check(0, "");
+    let record = b"1\n7\n\n\nno holder\x1b[2J";
+    call(&server, &[b"SET", b"leasehold:{job}:record:mutex:job", record]);
+    for options in [&[][..], &["--json"]] {
+        let shown = fixture.run(&[&["show", "job"], options].concat());
+        let warning =
+            "leasehold: the lock is not shown completely: 1 entry cannot be read: a holder, `no holder";
+        shown.check(0, warning);
+        assert!(!shown.stderr.contains('\u{1b}') && shown.stderr.lines().count() == 1, "{shown:?}");
+        assert!(
+            shown.stdout.contains("held     yes\n") || shown.stdout.contains("\"held\":true"),
+            "{shown:?}"
+        );
+    }
+}
+
+#[test]
+fn a_shared_lock_with_a_holder_that_cannot_be_read_is_shown_with_the_others() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let mut holder = fixture.start(&["--permits", "3"], "echo running; read line");
+    expect(&mut holder, "running");
+    let pid = holder.pid().to_string();
+    call(&server, &[b"HSET", b"job", b"\xff", b"no holder", b"x", b"\x1b[2J"]);
+    let shown = fixture.run(&["show", "job"]);
+    shown.check(
+        0,
+        "the lock is not shown completely: 2 entries cannot be read, the first of them: a holder, `",
+    );
+    assert!(!shown.stderr.contains('\u{1b}') && shown.stderr.lines().count() == 1, "{shown:?}");
+    assert!(shown.stdout.contains("hold     1 permit by ") && shown.stdout.contains(&pid), "{shown:?}");
+}
+
+#[test]
+fn lines_of_the_audit_that_cannot_be_read_are_counted() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let audit = b"1772368200000\tevicted\t7\t1\tworker\tmonitor\nnone \x1b[2J\n2\n";
+    call(&server, &[b"SET", b"leasehold:{job}:audit:mutex:job", audit]);
+    let shown = fixture.run(&["show", "job"]);
+    let first = "the first of them: a line of the audit, `none ";
+    shown.check(0, &format!("the lock is not shown completely: 2 entries cannot be read, {first}"));
+    assert!(!shown.stderr.contains('\u{1b}') && shown.stderr.lines().count() == 1, "{shown:?}");
+    assert!(shown.stdout.contains("evicted from worker (fence 7) by monitor\n"), "{shown:?}");
 }

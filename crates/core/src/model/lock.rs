@@ -16,7 +16,7 @@ use super::value::{Content, Value};
 use super::watermark::Watermark;
 use crate::{
     Acquire, Acquired, Evicted, Extended, FencingToken, ForceReleased, Inspect, Inspection, Kind,
-    Notification, Op, Refused, Reply, Resized,
+    Notification, Op, Refused, Reply, Resized, Skipped,
 };
 use serde::{Deserialize, Serialize};
 
@@ -223,6 +223,7 @@ impl LockState {
             limit: self.record.as_ref().and_then(|record| record.limit),
             votes: None,
             blocked_ms: None,
+            skipped: Skipped::default(),
         })
     }
 

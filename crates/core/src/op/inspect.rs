@@ -1,6 +1,6 @@
 //! Reading the state of a lock.
 
-use crate::{AuditEntry, Claim, Fingerprint, HoldStatus, Holder, Votes};
+use crate::{AuditEntry, Claim, Fingerprint, HoldStatus, Holder, Skipped, Votes};
 
 /// Read the state of the lock.
 ///
@@ -39,6 +39,9 @@ pub struct Inspection {
     /// Set by a quorum, and by a node of one, if the lock has no holder and yet no client can acquire it for that many
     /// milliseconds: too few nodes are free, or vote.
     pub blocked_ms: Option<u64>,
+    /// What is left out because it cannot be read: holders and lines of the audit that no client of this library has
+    /// written like that. Only with [details](Inspect::details).
+    pub skipped: Skipped,
 }
 
 /// The maximum number of holders of a shared lock that an inspection returns, so that every reply is bounded.

@@ -9,7 +9,7 @@ use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
     AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, LockMode,
-    MAX_SHARED_HOLDERS, ObservedHolder, Op, Reply, Resize, Resized, SessionId, Votes,
+    MAX_SHARED_HOLDERS, ObservedHolder, Op, Reply, Resize, Resized, SessionId, Skipped, Votes,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -199,8 +199,9 @@ pub struct FullStatus {
     pub observed: Option<ObservedHolder>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
-    /// Why the session of a holder could not be read, if one could not.
-    pub unread_sessions: Option<String>,
+    /// What this leaves out because it cannot be read, as another program has written it: the session of a holder, a
+    /// holder, or a line of the audit.
+    pub skipped: Skipped,
     /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
     /// kept for a week, latest first.
     pub audit: Vec<AuditEntry>,
@@ -226,16 +227,16 @@ impl LockHandle {
         let status = Status::new(&inspection, self.is_held_by_this_client());
         let shared_sessions = status.shared_holders.iter().filter_map(|holder| holder.session);
         let holder_sessions: HashSet<_> = status.session.into_iter().chain(shared_sessions).collect();
-        let (mut sessions, mut unread) = (Vec::new(), None);
+        let (mut sessions, mut skipped) = (Vec::new(), inspection.skipped);
         if !holder_sessions.is_empty() {
             let holder_sessions = holder_sessions.into_iter().collect();
             // The lock is described without them as well.
             match session_info::find(&self.engine, self.entry.partition, holder_sessions).await {
                 Ok(found) => {
-                    unread = (!found.skipped.is_empty()).then(|| found.skipped.to_string());
+                    skipped.merge(found.skipped);
                     sessions = found.items;
                 }
-                Err(fault) => unread = Some(fault.to_string()),
+                Err(fault) => skipped.add(|| format!("the sessions of the holders: {fault}")),
             }
         }
         let holder_session = sessions.iter().find(|session| Some(session.id) == status.session).cloned();
@@ -247,7 +248,7 @@ impl LockHandle {
             .map(ObservedHolder::Hold)
             .or(inspection.foreign_fingerprint.map(ObservedHolder::Foreign));
         let audit = inspection.audit;
-        Ok(FullStatus { observed, status, holder_session, sessions, unread_sessions: unread, audit })
+        Ok(FullStatus { status, holder_session, observed, sessions, skipped, audit })
     }
 
     /// Whether a task of this client holds the lock.

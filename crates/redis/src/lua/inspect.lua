@@ -10,6 +10,7 @@
 --   {waiting, status or '', {holder}}   status and holder as in release; a full description continues with
 --     the SHA-1 of the value that a client of another library put at the lock's key, or ''
 --     the text of the audit, or ''
+--     {1, text} if the record has a holder that cannot be read, and its text
 --   {'kind', type}, {'format', found}
 --
 -- A script, so that holder, queue and status are of one instant.
@@ -19,6 +20,9 @@ local failed = read_lock(lock, claim)
 if failed then return failed end
 
 if lock.other_type then return { 'kind', lock.other_type } end
+-- For people the lock is described without a holder that cannot be read. A client gets an error: what it does next depends on it.
+local unread = KEYS[3] and lock.holder_text and not string.match(lock.holder_text, HOLDER) and lock.holder_text
+if unread then lock.recorded = false end
 local waiting = 0
 if lock.head ~= '' then
   local at_ms = now()
@@ -33,5 +37,6 @@ if KEYS[3] then
   reply[4] = lock.value and not first_holder(lock) and redis.sha1hex(lock.value) or ''
   local audit = redis.pcall('GET', KEYS[3])
   reply[5] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
+  if unread then reply[6] = { 1, string.sub(unread, 1, MAX_SHOWN) } end
 end
 return reply

@@ -1,5 +1,8 @@
 -- Parses the record on demand. Writes nothing. Follows the fragment of the kind, which has TOKEN_PREFIX and ENTRY_PER_HOLD.
 
+-- The text of a holder.
+local HOLDER = '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$'
+
 -- A claim: the hold, its own value, the token that the lock's key has for it, its session and the id of its queue entry.
 local function claim_of(hold, own)
   local session = string.sub(hold, 1, SESSION_LENGTH)
@@ -21,7 +24,7 @@ local function recorded_holder(lock)
     recorded = false
     if lock.holder_text then
       local hold, since_ms, liveness, own, label =
-        string.match(lock.holder_text, '^([^\n]*)\n(%d+)\n(%l%d*)\n([^\n]*)\n(.*)$')
+        string.match(lock.holder_text, HOLDER)
       recorded = claim_of(hold, own)
       recorded.since_ms, recorded.liveness, recorded.label = tonumber(since_ms), liveness, label
     end

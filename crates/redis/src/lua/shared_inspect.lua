@@ -11,6 +11,7 @@
 --   {waiting, status or '', limit or -1, {{holder}…}}   status and holder as in shared_release, oldest first; a full description
 --                                                       continues with
 --     the text of the audit, or ''
+--     {number, text} of the fields that cannot be read, and of the first of them its name and its text
 --   {'kind', type}, {'format', found}
 --
 -- A script, so that holders, queue and status are of one instant.
@@ -22,7 +23,10 @@ local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[#KEYS], ARGV[3], ARGV[#
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
-if lock.other_type then return { 'kind', lock.other_type } end
+-- For people the lock is described without fields that cannot be read. A client gets an error: what it does next depends on all
+-- holders.
+local unread = KEYS[3] and lock.unread
+if lock.other_type and not unread then return { 'kind', lock.other_type } end
 local waiting = 0
 if lock.head ~= '' then
   local at_ms = now()
@@ -41,5 +45,6 @@ local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lo
 if KEYS[3] then
   local audit = redis.pcall('GET', KEYS[3])
   reply[5] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
+  if unread then reply[6] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
 end
 return reply

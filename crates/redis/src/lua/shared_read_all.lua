@@ -5,6 +5,7 @@
 --   other_type  the type of the key if it is no such lock
 --   live        the live holds, the oldest first
 --   by_id       the same by id
+--   unread      of the fields that cannot be read: their number, and the first. Then `other_type` is set, too
 
 -- Reads the holds. Returns an error reply, or nil.
 local function read_holds(lock)
@@ -18,7 +19,10 @@ local function read_holds(lock)
       local held = parse_hold(all[i], all[i + 1])
       if held and held.until_ms >= now() then lock.live[#lock.live + 1], lock.by_id[held.hold] = held, held end
       local is_known = held or all[i] == 'leasehold' or string.sub(all[i], 1, #OWNER_PREFIX) == OWNER_PREFIX
-      if not is_known then lock.other_type = 'hash' end
+      if not is_known then
+        lock.other_type, lock.unread = 'hash', lock.unread or { count = 0, first = all[i] .. ' ' .. all[i + 1] }
+        lock.unread.count = lock.unread.count + 1
+      end
     end
     table.sort(lock.live, is_older)
   elseif text or redis.call('HLEN', lock.key) > 0 then

@@ -13,13 +13,15 @@ pub(crate) use value::Malformed;
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
     HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds, Predecessor,
-    Refused, Released, Reply, Resized, SessionId, TokenBlock,
+    Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
 };
 use redis::Value;
 use value::{Read, count, items, lossy, number, shown, text};
 
 /// How much of an unknown format is shown, in bytes.
 const MAX_FORMAT: usize = 64;
+/// How much of what cannot be read is shown.
+const MAX_UNREAD: usize = 64;
 
 /// Parses the reply to an operation.
 pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
@@ -210,19 +212,24 @@ fn released(value: &Value) -> Read<Released> {
 
 fn inspection(value: &Value) -> Read<Inspection> {
     let (waiting, found, description, full) = match items(value)? {
+        // A full description ends with what could not be read, if there is anything.
         [waiting, found, limit @ Value::Int(_), holders, audit @ ..] => {
             return shared_inspection(waiting, found, limit, holders, audit);
         }
         [waiting, found, description] => (waiting, found, description, None),
-        [waiting, found, description, foreign_fingerprint, audit] => {
-            (waiting, found, description, Some((foreign_fingerprint, audit)))
+        [waiting, found, description, foreign_fingerprint, audit, unread @ ..] => {
+            (waiting, found, description, Some((foreign_fingerprint, audit, unread)))
         }
         _ => return Err(Malformed),
     };
     let hold_status = requested_status(found)?;
+    let mut skipped = Skipped::default();
     let (foreign_fingerprint, audit) = match full {
         None => (None, Vec::new()),
-        Some((foreign_fingerprint, audit)) => (fingerprint(foreign_fingerprint)?, entries(&lossy(audit)?)),
+        Some((foreign_fingerprint, audit, unread)) => {
+            skip_holders(unread, &mut skipped)?;
+            (fingerprint(foreign_fingerprint)?, entries(&lossy(audit)?, &mut skipped))
+        }
     };
     Ok(Inspection {
         holder: holder(items(description)?)?,
@@ -234,6 +241,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
         shared_holders: Vec::new(),
         votes: None,
         blocked_ms: None,
+        skipped,
     })
 }
 
@@ -245,9 +253,17 @@ fn shared_inspection(
     shared_holders: &Value,
     audit: &[Value],
 ) -> Read<Inspection> {
-    let shared_holders =
-        items(shared_holders)?.iter().map(|description| holder(items(description)?)?.ok_or(Malformed));
-    let shared_holders = shared_holders.collect::<Read<Vec<_>>>()?;
+    let mut skipped = Skipped::default();
+    let mut described = Vec::new();
+    for description in items(shared_holders)? {
+        match items(description).and_then(holder) {
+            Ok(Some(holder)) => described.push(holder),
+            // Without details the request comes from a client, which needs to know all holders.
+            _ if audit.is_empty() => return Err(Malformed),
+            _ => skipped.add(|| "a holder, by its mode or its numbers".into()),
+        }
+    }
+    let shared_holders = described;
     Ok(Inspection {
         holder: shared_holders.first().cloned(),
         waiters: number(waiting)?,
@@ -255,14 +271,17 @@ fn shared_inspection(
         foreign_fingerprint: None,
         audit: match audit {
             [] => Vec::new(),
-            [audit] => entries(&lossy(audit)?),
-            _ => return Err(Malformed),
+            [audit, unread @ ..] => {
+                skip_holders(unread, &mut skipped)?;
+                entries(&lossy(audit)?, &mut skipped)
+            }
         },
         shared_holders,
         // -1, which is not a count, means no limit.
         limit: count(limit).ok(),
         votes: None,
         blocked_ms: None,
+        skipped,
     })
 }
 
@@ -281,9 +300,38 @@ fn fingerprint(value: &Value) -> Read<Option<Fingerprint>> {
     }
 }
 
-/// The audit entries. Skips lines that are not valid entries, so that the others can still be read.
-pub(crate) fn entries(audit: &str) -> Vec<AuditEntry> {
-    audit.split('\n').filter_map(entry).collect()
+/// Counts the holders that the script could not read: how many there are, and the text of the first.
+fn skip_holders(unread: &[Value], skipped: &mut Skipped) -> Read<()> {
+    match unread {
+        [] => Ok(()),
+        [unread] => match items(unread)? {
+            [count, first] => {
+                let first = format!("a holder, `{}`", shown(first, MAX_UNREAD)?);
+                skipped.merge(Skipped { count: number(count)?, first: Some(first) });
+                Ok(())
+            }
+            _ => Err(Malformed),
+        },
+        _ => Err(Malformed),
+    }
+}
+
+/// The audit entries. Counts lines that are not valid entries, so that the others can still be read.
+pub(crate) fn entries(audit: &str, skipped: &mut Skipped) -> Vec<AuditEntry> {
+    let mut entries = Vec::new();
+    for line in audit.split('\n').filter(|line| !line.is_empty()) {
+        match entry(line) {
+            Some(entry) => entries.push(entry),
+            None => skipped.add(|| format!("a line of the audit, `{}`", escaped(line))),
+        }
+    }
+    entries
+}
+
+/// A text of the store as part of a message: its beginning, without control characters.
+fn escaped(text: &str) -> String {
+    let shown = text.chars().take(MAX_UNREAD).flat_map(char::escape_debug).collect::<String>();
+    if text.chars().nth(MAX_UNREAD).is_some() { shown + "…" } else { shown }
 }
 
 fn entry(line: &str) -> Option<AuditEntry> {

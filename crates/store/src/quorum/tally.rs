@@ -11,7 +11,7 @@ use crate::fault::{Fault, FaultKind, Phase};
 use crate::outcome::Outcome;
 use leasehold_core::{
     Acquired, Ended, Evicted, Executed, Extended, FencingToken, ForceReleased, HoldStatus, Holder,
-    Inspection, Op, OwnerHolds, Refused, Released, Reply, Votes,
+    Inspection, Op, OwnerHolds, Refused, Released, Reply, Skipped, Votes,
 };
 
 /// The replies so far.
@@ -208,6 +208,10 @@ impl Tally {
         let blocked_ms = if holder.is_none() { self.blocked_ms(&seen) } else { None };
         let foreign_fingerprint =
             most_frequent(seen.iter().filter_map(|seen| seen.foreign_fingerprint).collect());
+        let mut skipped = Skipped::default();
+        for inspection in &seen {
+            skipped.merge(inspection.skipped.clone());
+        }
         Some(Inspection {
             holder,
             waiters: 0,
@@ -220,6 +224,7 @@ impl Tally {
             limit: None,
             votes,
             blocked_ms,
+            skipped,
         })
     }
 

@@ -83,11 +83,18 @@ fn a_label_of_any_bytes_is_shown() {
 fn an_audit_is_read_line_by_line() {
     let text = "1762000000123\tforce_released\t17\t1\tweb-1 7\tops\nno line of ours\n\
         1762000000122\tevicted\t\t0\t\t";
-    let found = entries(text);
+    let mut skipped = Skipped::default();
+    let found = entries(text, &mut skipped);
     assert_eq!(found.len(), 2);
     let label = |text| Label::new(text).expect("a plain text is a label");
     assert_eq!(found[0].holder, Some(label("web-1 7")));
     assert_eq!((found[0].ended, found[0].fence), (Ended::ForceReleased, Some(FencingToken::new(17))));
     assert_eq!((found[1].holder.clone(), found[1].fence, found[1].actor.clone()), (None, None, label("")));
-    assert_eq!(entries(""), []);
+    let first = "a line of the audit, `no line of ours`".to_owned();
+    assert_eq!(skipped, Skipped { count: 1, first: Some(first) });
+    let mut skipped = Skipped::default();
+    assert_eq!(entries("", &mut skipped), []);
+    assert!(skipped.is_empty());
+    entries(&format!("\u{1b}[2J{}", "x".repeat(100)), &mut skipped);
+    assert_eq!(skipped.first, Some(format!("a line of the audit, `\\u{{1b}}[2J{}…`", "x".repeat(60))));
 }

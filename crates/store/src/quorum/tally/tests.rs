@@ -69,6 +69,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
             limit: None,
             votes: None,
             blocked_ms: None,
+            skipped: Skipped::default(),
         }),
     }))
 }

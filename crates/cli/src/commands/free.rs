@@ -16,18 +16,21 @@ use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, flush};
 use anyhow::{Context, anyhow};
 use clap::Args;
+use leasehold::core::MAX_SHARED_HOLDERS;
 use leasehold::{
     FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
 };
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write as _};
+use std::time::{Duration, SystemTime};
 
 /// Take a lock from its holder by force.
 ///
 /// Shows the holder, and asks for confirmation. The holder is notified at once, and the next waiter gets the lock.
 /// Until the holder has received that notification, both may work: stop the holder first, if you can. A client that
 /// acquired the lock after it was shown keeps it. All holds of a reentrant lock's owner end together. For a shared
-/// lock, all holders that were shown lose it, or with --fence one of them. The audit of the lock records what was done:
+/// lock, all holders that were shown lose it, or with --fence one of them. Of more than 4096 holders, the oldest are shown;
+/// the others lose it as well, if they acquired it before the oldest had lost it. The audit of the lock records what was done:
 /// see `leasehold show`.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
@@ -107,32 +110,104 @@ fn targets(details: &FullStatus, fence: Option<u64>) -> Vec<ObservedHolder> {
     all.into_iter().filter(is_target).collect()
 }
 
-/// Ends the holds that were seen, one by one: a failure for one does not stop the others.
+/// Ends the holds that were seen, and those that a description had no room for.
 async fn force_release(
     lock: &AnyLock,
     targets: &[ObservedHolder],
     args: &FreeArgs,
     mut report: Report<'_>,
 ) -> Result<Exit, Failure> {
-    let (mut changed, mut failed) = (None, None);
-    for seen in targets {
-        match lock.force_release(*seen).await {
-            Ok(()) => {
-                report.freed = true;
-                if let ObservedHolder::Hold(fence) = seen {
-                    report.freed_fences.push(fence.as_u64());
-                }
-            }
-            Err(error @ ForceReleaseError::Changed { .. }) => changed = changed.or(Some(error)),
-            Err(error) => failed = failed.or(Some(error)),
-        }
-    }
-    report.print(args, &report.result_text())?;
-    match (failed, changed) {
+    let is_cut = args.fence.is_none() && targets.len() >= MAX_SHARED_HOLDERS;
+    let mut freed = Freed::default();
+    freed.end_all(lock, targets, is_cut).await;
+    report.freed = freed.any;
+    report.freed_fences.clone_from(&freed.fences);
+    let rest = freed
+        .fences
+        .iter()
+        .filter(|fence| !report.holders.iter().any(|holder| holder.fence == Some(**fence)));
+    let rest = match rest.count() {
+        0 => String::new(),
+        count => format!("freed `{}`: {count} more holds, which were not shown\n", report.name),
+    };
+    report.print(args, &(report.result_text() + &rest))?;
+    match (freed.failed, freed.changed) {
         (Some(error), _) => Err(Failure::unavailable(error)),
         (None, Some(error)) if !report.freed => Err(Failure::new(Exit::CONFLICT, error)),
         // A hold that has already ended needs no action.
         (None, _) => Ok(Exit::SUCCESS),
+    }
+}
+
+/// What has become of the holds.
+#[derive(Debug, Default)]
+struct Freed {
+    any: bool,
+    fences: Vec<u64>,
+    /// The first hold that had ended already.
+    changed: Option<ForceReleaseError>,
+    /// The first other failure.
+    failed: Option<ForceReleaseError>,
+}
+
+impl Freed {
+    /// Ends holds one by one: a failure for one does not stop the others. `is_cut`: the description of the lock had no room
+    /// for more. Then it ends the others as well, as many at a time as a description has, but no hold that began after it
+    /// ended the first: so this comes to an end, whatever clients acquire.
+    async fn end_all(&mut self, lock: &AnyLock, targets: &[ObservedHolder], is_cut: bool) {
+        let mut began = None;
+        for seen in targets {
+            self.end(lock, *seen).await;
+            if is_cut && self.any && began.is_none() {
+                began = self.last_ending(lock).await;
+            }
+        }
+        let Some(began) = began else { return };
+        while let Some(details) = self.inspect(lock).await {
+            let holders = details.status.shared_holders.iter();
+            let older = holders.filter(|holder| holder.since.is_some_and(|since| since < began));
+            let (before, older) = (self.fences.len(), older.filter_map(SharedHolder::observed));
+            for seen in older {
+                self.end(lock, seen).await;
+            }
+            if self.fences.len() == before {
+                return;
+            }
+        }
+    }
+
+    async fn end(&mut self, lock: &AnyLock, seen: ObservedHolder) {
+        match lock.force_release(seen).await {
+            Ok(()) => {
+                self.any = true;
+                if let ObservedHolder::Hold(fence) = seen {
+                    self.fences.push(fence.as_u64());
+                }
+            }
+            Err(error @ ForceReleaseError::Changed { .. }) => {
+                self.changed.get_or_insert(error);
+            }
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    /// When the last hold was ended by force, by the clock of the store.
+    async fn last_ending(&mut self, lock: &AnyLock) -> Option<SystemTime> {
+        let details = self.inspect(lock).await?;
+        let last = details.audit.first()?;
+        Some(SystemTime::UNIX_EPOCH + Duration::from_millis(last.at_ms))
+    }
+
+    async fn inspect(&mut self, lock: &AnyLock) -> Option<FullStatus> {
+        match lock.inspect_full().await {
+            Ok(details) => Some(details),
+            Err(error) => {
+                self.failed.get_or_insert(ForceReleaseError::Store(error.fault().clone()));
+                None
+            }
+        }
     }
 }
 
@@ -295,3 +370,40 @@ Examples:
   leasehold free nightly
   leasehold free nightly --yes --label 'ticket 4711'
   leasehold free index --fence 1772368200250117      one of several readers";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::{Client, Semaphore};
+
+    /// Two more than a description has.
+    const HOLDERS: u32 = 4098;
+
+    async fn holders(semaphore: &Semaphore) -> usize {
+        semaphore.inspect().await.expect("an answer").shared_holders.len()
+    }
+
+    #[tokio::test]
+    async fn more_holders_than_a_description_has_lose_the_lock() {
+        let client = Client::connect("memory:").await.expect("in memory");
+        let semaphore = client.semaphore("job", HOLDERS + 10).expect("a name");
+        let mut permits = Vec::new();
+        for _ in 0..HOLDERS {
+            permits.push(semaphore.acquire().await.expect("there is a permit"));
+        }
+        let lock = AnyLock::Semaphore(semaphore.clone());
+        let details = lock.inspect_full().await.expect("an answer");
+        let targets = targets(&details, None);
+        assert_eq!(targets.len(), MAX_SHARED_HOLDERS);
+        // The next millisecond of the store's clock.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let mut all = Freed::default();
+        all.end_all(&lock, &targets, true).await;
+        assert_eq!(all.fences.len(), permits.len(), "{:?}", all.failed);
+        assert!(all.changed.is_none() && all.failed.is_none());
+        assert_eq!(holders(&semaphore).await, 0);
+        let _later = semaphore.acquire().await.expect("there is a permit");
+        Freed::default().end_all(&lock, &targets, true).await;
+        assert_eq!(holders(&semaphore).await, 1, "a later holder keeps it");
+    }
+}

@@ -172,7 +172,7 @@ impl ReentrantMutex {
 
     /// Acquires the lock as a detached hold, which no process renews: like
     /// [`Mutex::acquire_detached`](crate::Mutex::acquire_detached), including errors and cancel safety. It is one more hold
-    /// of its owner, who can re-enter the lock while it lasts; the text ends this hold alone.
+    /// of its owner, which can re-enter the lock while it lasts; the text ends this hold alone.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -22,6 +22,8 @@ use value::{Read, count, items, lossy, number, shown, text};
 const MAX_FORMAT: usize = 64;
 /// How much of what cannot be read is shown.
 const MAX_UNREAD: usize = 64;
+/// From which length on a word may be a secret, perhaps cut off.
+const MIN_SECRET: usize = 8;
 
 /// Parses the reply to an operation.
 pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
@@ -306,7 +308,7 @@ fn skip_holders(unread: &[Value], skipped: &mut Skipped) -> Read<()> {
         [] => Ok(()),
         [unread] => match items(unread)? {
             [count, first] => {
-                let first = format!("a holder, `{}`", shown(first, MAX_UNREAD)?);
+                let first = format!("a holder, `{}`", without_secrets(&shown(first, MAX_UNREAD)?));
                 skipped.merge(Skipped { count: number(count)?, first: Some(first) });
                 Ok(())
             }
@@ -314,6 +316,20 @@ fn skip_holders(unread: &[Value], skipped: &mut Skipped) -> Read<()> {
         },
         _ => Err(Malformed),
     }
+}
+
+/// The text without what may be the secret part of a hold's id: long words after a dot.
+fn without_secrets(text: &str) -> String {
+    let mut parts = text.split('.');
+    let mut cleaned = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_of_id = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let word = part.bytes().take_while(is_of_id).count();
+        cleaned.push('.');
+        cleaned.push_str(if word >= MIN_SECRET { "…" } else { &part[..word] });
+        cleaned.push_str(&part[word..]);
+    }
+    cleaned
 }
 
 /// The audit entries. Counts lines that are not valid entries, so that the others can still be read.

@@ -79,6 +79,19 @@ fn a_label_of_any_bytes_is_shown() {
     assert_eq!(Label::new(&long).map(|label| label.as_str().len()), Ok(Label::MAX_LEN));
 }
 
+/// The id of a hold is the right to end it.
+#[test]
+fn what_cannot_be_read_is_shown_without_the_secret_of_a_hold() {
+    let text = "7qRSFDCSP57YNsQw.IQkgAAAAAAAAAAAAAAAAAA\nweb-1.lan and 3.5 of x.y_z-abcdefg";
+    assert_eq!(without_secrets(text), "7qRSFDCSP57YNsQw.…\nweb-1.lan and 3.5 of x.…");
+    assert_eq!(without_secrets(""), "");
+    let unread = Value::Array(vec![Value::Int(1), Value::BulkString(text.into())]);
+    let mut skipped = Skipped::default();
+    skip_holders(&[unread], &mut skipped).expect("as the script writes it");
+    let first = skipped.first.expect("there is one");
+    assert!(!first.contains("IQkg") && first.starts_with("a holder, `7qRSFDCSP57YNsQw."), "{first}");
+}
+
 #[test]
 fn an_audit_is_read_line_by_line() {
     let text = "1762000000123\tforce_released\t17\t1\tweb-1 7\tops\nno line of ours\n\

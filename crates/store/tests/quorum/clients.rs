@@ -1,10 +1,10 @@
 //! Clients, guards and waiters over a quorum.
 
-use crate::FiveNodes;
 use crate::node::NodeFault;
+use crate::{FiveNodes, acquire, claim};
 use leasehold::{AcquireError, Client, LockError, Released};
-use leasehold_core::{Claim, FIRST_LEASE, Op};
-use leasehold_store::{FaultKind, Store};
+use leasehold_core::{Claim, FIRST_LEASE, Op, OwnValue};
+use leasehold_store::{FaultKind, Lock, Store};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -204,6 +204,34 @@ async fn an_owner_re_enters_and_several_locks_are_acquired_in_turn() {
     let guard = set.acquire().await.unwrap();
     assert!(client.mutex("two").unwrap().try_acquire().await.unwrap().granted().is_none());
     guard.release().await.unwrap();
+}
+
+/// One node has voted for another client, and two do not reply: the votes are split. The task would wait for itself if the
+/// re-entry were not sent again, and its hold is renewed as long as it waits.
+#[tokio::test]
+async fn a_reentry_is_sent_again_after_split_votes() {
+    let five = FiveNodes::new();
+    let client = client(&five).await;
+    let reentrant = client.reentrant_mutex("tree").unwrap().owned_by(&client.new_owner());
+    let first = reentrant.acquire().await.unwrap();
+    client.flush().await;
+    five.nodes[4].flush();
+    let lock = Lock::reentrant("tree".parse().unwrap());
+    let mut other = claim();
+    other.value = OwnValue::new("another").ok();
+    five.nodes[4].execute_here(&lock, &Op::Acquire(acquire(&other))).await;
+    five.nodes[..2].iter().for_each(|node| node.set(NodeFault::RequestsLost));
+    let before = requested(&five)[2].len();
+    let again = tokio::spawn(async move { reentrant.acquire().await });
+    while requested(&five)[2].len() == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The nodes reply again after its first attempt.
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
+    let second = tokio::time::timeout(Duration::from_secs(20), again).await.expect("it waits for itself");
+    second.unwrap().unwrap().release().await.unwrap();
+    first.release().await.unwrap();
 }
 
 /// Nodes that granted the first hold after it had its majority have greater tokens for it.

@@ -286,8 +286,13 @@ impl LockEntry {
             state.queue.notify_owner(owner, waiter);
         }
         if path == RequestPath::Bypass {
-            let bypass = waiter.and_then(|id| state.queue.bypass(id));
-            let undo = bypass.and_then(|bypass| bypass.handle_answer(nonce, answer, now, random));
+            // No other task sends a request while the owner holds the lock here, and it may wait for this one.
+            let enters = waiter.is_some_and(|id| state.is_denied_by_split_votes(id, answer, now));
+            let Some(bypass) = waiter.and_then(|id| state.queue.bypass(id)) else { return Vec::new() };
+            let undo = bypass.handle_answer(nonce, answer, now, random);
+            if enters {
+                bypass.retry_after_pause();
+            }
             return Vec::from_iter(undo);
         }
         match answer {
@@ -612,6 +617,18 @@ impl State {
         if let Some(bypass) = self.queue.bypass(id) {
             bypass.retry_now();
         }
+    }
+
+    /// Whether a quorum has not granted a task's request although the owner holds the lock in this process. Too few nodes
+    /// may have replied, and one of them may have voted for another client's attempt.
+    fn is_denied_by_split_votes(&self, id: u64, answer: Result<&Acquired, Executed>, now: Moment) -> bool {
+        let terms = self.queue.terms(id).filter(|terms| terms.fresh_hold && terms.value.is_some());
+        let is_taken = matches!(answer, Ok(Acquired::Taken { .. }));
+        terms.filter(|_| is_taken).is_some_and(|terms| {
+            let current =
+                self.holds.values().filter(|current| !current.releasing).map(|current| &current.hold);
+            current.into_iter().any(|hold| hold.claim.value == terms.value && now < hold.valid_until())
+        })
     }
 
     /// Polls the bypass of a task (8). The error is what must be undone first.

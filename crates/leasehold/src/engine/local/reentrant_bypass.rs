@@ -7,7 +7,8 @@
 //! 1. A retry is never lost: one that is due while a request is in flight takes effect after the reply, since the
 //!    reply may be older. One that a request through the queue stands for is due again if that request ends without
 //!    showing whether the owner holds the lock.
-//! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task.
+//! 2. A request without a reply is sent again: the owner may hold the lock and wait for this very task. So is one that
+//!    a quorum has not granted although the owner holds the lock: the votes were split.
 
 use crate::engine::Session;
 use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
@@ -32,6 +33,11 @@ impl ReentrantBypass {
     pub(in crate::engine) fn retry_now(&mut self) {
         self.pending = true;
         self.contender.poll_soon(Moment::ZERO);
+    }
+
+    /// The owner holds the lock, whatever the reply: sends another request after the pause that follows the reply (2).
+    pub(in crate::engine) fn retry_after_pause(&mut self) {
+        self.pending = true;
     }
 
     /// Whether there is a request to send, or a grant to take.

@@ -134,6 +134,45 @@ fn a_call_during_a_request_takes_effect_after_its_reply() {
     assert!(matches!(entry.poll(front, &session(), at(9), random), WaiterAction::Sleep(_)));
 }
 
+/// Nodes that did not reply, and one that had voted for another client, deny a re-entry while its owner holds the lock. No
+/// other task would send a request before the owner, which may be waiting for this one, releases it.
+#[test]
+fn a_reentry_that_split_votes_denied_is_sent_again() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let of = |owner| Arc::new(AcquireTerms { queue: false, fresh_hold: true, ..(*of(owner)).clone() });
+    let holder = entry.join(of("x"));
+    let request = sent(&entry.poll(holder, &session(), at(1), random), RequestPath::Queue);
+    let long = Acquired::Granted {
+        fence: FencingToken::new(1),
+        remaining_ms: 10_000,
+        others_wait: false,
+        owner_holds: None,
+    };
+    entry.handle_answer(request, Ok(&long), at(1), random);
+    let WaiterAction::Granted(hold, ..) = entry.poll(holder, &session(), at(1), random) else {
+        panic!("it was granted")
+    };
+    let (again, other) = (entry.join(of("x")), entry.join(of("y")));
+    for denied in [
+        held_by("y"),
+        Acquired::Taken { holder: None, position: None, predecessor: None, other_holders: Vec::new() },
+    ] {
+        let request = sent(&entry.poll(again, &session(), at(3), random), RequestPath::Bypass);
+        entry.handle_answer(request, Ok(&denied), at(2), random);
+        assert!(
+            matches!(entry.poll(again, &session(), at(2), random), WaiterAction::Sleep(_)),
+            "after a pause"
+        );
+    }
+    let request = sent(&entry.poll(other, &session(), at(3), random), RequestPath::Bypass);
+    entry.handle_answer(request, Ok(&held_by("x")), at(3), random);
+    assert!(
+        matches!(entry.poll(other, &session(), at(3), random), WaiterAction::Blocked(None)),
+        "it is no re-entry"
+    );
+    drop(hold);
+}
+
 #[test]
 fn an_unanswered_request_is_repeated_with_the_same_hold() {
     let (entry, random) = (reentrant(), &mut counter());

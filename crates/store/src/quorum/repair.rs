@@ -8,7 +8,8 @@
 //!    seen the release grants nothing, since a hold ends once.
 //! 2. The node then stores exactly the token of the hold. Its own grant had another one, which no client has seen.
 //! 3. If a majority still has the hold, and this process is not releasing it, the node extends it. A hold that has ended
-//!    meanwhile is released at the node as well. If that is not known, nothing is sent, and the first lease ends it there.
+//!    meanwhile is released at the node as well. If that is not known, because nodes do not reply or have forgotten it,
+//!    nothing is sent, and the first lease ends it there.
 //! 4. These votes do not count for the extend: it needs a majority where the hold never was away.
 //! 5. The caller waits for it, so that nothing is sent any more once the extend has returned. A node that refuses to vote is
 //!    left alone for a second.
@@ -133,17 +134,20 @@ struct Known {
 #[derive(Default)]
 struct Reading {
     held: Vec<Known>,
-    /// How many do not have it any more.
+    /// At how many it has ended. One that has forgotten it says nothing: another extend of this process may have counted
+    /// the votes of the repaired nodes meanwhile, and would lose them.
     ended: usize,
 }
 
 impl Reading {
     fn note(&mut self, outcome: &Outcome) {
         let Outcome::Done(Reply::Inspect(seen)) = outcome else { return };
-        if seen.hold_status != Some(HoldStatus::Held) {
-            self.ended += 1;
-        } else if let Some(Holder { label: Some(label), fence: Some(fence), .. }) = &seen.holder {
-            self.held.push(Known { label: label.clone(), fence: *fence });
+        match (seen.hold_status, &seen.holder) {
+            (Some(HoldStatus::Ended(_)), _) => self.ended += 1,
+            (Some(HoldStatus::Held), Some(Holder { label: Some(label), fence: Some(fence), .. })) => {
+                self.held.push(Known { label: label.clone(), fence: *fence });
+            }
+            _ => {}
         }
     }
 

@@ -195,6 +195,34 @@ async fn a_repair_that_cannot_be_checked_releases_nothing() {
     assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
 }
 
+/// Another extend of the same hold, by the user of its guard, may have counted their votes by then. Without them, two nodes of
+/// five would have a hold of which four were counted.
+#[tokio::test]
+async fn a_repair_takes_no_vote_back_because_a_node_forgets() {
+    let (five, one, _) = with_a_bare_majority().await;
+    for node in [3, 4] {
+        five.nodes[node].set(NodeFault::Delayed(Duration::from_millis(20)));
+    }
+    let extend = async { five.extend(&one).await };
+    let forget = async {
+        // The first was for the acquire, when these nodes were down; the second follows the first reading.
+        let acquires = |node: usize| {
+            let received = five.nodes[node].received();
+            received.into_iter().filter(|op| matches!(op, Op::Acquire(_))).count()
+        };
+        while acquires(3) < 2 || acquires(4) < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        five.nodes[0].flush();
+    };
+    let (extended, ()) = tokio::join!(extend, forget);
+    assert!(matches!(extended, Ok(Extended::Voted(_))), "{extended:?}");
+    let releases = five.nodes.iter().flat_map(crate::node::Node::received);
+    assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
+    let held = five.statuses(&one).await.into_iter().filter(|status| *status == HoldStatus::Held);
+    assert_eq!(held.count(), 4);
+}
+
 /// It costs the other nodes an inspection each time.
 #[tokio::test]
 async fn a_node_that_refuses_is_left_alone_for_a_moment() {

@@ -43,7 +43,7 @@ commands:
 
   bench    measure a scenario as a ratio to the limits of this machine (`bench handoff --json`), or all of them
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
-  sim      run the simulated environment (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`); also `--two-primaries`
+  sim      run the simulated environment (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`); also `--two-primaries`, `--quorum`
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   verify   run proofs at their full length (`verify rounds quorum split cluster cutoffs scripts valkey
            mutants`)

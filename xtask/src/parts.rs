@@ -117,6 +117,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Full, "leasehold-redis", File("partial_scripts"), All),
     part(Full, "leasehold-redis", File("scripts"), All),
     part(Full, "leasehold-sim", File("sim"), All),
+    part(Full, "leasehold-sim", File("quorum"), All),
     part(Full, "leasehold-testkit", File("conformance"), All),
     part(Full, "leasehold-redis", File("turmoil"), All),
     part(Full, "leasehold-sqlite", File("conformance"), All),

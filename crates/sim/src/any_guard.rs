@@ -2,7 +2,7 @@
 
 use leasehold::{
     ExtendError, FencingToken, Guard, Leadership, LostHold as Loss, Moment, MultiGuard, Owner, Permit,
-    ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, WriteGuard,
+    ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, Votes, WriteGuard,
 };
 use std::time::Duration;
 
@@ -72,6 +72,11 @@ impl AnyGuard {
 
     pub(crate) fn valid_until(&self) -> Moment {
         self.guard().map_or_else(MultiGuard::valid_until, Guard::valid_until)
+    }
+
+    /// How many nodes of a quorum have the hold.
+    pub(crate) fn votes(&self) -> Option<Votes> {
+        self.guard().ok().and_then(Guard::votes)
     }
 
     pub(crate) fn check(&self) -> Result<(), Loss> {

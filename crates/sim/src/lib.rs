@@ -14,6 +14,9 @@
 //! assert_eq!(outcome.counts, run(&Run::new(7)).counts); // the same seed is the same run
 //! ```
 //!
+//! A quorum uses tokio's tasks and timers, and has a world and checks of its own ([`Run::with_quorum`]): the same engine on
+//! tokio's paused clock, over five nodes that are slow, silent or away, and that forget.
+//!
 //! The [`checks`] define what must hold. They depend only on events, not on the workload. [Mutants](Mutant) prove that each
 //! check can fail.
 //!
@@ -27,6 +30,7 @@ mod event;
 pub mod history;
 mod model_server;
 mod mutants;
+mod quorum;
 mod run;
 mod workload;
 mod world;

@@ -5,6 +5,7 @@ use crate::checks::{self, CheckContext};
 use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
 use crate::event::LockId;
 use crate::mutants::Mutant;
+use crate::quorum::{self, Finished};
 use crate::workload::{admin, foreign_client, process};
 use crate::world::faults::{FaultPlan, FaultProfile};
 use crate::world::network::Net;
@@ -35,6 +36,8 @@ pub enum Scenario {
     /// A primary and its replica, for which all clients wait. Partitions make both a primary, with clients at each. Only some
     /// checks apply.
     TwoPrimaries,
+    /// Five nodes, on which each client has a quorum. Nodes forget. It has checks of its own.
+    Quorum,
 }
 
 impl Run {
@@ -48,9 +51,20 @@ impl Run {
         Self { scenario: Scenario::TwoPrimaries, ..Self::new(seed) }
     }
 
+    /// A run over a quorum, without a defect.
+    pub const fn with_quorum(seed: u64) -> Self {
+        Self { scenario: Scenario::Quorum, ..Self::new(seed) }
+    }
+
     /// A run with this defect, in a world that can show it.
     pub const fn with_mutant(seed: u64, mutant: Mutant) -> Self {
-        let run = if mutant.is_of_replicas() { Self::with_two_primaries(seed) } else { Self::new(seed) };
+        let run = if mutant.is_of_replicas() {
+            Self::with_two_primaries(seed)
+        } else if mutant.is_of_quorum() {
+            Self::with_quorum(seed)
+        } else {
+            Self::new(seed)
+        };
         Self { mutant: Some(mutant), ..run }
     }
 
@@ -88,6 +102,8 @@ impl Mutant {
     pub fn applies_to(self, run: &Run) -> bool {
         if self.is_of_replicas() {
             run.scenario == Scenario::TwoPrimaries
+        } else if self.is_of_quorum() {
+            run.scenario == Scenario::Quorum
         } else if self.is_of_shared_locks() {
             run.has_shared_locks()
         } else if self.is_of_elections() {
@@ -102,11 +118,16 @@ impl Mutant {
 
 /// Runs the world once.
 pub fn run(run: &Run) -> Outcome {
+    if run.scenario == Scenario::Quorum {
+        let Finished { profile, violation, counts, trace } =
+            quorum::run(run.seed, run.mutant, run.with_trace);
+        return Outcome { violation, counts, profile, trace };
+    }
     let random = Random::from_seed(run.seed);
     let processes = usize::try_from(random.between(1, 4)).unwrap_or(1);
     let locks = u8::try_from(*random.pick(&[1, 2, 2, 3])).unwrap_or(1);
     let (fault_plan, checks) = match run.scenario {
-        Scenario::OneServer => (FaultPlan::draw(&random, processes, locks), checks::all()),
+        Scenario::OneServer | Scenario::Quorum => (FaultPlan::draw(&random, processes, locks), checks::all()),
         Scenario::TwoPrimaries => {
             (FaultPlan::draw_two_primaries(&random, processes, locks), checks::of_two_primaries())
         }

@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
-usage: sim [--two-primaries] [--seeds N] [--from SEED]        run N seeds, starting at SEED (default 1)
-       sim [--two-primaries] --seed SEED [--mutant MUTANT]    run one seed, and print its trace
-       sim --mutants [--mutant MUTANT] [--seeds N]            run each mutant, or one, until a check finds it, for at most N seeds
+usage: sim [--two-primaries|--quorum] [--seeds N] [--from SEED]        run N seeds, starting at SEED (default 1)
+       sim [--two-primaries|--quorum] --seed SEED [--mutant MUTANT]    run one seed, and print its trace
+       sim --mutants [--mutant MUTANT] [--seeds N]                     run each mutant, or one, until a check finds it, for at most N seeds
 
---two-primaries has a primary and a replica, and partitions that make both a primary; otherwise there is one server. A
+--two-primaries has a primary and a replica, and partitions that make both a primary. --quorum has five nodes that are away
+now and then, and forget; each client has a quorum of them. Otherwise there is one server. A
 mutant selects the world that can show it. N is 5000 if it is not given, and 20000 for mutants.";
 
 /// A seed that takes longer is named. It is one in some 10 000.
@@ -30,6 +31,7 @@ struct Args {
     mutant: Option<Mutant>,
     mutants: bool,
     two_primaries: bool,
+    quorum: bool,
 }
 
 impl Args {
@@ -38,6 +40,7 @@ impl Args {
         match self.mutant {
             Some(mutant) => Run::with_mutant(seed, mutant),
             None if self.two_primaries => Run::with_two_primaries(seed),
+            None if self.quorum => Run::with_quorum(seed),
             None => Run::new(seed),
         }
     }
@@ -74,6 +77,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Args, String> {
             "--seed" => args.seed = Some(number("--seed")?),
             "--mutants" => args.mutants = true,
             "--two-primaries" => args.two_primaries = true,
+            "--quorum" => args.quorum = true,
             "--mutant" => {
                 let name = arguments.next().unwrap_or_default();
                 let mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
@@ -168,7 +172,11 @@ fn run_many(args: &Args, from: u64, seeds: u64) -> Result<(), String> {
         Some((seed, what)) => Err(format!(
             "{} seeds failed, the first is {seed}: {what}\nrepeat it with `cargo xtask sim {}--seed {seed}`",
             sum.failures.len(),
-            if args.run(*seed).scenario == Scenario::TwoPrimaries { "--two-primaries " } else { "" },
+            match args.run(*seed).scenario {
+                Scenario::OneServer => "",
+                Scenario::TwoPrimaries => "--two-primaries ",
+                Scenario::Quorum => "--quorum ",
+            },
         )),
     }
 }

@@ -86,6 +86,12 @@ pub struct Counts {
     pub partitions: u64,
     /// Acquires that no replica confirmed.
     pub unconfirmed: u64,
+    /// Times that a node of a quorum lost its data.
+    pub forgotten: u64,
+    /// Holds that these left to less than a majority of the nodes.
+    pub outvoted: u64,
+    /// Holds that a renewal put on a node.
+    pub repaired: u64,
 }
 
 impl AddAssign for Counts {
@@ -122,6 +128,9 @@ impl AddAssign for Counts {
         self.periods += other.periods;
         self.partitions += other.partitions;
         self.unconfirmed += other.unconfirmed;
+        self.forgotten += other.forgotten;
+        self.outvoted += other.outvoted;
+        self.repaired += other.repaired;
     }
 }
 

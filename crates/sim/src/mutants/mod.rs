@@ -3,11 +3,12 @@
 //! Each mutant is a defect found in real lock services, or possible in one. Server mutants change the effect of an operation
 //! ([`Mutant::apply`]). Client mutants are between the engine and its store, mailbox or clock (`client`). Those of one
 //! primitive are in `reentrant`, `shared` (several holders) and `election` (with `once_per`); those of local hand-off are
-//! in `handoff`. A run has at most one mutant.
+//! in `handoff`, and those of a quorum in `quorum`. A run has at most one mutant.
 
 pub(crate) mod client;
 mod election;
 mod handoff;
+pub(crate) mod quorum;
 mod reentrant;
 mod shared;
 
@@ -214,11 +215,30 @@ pub enum Mutant {
     HeartbeatIsNotConfirmed,
     /// The server confirms a write that its replica does not have yet.
     ConfirmedBeforeReplicated,
+
+    /// A renewal over a quorum puts the hold on no node that lacks it.
+    RepairIsNotSent,
+    /// A node that has forgotten a hold replies that it has extended it.
+    ForgottenVoteIsReported,
+    /// An extend acquires the lock again at a node that lacks the hold, and counts there.
+    ExtendAcquiresAnew,
+    /// A node grants a lock that another client holds.
+    VoteIsTakenAway,
+    /// A client takes three of the nodes for all, so that two are a majority.
+    MinorityIsMajority,
+    /// A node that does not reply counts as one that votes for the acquire.
+    MissingVoteIsYes,
+    /// The token of a hold is not stored at the other nodes.
+    TokenIsNotStored,
+    /// The votes for an acquire that failed are not undone.
+    LostVoteIsNotUndone,
+    /// A release leaves the votes at the nodes.
+    ReleaseLeavesVotes,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 93] = [
+    pub const ALL: [Self; 102] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -312,6 +332,15 @@ impl Mutant {
         Self::RenewalIsNotConfirmed,
         Self::HeartbeatIsNotConfirmed,
         Self::ConfirmedBeforeReplicated,
+        Self::RepairIsNotSent,
+        Self::ForgottenVoteIsReported,
+        Self::ExtendAcquiresAnew,
+        Self::VoteIsTakenAway,
+        Self::MinorityIsMajority,
+        Self::MissingVoteIsYes,
+        Self::TokenIsNotStored,
+        Self::LostVoteIsNotUndone,
+        Self::ReleaseLeavesVotes,
     ];
 
     /// Whether it is a defect in waiting for a replica, which only two primaries show.

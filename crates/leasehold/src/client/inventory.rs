@@ -35,7 +35,7 @@ pub struct LockInfo {
     pub name: LockName,
     /// The kind of lock.
     pub kind: Kind,
-    /// The state of the lock, as the store reports it: held. [`Status::ours`] is always false here, since it
+    /// The state of the lock, as the store reports it: held. [`Status::held_by_this_client`] is always false here, since it
     /// is not determined.
     pub status: Status,
     /// The holder's session; `None` if the lock was acquired meanwhile by a holder without one.

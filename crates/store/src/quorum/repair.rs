@@ -6,7 +6,9 @@
 //! 1. On such a node the same hold acquires the lock, where the node votes and no other client has it. As every acquire,
 //!    it has the short first lease, so that one that arrives after the hold was released ends soon. A node that has
 //!    seen the release grants nothing, since a hold ends once.
-//! 2. The node then stores exactly the token of the hold. Its own grant had another one, which no client has seen.
+//! 2. The node then stores exactly the token of the hold. Its own grant had another one, which no client has seen. Of a
+//!    ReentrantMutex the node may have granted a second hold of the owner meanwhile, with a greater token that counts: then it
+//!    keeps the greater one, as a node that was late for the first hold does.
 //! 3. If a majority still has the hold, and this process is not releasing it, the node extends it. A hold that has ended
 //!    meanwhile is released at the node as well. If that is not known, because nodes do not reply or have forgotten it,
 //!    nothing is sent, and the first lease ends it there.
@@ -21,8 +23,8 @@ use crate::store::Store;
 use futures_util::future::join_all;
 use leasehold_core::{
     Acquire, Acquired, Executed, Extend, Extended, FIRST_LEASE, FenceRaised, FencingToken, HoldId,
-    HoldStatus, Holder, Inspect, Label, Liveness, Lock, LockMode, Op, RaiseFence, Release, ReleaseAction,
-    Reply, whole_millis,
+    HoldStatus, Holder, Inspect, Kind, Label, Liveness, Lock, LockMode, Op, RaiseFence, Release,
+    ReleaseAction, Reply, whole_millis,
 };
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -311,7 +313,8 @@ impl Incomplete<'_> {
     }
 
     fn store_token(&self, known: &Known) -> Op {
-        Op::RaiseFence(RaiseFence { claim: self.extend.claim.clone(), fence: known.fence, exact: true })
+        let exact = self.lock.kind != Kind::Reentrant;
+        Op::RaiseFence(RaiseFence { claim: self.extend.claim.clone(), fence: known.fence, exact })
     }
 
     fn release(&self) -> Op {

@@ -3,8 +3,9 @@
 use crate::node::NodeFault;
 use crate::{CALL, FiveNodes, acquire, claim};
 use leasehold_core::{
-    Acquire, Claim, Extend, Extended, FIRST_LEASE, FencingToken, ForceRelease, ForceReleased, HoldStatus,
-    Inspect, Label, ObservedHolder, Op, Release, ReleaseAction, Reply, Votes, whole_millis,
+    Acquire, Acquired, Claim, Extend, Extended, FIRST_LEASE, FencingToken, ForceRelease, ForceReleased,
+    HoldStatus, Inspect, Label, ObservedHolder, Op, OwnValue, Release, ReleaseAction, Reply, Votes,
+    whole_millis,
 };
 use leasehold_store::{Lock, Outcome, Store};
 use std::time::Duration;
@@ -221,6 +222,46 @@ async fn a_repair_takes_no_vote_back_because_a_node_forgets() {
     assert!(!releases.into_iter().any(|op| matches!(op, Op::Release(_))));
     let held = five.statuses(&one).await.into_iter().filter(|status| *status == HoldStatus::Held);
     assert_eq!(held.count(), 4);
+}
+
+/// The node may have granted a second hold of the owner before, whose token is then remembered there alone.
+#[tokio::test]
+async fn a_repair_lowers_no_token_of_a_reentrant_mutex() {
+    let five = FiveNodes::with_clocks_ahead([0, 0, 0, 2, 4].map(Duration::from_secs));
+    let lock = Lock::reentrant("tree".parse().unwrap());
+    let send = async |op: Op| five.quorum.execute(&lock, &op, CALL).await;
+    let mut one = claim();
+    one.value = OwnValue::new("owner").ok();
+    five.nodes[3..].iter().for_each(|node| node.set(NodeFault::Down));
+    let granted = send(Op::Acquire(acquire(&one))).await;
+    let Outcome::Done(Reply::Acquire(Acquired::Granted { fence: first, .. })) = granted else {
+        panic!("{granted:?}")
+    };
+    five.nodes.iter().for_each(|node| node.set(NodeFault::None));
+    let extend =
+        Extend { claim: one.clone(), lease_ms: 60_000, keep_record: false, reserve: None, fence: None };
+    let extended = send(Op::Extend(extend)).await;
+    assert!(
+        matches!(extended, Outcome::Done(Reply::Extend(extended)) if extended == voted(5)),
+        "{extended:?}"
+    );
+    let mut tokens = Vec::new();
+    for node in &five.nodes {
+        let inspect = Op::Inspect(Inspect { claim: None, details: false });
+        match node.execute_here(&lock, &inspect).await {
+            Reply::Inspect(seen) => tokens.extend(seen.holder.and_then(|holder| holder.fence)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(tokens[..3], [first; 3]);
+    assert!(first < tokens[3] && tokens[3] < tokens[4], "what these nodes have granted: {tokens:?}");
+    // A second hold of the owner has the token of the first, as long as a majority reports that.
+    let mut second = claim();
+    second.value = OwnValue::new("owner").ok();
+    let granted = send(Op::Acquire(acquire(&second))).await;
+    assert!(
+        matches!(granted, Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) if fence == first)
+    );
 }
 
 /// It costs the other nodes an inspection each time.

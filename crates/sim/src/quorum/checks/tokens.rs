@@ -11,9 +11,6 @@ use std::collections::BTreeMap;
 /// A majority has stored a token before a guard shows it, and so every later majority grants a greater one. Once forgetful
 /// nodes have left a token to less than a majority, the next one is greater if all clocks have passed the last. The holds of
 /// one owner share a token, or have any that are greater than those of the owners before.
-///
-/// Not found: a repair stores exactly the token of its hold, also where a re-entry of the same owner was granted with a greater
-/// one meanwhile. That node remembers the smaller one, so the greater one counts as forgotten there.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     /// The greatest token of each lock that a node remembers.
@@ -21,8 +18,6 @@ pub(crate) struct Tokens {
     /// The greatest token of each lock that a guard of each owner has shown.
     shown: BTreeMap<(LockId, Option<OwnerNo>), Shown>,
     has_forgotten: bool,
-    /// The greatest token of each lock that a repair has lowered at a node.
-    lowered: BTreeMap<LockId, FencingToken>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -44,17 +39,10 @@ fn remembered_by(
 }
 
 impl Tokens {
-    /// A repair has lowered the token of a lock at a node.
-    fn lowered(&mut self, lock: LockId, before: FencingToken) {
-        let greatest = self.lowered.entry(lock).or_insert(before);
-        *greatest = before.max(*greatest);
-        self.note_forgotten(|(its, owner)| *its == lock && owner.is_some());
-    }
-
     /// Nodes remember less than before of these.
-    fn note_forgotten(&mut self, is_affected: impl Fn(&(LockId, Option<OwnerNo>)) -> bool) {
+    fn note_forgotten(&mut self) {
         let Self { known, shown, .. } = self;
-        for (key, shown) in shown.iter_mut().filter(|(key, _)| is_affected(key)) {
+        for (key, shown) in shown.iter_mut() {
             shown.is_forgotten |= remembered_by(known, key.0, shown.fence) < NEEDED;
         }
     }
@@ -62,8 +50,7 @@ impl Tokens {
     fn acquired(&mut self, guard: GuardId, new: &NewGuard) -> CheckResult {
         let NewGuard { hold, lock, owner, fence, slowest_us, .. } = *new;
         let remembered_by = remembered_by(&self.known, lock, fence);
-        let is_lowered = owner.is_some() && self.lowered.get(&lock).is_some_and(|before| fence <= *before);
-        if remembered_by < NEEDED && !self.has_forgotten && !is_lowered {
+        if remembered_by < NEEDED && !self.has_forgotten {
             return Err(format!("{guard} ({hold}) shows {fence:?}, which {remembered_by} nodes have stored"));
         }
         // All holds of a Mutex are of no owner, and each must have a greater token.
@@ -101,12 +88,8 @@ impl Check for Tokens {
                 match (op, reply) {
                     (_, Reply::Acquire(Acquired::Granted { fence, .. })) => *known = (*known).max(*fence),
                     (Op::RaiseFence(raise), Reply::RaiseFence(FenceRaised::Raised)) => {
-                        let before = std::mem::replace(known, raise.fence);
-                        if !raise.exact {
-                            *known = before.max(raise.fence);
-                        } else if before > raise.fence {
-                            self.lowered(lock, before);
-                        }
+                        // A repair of a Mutex lowers the token that its own acquire got, which no client has seen.
+                        *known = if raise.exact { raise.fence } else { (*known).max(raise.fence) };
                     }
                     _ => {}
                 }
@@ -114,7 +97,7 @@ impl Check for Tokens {
             Event::Forgot { node, .. } => {
                 self.known[node.0].clear();
                 self.has_forgotten = true;
-                self.note_forgotten(|_| true);
+                self.note_forgotten();
             }
             Event::Acquired { guard, new } => return self.acquired(guard, new),
             _ => {}

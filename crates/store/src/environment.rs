@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 ///
 /// ```
 /// use futures_util::future::BoxFuture;
-/// use leasehold::{Client, Moment, Environment, store::MemoryStore};
+/// use leasehold::store::{Environment, MemoryStore};
+/// use leasehold::{Client, Moment};
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// use std::time::{Duration, SystemTime};
 /// use tokio::time::Instant;

@@ -118,9 +118,10 @@ impl Handoff {
                 local.learn_of_waiters(at);
             } else if local
                 .knows_waiters_since
-                .is_some_and(|knows_waiters_since| knows_waiters_since < asked_at)
+                .is_some_and(|knows_waiters_since| knows_waiters_since <= asked_at)
             {
-                // A later notification supersedes the reply.
+                // A later notification supersedes the reply. What the process learned at the same moment may be what made
+                // it send the request.
                 local.knows_waiters_since = None;
             }
         }
@@ -313,5 +314,35 @@ impl Check for Handoff {
 
     fn advance(&mut self, at: Instant, context: &CheckContext) -> CheckResult {
         self.locks.iter().try_for_each(|(lock, view)| self.check_cached(at, *lock, view, context))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture::{HOST, hold};
+    use leasehold_core::TokenBlock;
+
+    #[test]
+    fn a_reply_supersedes_what_the_process_knew_when_it_sent_the_request() {
+        let (early, at, late) = (Instant(1_000), Instant(2_000), Instant(3_000));
+        for (asked_at, is_known) in [(early, true), (at, false), (late, false)] {
+            let mut check = Handoff::default();
+            let local = LocalHold {
+                host: HOST,
+                hold_token: FencingToken::new(7),
+                guard_id: GuardId(0),
+                keep_for: Duration::ZERO,
+                released_at: None,
+                knows_waiters_since: Some(at),
+                handoffs_since: 0,
+                last_handoff_turn: None,
+            };
+            check.holds.insert(hold(1), local);
+            check.requested.insert(1, (asked_at, hold(1)));
+            let block = TokenBlock::new(FencingToken::new(8), 4);
+            check.answered(late, 1, Some(&Reply::Extend(Extended::Reserved { block, others_wait: false })));
+            assert_eq!(check.holds[&hold(1)].knows_waiters_since.is_some(), is_known, "asked at {asked_at}");
+        }
     }
 }

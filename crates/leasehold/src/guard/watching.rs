@@ -16,7 +16,9 @@ impl Guard {
     /// may be lost. Does not complete while renewals keep the end further away than that. Fails if the lock is lost before,
     /// as it can be at any moment.
     ///
-    /// With a watchdog, choose less than two thirds of its lease (30 s by default): so much is left when it is renewed.
+    /// With a watchdog, choose a second or less. A hold begins with 3 s and is extended a second later; and it is never valid for
+    /// longer than the client's session, of which less than its whole time (10 s by default) is left between heartbeats. With a
+    /// longer time it completes at once.
     ///
     /// Cancel safety: dropping the future changes nothing.
     ///

@@ -205,7 +205,9 @@ impl Semaphore {
         }
     }
 
-    /// Returns how many permits are free, as far as the store reports holders: at most 4096. Waiters may want some of them.
+    /// Returns how many permits are free, of the number that the store knows, and as far as it reports holders: at most 4096.
+    /// Waiters may want some of them. If no client uses the semaphore, a handle with another number replaces that number
+    /// with its next acquire.
     ///
     /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
@@ -216,8 +218,8 @@ impl Semaphore {
         Ok(status.limit.unwrap_or(self.total).saturating_sub(taken))
     }
 
-    /// Acquires all permits that are free, as one hold: so that no other client begins anything until it is released.
-    /// Gives [`Attempt::Taken`] if none is free, if clients wait, or if others acquire permits at the same time again and
+    /// Acquires all permits that are free now, as one hold. Permits that others hold are free again once they release them.
+    /// Fails with [`AcquireError::Impossible`] if the number that the store knows is not the one of this handle. Gives [`Attempt::Taken`] if none is free, if clients wait, or if others acquire permits at the same time again and
     /// again. Otherwise like [`try_acquire_many`](Self::try_acquire_many), including errors and cancel safety.
     ///
     /// ```

@@ -103,6 +103,8 @@ impl DetachedHold {
     /// is notified, and the lock is [in cooldown](crate::Status::in_cooldown). Repeating the call is no
     /// error.
     ///
+    /// Only a Mutex and an Election can be left like that: do not call it for a hold of another kind.
+    ///
     /// No request about this hold lengthens or ends the cooldown. Only
     /// [a forced release](crate::Mutex::force_release) ends it earlier.
     ///

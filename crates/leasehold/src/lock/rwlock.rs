@@ -258,8 +258,8 @@ impl RwLock {
 
     /// Acquires the lock for reading as a detached hold, which no process renews: like
     /// [`Mutex::acquire_detached`](crate::Mutex::acquire_detached), including errors and cancel safety. The lease is that of
-    /// [`read_lease`](Self::read_lease) or [`lease`](Self::lease). The text names the owner, but gives no right to
-    /// acquire more for it.
+    /// [`read_lease`](Self::read_lease) or [`lease`](Self::lease). The text contains the owner: a process that knows
+    /// it can also acquire for that owner.
     pub async fn read_detached(&self) -> Result<DetachedHold, AcquireError> {
         let (owner, mode) = (self.owner(), LockMode::Read);
         self.handles.handle(mode).acquire_detached(&options(&owner, mode)).await

@@ -437,6 +437,7 @@ impl Scenario {
             audit,
             shared_holders,
             limit,
+            agreed,
             // Only of a quorum.
             votes: _,
             blocked_ms: _,
@@ -452,6 +453,11 @@ impl Scenario {
             "{waiters} waiting{}",
             limit.map(|limit| format!(", {limit} in all")).unwrap_or_default()
         );
+        let waiters = match agreed {
+            None => waiters,
+            Some(0) => format!("{waiters}, not asked for yet"),
+            Some(agreed) => format!("{waiters}, {agreed} asked for"),
+        };
         let audit: Vec<_> = audit.iter().map(|entry| self.entry(entry)).collect();
         let audit = if audit.is_empty() { String::new() } else { format!("; {}", audit.join(", ")) };
         format!("{}, {waiters}{asked}{audit}", held.unwrap_or_else(|| "free".into()))

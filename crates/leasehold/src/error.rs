@@ -361,6 +361,39 @@ impl ExtendError {
     }
 }
 
+/// Why permits of a [`Permit`](crate::Permit) were not returned.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ReturnPermitsError};
+///
+/// let mut permit = Client::connect("memory:").await?.semaphore("uploads", 3)?.acquire_many(2).await?;
+/// assert!(matches!(permit.return_permits(2).await, Err(ReturnPermitsError::TooMany { held: 2, .. })));
+/// # permit.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReturnPermitsError {
+    /// The hold was lost, with all its permits.
+    #[error(transparent)]
+    Lost(#[from] LostHold),
+    /// The hold would have no permit left. Nothing was sent.
+    #[error(
+        "{returned} of {held} permits are to be returned, and one has to stay: release the hold to return all"
+    )]
+    TooMany {
+        /// How many were to be returned.
+        returned: u32,
+        /// How many the hold has.
+        held: u32,
+    },
+    /// The store could not be reached, refused the request, or did not reply. The permits may have been returned, or may
+    /// still be; the same call again returns them once.
+    #[error("the permits may not have been returned: {0}")]
+    Store(#[source] Fault),
+}
+
 /// Why a future that was to run under a lock has no result, or one that cannot be relied on.
 ///
 /// ```

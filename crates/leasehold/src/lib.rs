@@ -103,7 +103,7 @@ pub use client::stop::StopError;
 pub use engine::{LostReason, ShutdownError, UnreleasedLock};
 pub use error::{
     AcquireError, ConnectError, Error, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
-    MultiReleaseError, ReleaseError, ResizeError, RunError,
+    MultiReleaseError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
 };
 pub use guard::Guard;
 pub use guard::attach::AttachError;

@@ -18,7 +18,7 @@ pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
             _ => Exit::UNAVAILABLE,
         },
         AcquireError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
-        AcquireError::Impossible(Refused::Disagreement { requested, known }) => {
+        AcquireError::Impossible(Refused::Disagreement { requested, known, .. }) => {
             let advice = format!(
                 "the name is used with --permits {known} now: use that, or --resize to make it {requested} for all"
             );

@@ -29,8 +29,13 @@ impl LockState {
                 let agrees = self.agrees(total);
                 let limit = if agrees { self.limit(request.mode).unwrap_or(total) } else { total };
                 if count > 0 && !agrees && !self.is_idle(now) {
-                    let known = self.record.as_ref().and_then(|record| record.limit).unwrap_or_default();
-                    return Err(Refused::Disagreement { requested: total, known });
+                    let agreed = self.record.as_ref().and_then(|record| record.agreed);
+                    let limit = self.limit(request.mode).unwrap_or_default();
+                    return Err(Refused::Disagreement {
+                        requested: total,
+                        known: agreed.unwrap_or(limit),
+                        limit,
+                    });
                 }
                 if count == 0 || count > limit { Err(Refused::OutOfRange { count, limit }) } else { Ok(()) }
             }
@@ -48,7 +53,7 @@ impl LockState {
             | LockMode::LatchWait { total }
             | LockMode::BarrierWait { total } => match self.record.as_ref().and_then(|record| record.limit) {
                 Some(known) if known != total && !self.is_idle(now) => {
-                    Err(Refused::Disagreement { requested: total, known })
+                    Err(Refused::Disagreement { requested: total, known, limit: known })
                 }
                 _ => Ok(()),
             },

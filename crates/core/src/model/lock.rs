@@ -221,6 +221,7 @@ impl LockState {
                 .collect(),
             shared_holders: self.all_holders(now),
             limit: self.record.as_ref().and_then(|record| record.limit),
+            agreed: self.record.as_ref().and_then(|record| record.agreed),
             votes: None,
             blocked_ms: None,
             skipped: Skipped::default(),

@@ -21,7 +21,7 @@ use super::value::{Content, Value};
 use crate::{
     Acquire, Acquired, AuditEntry, Claim, Ended, Extend, FencingToken, ForceRelease, ForceReleased, HoldId,
     HoldStatus, Holder, Kind, Label, Liveness, LockMode, MAX_SHARED_HOLDERS, Notification, ObservedHolder,
-    Op, Predecessor, Refused, Release, Released, Resize, Resized, SessionId,
+    Op, Predecessor, Refused, Release, ReleaseAction, Released, Resize, Resized, SessionId,
 };
 
 /// The maximum number of holders' sessions that a reply to a waiter names.
@@ -111,6 +111,9 @@ impl LockState {
     ) -> Released {
         let hold = release.claim.hold;
         let status = self.hold_status(&release.claim);
+        if let ReleaseAction::KeepPermits { count } = release.action {
+            return self.keep_permits(now, hold, status, count, notifications);
+        }
         let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };
         let fence = self.newest_shared_fence().filter(|_| status == HoldStatus::Held);
         if status == HoldStatus::Held {
@@ -133,6 +136,27 @@ impl LockState {
             self.settle_idle(now);
         }
         Released { status, remaining_holds: 0, holder, next_waiter: None, next }
+    }
+
+    /// Leaves a hold no more than so many permits, and serves the queue.
+    fn keep_permits(
+        &mut self,
+        now: Now,
+        hold: HoldId,
+        status: HoldStatus,
+        kept: u32,
+        notifications: &mut Vec<Notification>,
+    ) -> Released {
+        let value = self.value.as_mut().filter(|_| status == HoldStatus::Held);
+        if let Some(Value { content: Content::SharedHolders(shared), expires_ms }) = value
+            && let Some(until_ms) = shared.keep_permits(&hold, kept)
+        {
+            // As after every other write: another client may have removed the expiry.
+            *expires_ms = expires_ms.map(|at_ms| at_ms.max(until_ms)).or(shared.until_ms());
+        }
+        self.serve_shared_queue(now, None, notifications);
+        let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };
+        Released { status, remaining_holds: 0, holder, next_waiter: None, next: None }
     }
 
     /// Ends the hold that an operator observed, and serves the queue.

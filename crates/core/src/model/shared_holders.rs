@@ -109,6 +109,14 @@ impl SharedHolders {
         }
     }
 
+    /// Leaves a hold no more than so many permits. Returns until when it counts, if that changes it.
+    pub(super) fn keep_permits(&mut self, hold: &HoldId, kept: u32) -> Option<u64> {
+        let held = self.holds.iter_mut().find(|held| held.hold == *hold)?;
+        let LockMode::Permits { count, total } = held.mode else { return None };
+        held.mode = LockMode::Permits { count: count.min(kept), total };
+        (count > kept).then_some(held.until_ms)
+    }
+
     /// When the last of them ends, in milliseconds of the store's clock.
     pub(super) fn until_ms(&self) -> Option<u64> {
         self.holds.iter().map(|held| held.until_ms).max()

@@ -34,6 +34,9 @@ pub struct Inspection {
     pub shared_holders: Vec<Holder>,
     /// The total number of permits, arrivals or parties, for a lock that counts them and where it is known.
     pub limit: Option<u32>,
+    /// The number of permits with which the clients acquire, if a [resize](crate::Resize) has set another limit; 0 until one
+    /// of them acquires.
+    pub agreed: Option<u32>,
     /// How many nodes of a quorum report this holder; `None` for any other store, and without a holder.
     pub votes: Option<Votes>,
     /// Set by a quorum, and by a node of one, if the lock has no holder and yet no client can acquire it for that many

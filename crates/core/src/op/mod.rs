@@ -114,6 +114,12 @@ impl Op {
             {
                 Some(Refused::Unsupported)
             }
+            // A hold without a permit would count as one that has ended.
+            Self::Release(Release { action: ReleaseAction::KeepPermits { count }, next, .. })
+                if kind != Kind::Semaphore || *count == 0 || next.is_some() =>
+            {
+                Some(Refused::Unsupported)
+            }
             _ => None,
         }
     }

@@ -46,6 +46,8 @@ pub enum Refused {
         requested: u32,
         /// The number that the others use.
         known: u32,
+        /// The number that the store goes by: of a Semaphore that was resized, another than the clients'.
+        limit: u32,
     },
     /// The owner would wait for itself.
     #[error(

@@ -35,6 +35,12 @@ pub enum ReleaseAction {
         /// How long the lock stays taken, from when it was granted to this hold, in milliseconds.
         for_ms: u64,
     },
+    /// The hold stays, with this many of its permits, or with all if it has no more: for a Semaphore only. Sending it twice has
+    /// the same effect as sending it once, and a late one gives no permit back.
+    KeepPermits {
+        /// How many permits the hold keeps, at least one.
+        count: u32,
+    },
 }
 
 /// The result of a [`Release`].

@@ -562,7 +562,7 @@ impl Environment {
                     .any(|shared_hold| shared_hold.mode == LockMode::Upgradable)
                     && !owns(LockMode::Upgrade)
             }
-            Refused::Disagreement { known, .. } => limit_of(&before.state) == Some(*known),
+            Refused::Disagreement { limit, .. } => limit_of(&before.state) == Some(*limit),
             _ => false,
         };
         assert!(is_true, "{refused:?} to {request:?} on {:#?}", before.state);

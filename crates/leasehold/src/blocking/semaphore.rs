@@ -1,8 +1,8 @@
 //! The blocking semaphore.
 
-use super::Error;
 use super::facade::run;
-use crate::error::{AcquireError, InspectError, ReleaseError, ResizeError, RunError};
+use super::{Error, call};
+use crate::error::{AcquireError, InspectError, ReleaseError, ResizeError, ReturnPermitsError, RunError};
 use crate::{Attempt, DetachedHold};
 use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
@@ -146,5 +146,13 @@ facade! {
         /// Fails like [`leasehold::Guard::release`](crate::Guard::release). In an async context the permits are
         /// released in the background, as if the permit had been dropped, without waiting for the result.
         pub fn release(self) -> Result<(), Error<ReleaseError>>;
+    }
+}
+
+impl Permit {
+    /// Returns some of the permits: see
+    /// [`leasehold::Permit::return_permits`](crate::Permit::return_permits).
+    pub fn return_permits(&mut self, count: u32) -> Result<(), Error<ReturnPermitsError>> {
+        call(&self.thread, self.inner.return_permits(count))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
-    MultiReleaseError, ReleaseError, ResizeError, RunError,
+    MultiReleaseError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
 };
 use crate::blocking::{self, AsyncContext};
 use crate::store::{Fault, StoreUrlError};
@@ -74,6 +74,9 @@ pub enum Error {
     /// The number of a Semaphore's permits was not changed.
     #[error(transparent)]
     Resize(#[from] ResizeError),
+    /// Some permits of a hold were not returned.
+    #[error(transparent)]
+    ReturnPermits(#[from] ReturnPermitsError),
     /// A detached hold could not be turned into a guard.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -129,6 +132,7 @@ impl Error {
                 matches!(error, ExtendError::Lost(_))
             }
             Self::Release(error) => matches!(error, ReleaseError::Lost(_)),
+            Self::ReturnPermits(error) => matches!(error, ReturnPermitsError::Lost(_)),
             Self::ReleaseMany(MultiReleaseError { failed }) => {
                 failed.iter().any(|(_, error)| matches!(error, ReleaseError::Lost(_)))
             }
@@ -145,7 +149,8 @@ impl Error {
                 AcquireError::Store(fault) | AcquireError::Unknown(fault) | AcquireError::Unconfirmed(fault),
             )
             | Self::ForceRelease(ForceReleaseError::Store(fault) | ForceReleaseError::Unknown(fault))
-            | Self::Resize(ResizeError::Store(fault) | ResizeError::Unknown(fault)) => Some(fault),
+            | Self::Resize(ResizeError::Store(fault) | ResizeError::Unknown(fault))
+            | Self::ReturnPermits(ReturnPermitsError::Store(fault)) => Some(fault),
             Self::Acquire(AcquireError::NotExtended(error)) => error.fault(),
             Self::Extend(error) | Self::Attach(AttachError::NotExtended { error, .. }) => error.fault(),
             Self::Release(error) => error.fault(),

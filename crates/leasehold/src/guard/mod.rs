@@ -10,13 +10,14 @@ pub(crate) mod unreleased;
 mod watching;
 
 use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, ReleasePolicy, TrackingId};
-use crate::error::{ExtendError, LostHold, ReleaseError};
+use crate::error::{ExtendError, LostHold, ReleaseError, ReturnPermitsError};
 use crate::guard::existing_leases::ExistingLeases;
 use crate::guard::unreleased::Unreleased;
 use crate::store::Fault;
 use leasehold_core::machine::renewal::ExtendRequest;
 use leasehold_core::{
-    Executed, Extend, Extended, FencingToken, Lease, LockName, Moment, Op, Reply, Votes, whole_millis,
+    Executed, Extend, Extended, FencingToken, HoldStatus, Lease, LockName, Moment, Op, Release,
+    ReleaseAction, Released, Reply, Votes, whole_millis,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -254,6 +255,23 @@ impl Guard {
             lock: self.name().clone(),
             fence: self.hold.fence,
             reason: self.hold.reason(self.engine.environment.now()),
+        }
+    }
+
+    /// Gives permits back: the hold keeps `kept` of them.
+    pub(crate) async fn keep_permits(&self, kept: u32) -> Result<(), ReturnPermitsError> {
+        self.check()?;
+        let engine = &self.engine;
+        let (claim, action) = (self.hold.claim.clone(), ReleaseAction::KeepPermits { count: kept });
+        let op = Op::Release(Release { claim, action, next: None });
+        let within = engine.timings.call.min(self.remaining());
+        let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
+        let Some(reply) = reply else { return Err(self.shut_down().await.into()) };
+        match reply {
+            Ok(Reply::Release(Released { status: HoldStatus::Held, .. })) => Ok(()),
+            Ok(Reply::Release(_)) => Err(self.report_gone().await.into()),
+            Ok(other) => Err(ReturnPermitsError::Store(Fault::unexpected_reply(other))),
+            Err(failed) => Err(ReturnPermitsError::Store(failed.fault)),
         }
     }
 

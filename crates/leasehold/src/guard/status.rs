@@ -8,14 +8,17 @@ use crate::lock::handle::LockHandle;
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
-    AuditEntry, Ended, FencingToken, ForceRelease, ForceReleased, Holder, Inspect, Inspection, LockMode,
-    MAX_SHARED_HOLDERS, ObservedHolder, Op, Reply, Resize, Resized, SessionId, Skipped, Votes,
+    AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, Holder, Inspect,
+    Inspection, LockMode, MAX_SHARED_HOLDERS, ObservedHolder, Op, Reply, Resize, Resized, SessionId, Skipped,
+    Votes,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
 /// How often a resize is retried while other clients change the number too.
 const MAX_RESIZE_ATTEMPTS: u32 = 16;
+/// How many sessions a client inspects before it reports that the holders use another number of permits.
+const MAX_INSPECTED_SESSIONS: usize = 16;
 
 /// The state of a lock.
 ///
@@ -61,6 +64,8 @@ pub struct Status {
     /// The total number of permits, arrivals or parties, if known. For a Semaphore that the store does not know, the number
     /// given to the handle.
     pub limit: Option<u32>,
+    /// The number with which the clients of a Semaphore acquire, if a resize has set another limit: 0 until one of them does.
+    pub(crate) agreed: Option<u32>,
     /// How many nodes of a quorum report this holder; `None` for any other store, and if the lock is free.
     pub votes: Option<Votes>,
     /// Set over a quorum if the lock is not held and yet no client can acquire it for so long: too few nodes are free, or vote.
@@ -163,6 +168,7 @@ impl Status {
             waiting: inspection.waiters,
             shared_holders: inspection.shared_holders.iter().map(SharedHolder::new).collect(),
             limit: inspection.limit,
+            agreed: inspection.agreed,
             votes: inspection.votes,
             blocked: inspection.blocked_ms.map(Duration::from_millis),
             held_by_this_client,
@@ -260,6 +266,23 @@ impl LockHandle {
         } else {
             self.entry.is_held(now)
         }
+    }
+
+    /// Removes from the lock the dead sessions among those that hold it, so far as it names them. Returns whether any hold
+    /// ended.
+    pub(crate) async fn evict_dead(&self) -> Result<bool, Fault> {
+        let status = self.inspect().await.map_err(|InspectError(fault)| fault)?;
+        let mut sessions: Vec<_> = status.shared_holders.iter().filter_map(|holder| holder.session).collect();
+        sessions.sort_unstable();
+        sessions.dedup();
+        let mut ended = false;
+        for session in sessions.into_iter().take(MAX_INSPECTED_SESSIONS) {
+            let op = Op::Evict(Evict { session, actor: self.engine.label.clone() });
+            let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
+            let reply = reply.map_err(|failed| failed.fault)?;
+            ended |= matches!(reply, Reply::Evict(Evicted::Removed { fence: Some(_), .. }));
+        }
+        Ok(ended)
     }
 
     /// Changes the number of permits.

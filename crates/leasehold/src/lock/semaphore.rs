@@ -1,7 +1,9 @@
 //! Counting semaphore with up to `n` permits, resizable at run time.
 
 use crate::engine::Engine;
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, RunError};
+use crate::error::{
+    AcquireError, ForceReleaseError, InspectError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
+};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
@@ -91,7 +93,7 @@ impl Semaphore {
     /// let old = client.semaphore("uploads", 3)?.acquire().await?;
     ///
     /// let refused = client.semaphore("uploads", 5)?.try_acquire().await;
-    /// let Err(AcquireError::Impossible(Refused::Disagreement { requested: 5, known: 3 })) = refused else { panic!() };
+    /// let Err(AcquireError::Impossible(Refused::Disagreement { requested: 5, known: 3, .. })) = refused else { panic!() };
     /// let new = client.semaphore("uploads", 5)?.resize_on_mismatch().acquire_many(4).await?;
     /// # new.release().await?;
     /// # old.release().await?;
@@ -205,22 +207,26 @@ impl Semaphore {
         }
     }
 
-    /// Returns how many permits are free, of the number that the store knows, and as far as it reports holders: at most 4096.
-    /// Waiters may want some of them. If no client uses the semaphore, a handle with another number replaces that number
-    /// with its next acquire.
+    /// Returns how many permits are free, as far as the store reports holders: at most 4096. Waiters may want some of them.
+    /// They are counted of the number that the store knows; of this handle's, if no client uses the semaphore, so that
+    /// the next acquire sets the number.
     ///
     /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn available_permits(&self) -> Result<u32, InspectError> {
-        let status = self.inspect().await?;
-        let taken = u32::try_from(status.taken()).unwrap_or(u32::MAX);
-        Ok(status.limit.unwrap_or(self.total).saturating_sub(taken))
+        let status = self.handle.inspect().await?;
+        let is_idle = status.shared_holders.is_empty() && status.waiting == 0;
+        let is_agreed = status.limit == Some(self.total)
+            || status.agreed.is_some_and(|agreed| agreed == 0 || agreed == self.total);
+        let limit = status.limit.filter(|_| is_agreed || !is_idle).unwrap_or(self.total);
+        Ok(limit.saturating_sub(u32::try_from(status.taken()).unwrap_or(u32::MAX)))
     }
 
-    /// Acquires all permits that are free now, as one hold. Permits that others hold are free again once they release them.
-    /// Fails with [`AcquireError::Impossible`] if the number that the store knows is not the one of this handle. Gives [`Attempt::Taken`] if none is free, if clients wait, or if others acquire permits at the same time again and
-    /// again. Otherwise like [`try_acquire_many`](Self::try_acquire_many), including errors and cancel safety.
+    /// Acquires all permits that are free at this moment, as one hold. Permits that others hold are free again once they
+    /// release them. Gives [`Attempt::Taken`] if none is free, if clients wait, or if others acquire permits or change their
+    /// number at the same time again and again. Otherwise like [`try_acquire_many`](Self::try_acquire_many), including errors
+    /// and cancel safety.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -239,9 +245,11 @@ impl Semaphore {
             let free =
                 self.available_permits().await.map_err(|InspectError(fault)| AcquireError::Store(fault))?;
             // Without a free permit, this says what keeps them.
-            match self.try_acquire_many(free.max(1)).await? {
-                Attempt::Taken(_) if free > 0 && attempts < MAX_DRAINS => {}
-                attempt => return Ok(attempt),
+            match self.try_acquire_many(free.max(1)).await {
+                // Others have acquired some meanwhile, or there are fewer by now.
+                Ok(Attempt::Taken(_)) | Err(AcquireError::Impossible(Refused::OutOfRange { .. }))
+                    if free > 0 && attempts < MAX_DRAINS => {}
+                attempt => return attempt,
             }
         }
     }
@@ -316,16 +324,24 @@ impl Semaphore {
         }
     }
 
-    /// Replaces the number that the other clients use by that of this handle, if it may. Otherwise returns the refusal.
+    /// Replaces the number that the other clients use by that of this handle, if it may; or ends what dead ones hold, which use
+    /// none. Otherwise returns the refusal.
     async fn agree(&self, refused: Refused, resizes: &mut u32) -> Result<(), AcquireError> {
-        let Refused::Disagreement { known, .. } = refused else {
+        let Refused::Disagreement { limit, .. } = refused else {
             return Err(AcquireError::Impossible(refused));
         };
-        if !self.resizes || *resizes >= MAX_RESIZES {
+        if *resizes >= MAX_RESIZES {
             return Err(AcquireError::Impossible(refused));
         }
         *resizes += 1;
-        let resize = Resize { observed: Some(known), limit: self.total, agreed: true };
+        if !self.resizes {
+            // A refusal names no session to watch, as a wait does.
+            let Ok(true) = self.handle.evict_dead().await else {
+                return Err(AcquireError::Impossible(refused));
+            };
+            return Ok(());
+        }
+        let resize = Resize { observed: Some(limit), limit: self.total, agreed: true };
         match self.handle.resize_once(resize).await {
             // If another client has changed it meanwhile, the next attempt says so.
             Ok(_) => Ok(()),
@@ -365,6 +381,35 @@ impl Permit {
     /// Returns the number of permits in this hold.
     pub fn count(&self) -> u32 {
         self.count
+    }
+
+    /// Returns `count` of the permits, and admits the next waiters. The hold goes on with the others, and its fencing token.
+    ///
+    /// Fails with [`ReturnPermitsError::TooMany`] if no permit would be left; if the hold was lost; and if the store does
+    /// not reply within the call timeout, or refuses the request: then the hold counts as before, and the same call again
+    /// returns the permits once.
+    ///
+    /// Cancel safety: if the future is dropped, the permits may have been returned, or may still be; the hold counts as
+    /// before, and the same call again returns them once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let gpus = leasehold::Client::connect("memory:").await?.semaphore("gpus", 8)?;
+    /// let mut permit = gpus.acquire_many(8).await?;
+    /// // The second half of the job needs less:
+    /// permit.return_permits(6).await?;
+    /// assert_eq!((permit.count(), gpus.available_permits().await?), (2, 6));
+    /// # permit.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn return_permits(&mut self, count: u32) -> Result<(), ReturnPermitsError> {
+        let too_many = ReturnPermitsError::TooMany { returned: count, held: self.count };
+        let kept = self.count.checked_sub(count).filter(|kept| *kept > 0).ok_or(too_many)?;
+        if count > 0 {
+            self.guard.keep_permits(kept).await?;
+            self.count = kept;
+        }
+        Ok(())
     }
 
     /// Releases the permits, and admits the next waiters: like [`Guard::release`], including errors and

@@ -37,7 +37,7 @@
 --     holder  nothing                                          no hold blocks the request
 --             remaining_ms, fence, since_ms, label, session or '', owner or '', mode         the first hold that blocks it
 --   {'range', count, limit}                                    the request can never be granted
---   {'differ', requested, known}                                   other clients use another number
+--   {'differ', requested, known, limit}                            other clients use another number
 --   {'deadlock'}, {'upgradable'}                               the owner would wait for itself; it holds nothing to upgrade
 --
 -- A script, because three decisions must be atomic: is the lock free, which waiter is next, and which

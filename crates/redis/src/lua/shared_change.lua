@@ -66,6 +66,16 @@ local function end_hold(lock, held)
   count_hold(lock, held, -1)
 end
 
+-- Leaves a hold no more than so many permits. It is written as a new one is, with what this admits.
+local function keep_permits(lock, held, kept)
+  local count, of = mode_numbers(held.mode)
+  if count <= kept then return end
+  count_hold(lock, held, -1)
+  held.mode = 'p' .. digits(kept) .. ':' .. digits(of)
+  count_hold(lock, held, 1)
+  held.is_new, lock.added[#lock.added + 1], lock.front = true, held, nil
+end
+
 -- Ends the holds that match, of those that a script visits.
 local function end_holds(lock, matches)
   for _, held in ipairs(holders(lock)) do

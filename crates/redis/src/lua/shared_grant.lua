@@ -81,7 +81,7 @@ local function rejection(lock, request)
   local count, of = mode_numbers(mode)
   if kind == 'semaphore' then
     local agreed = agrees(lock, of)
-    if count > 0 and not agreed and not is_idle(lock) then return { 'differ', of, lock.limit } end
+    if count > 0 and not agreed and not is_idle(lock) then return { 'differ', of, lock.agreed or lock.limit, lock.limit } end
     local most = agreed and limit_of(lock, mode) or of
     return (count == 0 or count > most) and { 'range', count, most } or nil
   elseif kind == 'rwlock' then
@@ -99,7 +99,7 @@ local function rejection(lock, request)
     return { 'range', count, of }
   end
   local limit = lock.limit
-  return limit and limit ~= of and not is_idle(lock) and { 'differ', of, limit } or nil
+  return limit and limit ~= of and not is_idle(lock) and { 'differ', of, limit, limit } or nil
 end
 
 -- When a request can be admitted: 'now', 'later' (after others release), or 'never' as it stands.

@@ -8,8 +8,8 @@
 -- ARGV[3]  the kind
 --
 -- Replies
---   {waiting, status or '', limit or -1, {{holder}…}}   status and holder as in shared_release, oldest first; a full description
---                                                       continues with
+--   {waiting, status or '', limit or -1, agreed or -1, {{holder}…}}   status and holder as in shared_release, oldest first; a
+--                                                       full description continues with
 --     the text of the audit, or ''
 --     {number, text} of the fields that cannot be read, and of the first of them its name and its text
 --   {'kind', type}, {'format', found}
@@ -41,10 +41,10 @@ for i, held in ipairs(lock.live) do
   if i > MAX_DESCRIBED then break end
   described[i] = describe(held, {})
 end
-local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lock.limit or -1, described }
+local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lock.limit or -1, lock.agreed or -1, described }
 if KEYS[3] then
   local audit = redis.pcall('GET', KEYS[3])
-  reply[5] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
-  if unread then reply[6] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
+  reply[6] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
+  if unread then reply[7] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
 end
 return reply

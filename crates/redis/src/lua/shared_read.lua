@@ -22,7 +22,7 @@
 -- What `commit` writes
 --   expired        the ids of the expired holds
 --   removed        the ids of the holds that end
---   added          the new holds
+--   added          the new holds, and those with other permits
 --   moved          holds with an earlier end in the index
 --   new_owners     the owners whose numbers change
 --   has_new_counts whether any number changes

@@ -1,4 +1,4 @@
--- Releases a hold of a shared lock, or removes its queue entry, and admits the waiters that can now be admitted, in the same
+-- Releases a hold of a shared lock, some of its permits, or its queue entry, and admits the waiters that can now be admitted, in the same
 -- step.
 --
 -- KEYS[1]  the lock
@@ -8,7 +8,7 @@
 -- ARGV[1]  the hold
 -- ARGV[2]  its owner, or another value of the user's own, or empty
 -- ARGV[3]  prefix of all mailbox channels, as publish.lua takes them
--- ARGV[4]  'grant'
+-- ARGV[4]  'grant'; or 'keep ' and how many permits the hold keeps at most, at least one: it does not end, nor does its entry
 -- ARGV[5…] nothing, or an acquire that follows in the same step: hold, owner, then as ARGV[4] to ARGV[9] of acquire, and mode
 -- ARGV[#]  the kind
 --
@@ -28,6 +28,13 @@ if failed then return failed end
 
 local found = hold_status(lock, claim)
 local holder = found == 'superseded' and describe_holder(lock, {}) or {}
+local kept = tonumber(string.match(ARGV[4], '^keep (%d+)$'))
+if kept then
+  if found == 'held' then keep_permits(lock, find_hold(lock, claim.hold), kept) end
+  grant_next(lock)
+  commit(lock)
+  return { found, holder }
+end
 if found == 'held' then end_hold(lock, find_hold(lock, claim.hold)) end
 -- A release at a Latch or a Barrier is final, also if nothing of the hold exists: its acquire may arrive later, would be counted,
 -- and would admit others.

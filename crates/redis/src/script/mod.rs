@@ -281,6 +281,7 @@ impl Call {
             // A ReentrantMutex that becomes free is always published on Redisson's channel.
             ReleaseAction::FreeAndPublish => (&scripts.release, "free".into()),
             ReleaseAction::Grant | ReleaseAction::Free => (&scripts.release, "grant".into()),
+            ReleaseAction::KeepPermits { count } => (&scripts.release, format!("keep {count}").into()),
             ReleaseAction::Cooldown { for_ms } => {
                 (scripts.release_with_cooldown.as_ref()?, for_ms.to_string().into())
             }

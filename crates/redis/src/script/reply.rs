@@ -95,11 +95,13 @@ fn refused(value: &Value) -> Option<Read<Refused>> {
             Ok("range") => {
                 Some(numbers(first, second).map(|(count, limit)| Refused::OutOfRange { count, limit }))
             }
-            Ok("differ") => Some(
-                numbers(first, second).map(|(requested, known)| Refused::Disagreement { requested, known }),
-            ),
             _ => None,
         },
+        [word, requested, known, limit] if text(word) == Ok("differ") => Some(
+            numbers(requested, known)
+                .and_then(|(requested, known)| Ok((requested, known, count(limit)?)))
+                .map(|(requested, known, limit)| Refused::Disagreement { requested, known, limit }),
+        ),
         _ => None,
     }
 }
@@ -215,8 +217,8 @@ fn released(value: &Value) -> Read<Released> {
 fn inspection(value: &Value) -> Read<Inspection> {
     let (waiting, found, description, full) = match items(value)? {
         // A full description ends with what could not be read, if there is anything.
-        [waiting, found, limit @ Value::Int(_), holders, audit @ ..] => {
-            return shared_inspection(waiting, found, limit, holders, audit);
+        [waiting, found, limit @ Value::Int(_), agreed, holders, audit @ ..] => {
+            return shared_inspection(waiting, found, [limit, agreed], holders, audit);
         }
         [waiting, found, description] => (waiting, found, description, None),
         [waiting, found, description, foreign_fingerprint, audit, unread @ ..] => {
@@ -240,6 +242,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
         foreign_fingerprint,
         audit,
         limit: None,
+        agreed: None,
         shared_holders: Vec::new(),
         votes: None,
         blocked_ms: None,
@@ -251,7 +254,8 @@ fn inspection(value: &Value) -> Read<Inspection> {
 fn shared_inspection(
     waiting: &Value,
     found: &Value,
-    limit: &Value,
+    // -1, which is not a count, means none.
+    [limit, agreed]: [&Value; 2],
     shared_holders: &Value,
     audit: &[Value],
 ) -> Read<Inspection> {
@@ -279,8 +283,8 @@ fn shared_inspection(
             }
         },
         shared_holders,
-        // -1, which is not a count, means no limit.
         limit: count(limit).ok(),
+        agreed: count(agreed).ok(),
         votes: None,
         blocked_ms: None,
         skipped,

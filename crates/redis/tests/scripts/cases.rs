@@ -74,8 +74,17 @@ fn the_scripts_of_a_reentrant_mutex_mean_what_the_model_means() {
 
 #[test]
 fn the_scripts_of_a_semaphore_mean_what_the_model_means() {
-    let seen =
-        ["others to watch", "out of range", "resized", "resized, and let in", "not resized", "several woken"];
+    let seen = [
+        "others to watch",
+        "out of range",
+        "resized",
+        "resized, and let in",
+        "not resized",
+        "several woken",
+        "gave permits back",
+        "gave permits back, and let in",
+        "kept all permits",
+    ];
     means_what_the_model_means(Kind::Semaphore, &[&SHARED[..], &seen].concat());
 }
 

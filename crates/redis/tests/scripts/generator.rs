@@ -5,7 +5,7 @@ use crate::sequence::Sequence;
 use leasehold_core::model::LockState;
 use leasehold_core::{
     Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
-    Released, Resized, TokenBlock,
+    Release, ReleaseAction, Released, Resized, TokenBlock,
 };
 use leasehold_store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
@@ -284,6 +284,17 @@ impl Sequence<'_> {
                 (None, None)
             }
             (Op::Acquire(_), Reply::Refused(refused)) => (None, Some(refused)),
+            (
+                Op::Release(Release { action: ReleaseAction::KeepPermits { .. }, .. }),
+                Reply::Release(Released { status: HoldStatus::Held, .. }),
+            ) => {
+                seen(match before_parts {
+                    _ if grants > 0 => "gave permits back, and let in",
+                    before if before != after => "gave permits back",
+                    _ => "kept all permits",
+                });
+                (None, None)
+            }
             (Op::Release(_), Reply::Release(released)) => {
                 (None, released.next.as_ref().and_then(|next| next.as_ref().err()))
             }

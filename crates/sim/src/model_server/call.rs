@@ -176,6 +176,9 @@ impl LockCall {
                         arguments.last()?.clone_into(&mut released);
                         ReleaseAction::FreeAndPublish
                     }
+                    keep if keep.starts_with("keep ") => {
+                        ReleaseAction::KeepPermits { count: parsed(keep.trim_start_matches("keep "))? }
+                    }
                     for_ms => ReleaseAction::Cooldown { for_ms: parsed(for_ms)? },
                 };
                 let next = if arguments.is_empty() {

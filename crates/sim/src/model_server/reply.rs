@@ -145,11 +145,15 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             Value::Array(vec![Value::bulk("changed"), limit_of(*limit)])
         }
         Reply::Inspect(seen) if kind.is_shared() => {
-            let Inspection { waiters, hold_status: status, shared_holders, limit, .. } = seen;
+            let Inspection { waiters, hold_status: status, shared_holders, limit, agreed, .. } = seen;
             let shared_holders =
                 shared_holders.iter().map(|holder| Value::Array(holder_fields(Some(holder)))).collect();
-            let values =
-                [Value::number(*waiters), Value::bulk(status.map_or("", hold_status)), limit_of(*limit)];
+            let values = [
+                Value::number(*waiters),
+                Value::bulk(status.map_or("", hold_status)),
+                limit_of(*limit),
+                limit_of(*agreed),
+            ];
             let in_full = matches!(op, Op::Inspect(inspect) if inspect.details);
             let audit = in_full.then(|| of_audit(seen));
             Value::Array(values.into_iter().chain([Value::Array(shared_holders)]).chain(audit).collect())
@@ -256,7 +260,10 @@ fn of_refusal(refused: &Refused) -> Value {
     };
     let (word, found) = match refused {
         Refused::OutOfRange { count, limit } => return numbers("range", *count, *limit),
-        Refused::Disagreement { requested, known } => return numbers("differ", *requested, *known),
+        Refused::Disagreement { requested, known, limit } => {
+            let numbers = [requested, known, limit].map(|number| Value::Integer((*number).into()));
+            return Value::Array([Value::bulk("differ")].into_iter().chain(numbers).collect());
+        }
         Refused::WouldDeadlock => return Value::Array(vec![Value::bulk("deadlock")]),
         Refused::NothingToUpgrade => return Value::Array(vec![Value::bulk("upgradable")]),
         Refused::WrongKind { found } => ("kind", found.as_str()),

@@ -222,6 +222,7 @@ impl Tally {
             audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
             shared_holders: Vec::new(),
             limit: None,
+            agreed: None,
             votes,
             blocked_ms,
             skipped,

@@ -162,6 +162,7 @@ macro_rules! conformance_cases {
             an_impossible_number_of_permits_is_refused: semaphore;
             the_first_acquire_sets_the_number_of_permits: semaphore;
             a_resize_leaves_the_number_for_which_clients_ask: semaphore;
+            a_hold_gives_back_some_of_its_permits: semaphore;
             a_resize_grants_to_waiters_and_evicts_no_holder: semaphore;
             a_waiter_beyond_a_lowered_limit_blocks_no_other: semaphore;
             a_forced_release_ends_one_of_several: semaphore;

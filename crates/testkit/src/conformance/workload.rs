@@ -414,11 +414,14 @@ impl Workload {
         let claim = self.likely_claim(state);
         let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
+            2 | 3 if self.kind == Kind::Semaphore => ReleaseAction::KeepPermits { count: 1 },
             2 | 3 if self.kind.is_plain_string() => ReleaseAction::Cooldown { for_ms: self.lease() },
             4 if self.kind.supports_quorum() => ReleaseAction::FreeAndPublish,
             _ => ReleaseAction::Grant,
         };
-        let mut next = (self.random.below(3) == 0).then(|| self.acquire(state));
+        let mut next = (self.random.below(3) == 0)
+            .then(|| self.acquire(state))
+            .filter(|_| !matches!(action, ReleaseAction::KeepPermits { .. }));
         if let Some(next) = &mut next
             // Usually of the same session, but the store does not rely on it.
             && self.random.below(4) > 0

@@ -112,6 +112,10 @@ pub(crate) enum StoreMutant {
     ResizesUnseen,
     /// Clients ask for the new number from any resize on.
     ResizeIsAgreed,
+    /// A hold that gives permits back keeps them all.
+    KeepsAllPermits,
+    /// It keeps none.
+    ReturnsAllPermits,
     /// A resize does not serve the queue.
     ResizeGrantsNothing,
     /// A lower limit evicts holders.

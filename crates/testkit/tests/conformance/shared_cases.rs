@@ -37,6 +37,8 @@ fn a_semaphore_mutant_fails_its_case() {
             StoreMutant::ResizeIsAgreed,
             cases::a_resize_leaves_the_number_for_which_clients_ask,
         );
+        fails_of(all, kind, StoreMutant::KeepsAllPermits, cases::a_hold_gives_back_some_of_its_permits);
+        fails_of(all, kind, StoreMutant::ReturnsAllPermits, cases::a_hold_gives_back_some_of_its_permits);
         fails_of(
             all,
             kind,

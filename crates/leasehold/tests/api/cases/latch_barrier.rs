@@ -103,7 +103,10 @@ async fn a_latch_is_counted_to_one_number(store: &TestStore) {
     latch(&a, 3).arrive().await.expect("arrived");
     let refused = latch(&a, 2).wait().await;
     assert!(
-        matches!(&refused, Err(AcquireError::Impossible(Refused::Disagreement { requested: 2, known: 3 }))),
+        matches!(
+            &refused,
+            Err(AcquireError::Impossible(Refused::Disagreement { requested: 2, known: 3, .. }))
+        ),
         "{refused:?}"
     );
     assert!(a.latch("l", 0).is_err() && a.barrier("b", 65).is_err() && a.semaphore("s", 0).is_err());

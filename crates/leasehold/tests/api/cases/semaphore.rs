@@ -2,7 +2,9 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, Attempt, Client, LostReason, Refused, ReleaseError, Semaphore};
+use leasehold::{
+    AcquireError, Attempt, Client, LostReason, Refused, ReleaseError, ReturnPermitsError, Semaphore,
+};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,6 +22,8 @@ on_every_store! {
     another_number_is_refused_or_replaces_that_of_the_others,
     a_resize_leaves_the_number_that_clients_are_given,
     all_free_permits_are_acquired_at_once,
+    all_free_permits_are_those_of_the_number_that_the_next_acquire_sets,
+    some_permits_are_returned_and_the_hold_goes_on,
     permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
@@ -29,6 +33,7 @@ on_every_store! {
     acquiring_permits_cancelled_at_every_await,
     waiting_for_permits_cancelled_at_every_await,
     releasing_permits_cancelled_at_every_await,
+    returning_permits_cancelled_at_every_await,
     another_kind_of_the_same_name_is_refused,
 }
 
@@ -207,10 +212,86 @@ async fn all_free_permits_are_acquired_at_once(store: &TestStore) {
     one.release().await.expect("released");
 }
 
+async fn all_free_permits_are_those_of_the_number_that_the_next_acquire_sets(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let (three, five) = (semaphore(&a, 3), semaphore(&b, 5));
+    for (before, next) in [(&three, &five), (&five, &three)] {
+        before.acquire().await.expect("acquired").release().await.expect("released");
+        let (known, given) =
+            if next.available_permits().await.expect("an answer") == 5 { (3, 5) } else { (5, 3) };
+        assert_eq!(before.available_permits().await.expect("an answer"), known, "no client uses it");
+        let all = next.drain().await.expect("an answer").granted().expect("all are free");
+        assert_eq!(all.count(), given);
+        assert_eq!(before.available_permits().await.expect("an answer"), 0);
+        assert_eq!(disagreement(before.drain().await), (known, given));
+        all.release().await.expect("released");
+    }
+    // A resize stays for those who ask for their number.
+    three.resize(4).await.expect("resized");
+    let all = five.drain().await.expect("an answer").granted().expect("all are free");
+    assert_eq!(all.count(), 5, "no client uses it, and the resize was not for this number");
+    three.resize(4).await.expect("resized");
+    all.release().await.expect("released");
+    let all = five.drain().await.expect("an answer").granted().expect("all are free");
+    assert_eq!(all.count(), 4);
+    all.release().await.expect("released");
+}
+
+async fn some_permits_are_returned_and_the_hold_goes_on(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let (a, b) = (semaphore(&a, 5), semaphore(&b, 5));
+    let mut permit = a.acquire_many(5).await.expect("acquired");
+    let fence = permit.fencing_token();
+    let waiter = waits(&b, 3);
+    until_waiting(&a, 1).await;
+    permit.return_permits(0).await.expect("nothing to do");
+    permit.return_permits(3).await.expect("returned");
+    waiter.await.expect("let in");
+    assert_eq!((permit.count(), permit.fencing_token()), (2, fence));
+    permit.check().expect("held");
+    for count in [2, 3, u32::MAX] {
+        let refused = permit.return_permits(count).await;
+        assert!(
+            matches!(refused, Err(ReturnPermitsError::TooMany { returned, held: 2 }) if returned == count),
+            "{refused:?}"
+        );
+    }
+    let rest = b.acquire_many(3).await.expect("acquired");
+    assert!(matches!(b.try_acquire().await.expect("an answer"), Attempt::Taken(_)), "two are held");
+    permit.release().await.expect("released, with what it had left");
+    assert_eq!(b.available_permits().await.expect("an answer"), 2);
+    rest.release().await.expect("released");
+    let mut lost = a.acquire_many(2).await.expect("acquired");
+    let held = b.inspect().await.expect("an answer").shared_holders;
+    b.force_release(held[0].observed().expect("it has a token")).await.expect("released by force");
+    let gone = lost.return_permits(1).await;
+    assert!(
+        matches!(&gone, Err(ReturnPermitsError::Lost(loss)) if matches!(loss.reason, LostReason::ForceReleased)),
+        "{gone:?}"
+    );
+    assert_eq!(b.available_permits().await.expect("an answer"), 5);
+}
+
+async fn returning_permits_cancelled_at_every_await(store: &TestStore) {
+    let client = store.client("a").await;
+    let semaphore = semaphore(&client, 5);
+    cancel_at_every_await(
+        || async {
+            let mut permit = semaphore.acquire_many(5).await.expect("acquired");
+            permit.return_permits(3).await.expect("returned");
+            assert_eq!(semaphore.available_permits().await.expect("an answer"), 3);
+            permit.release().await.expect("released");
+        },
+        async |_| until_at_rest(&semaphore).await,
+    )
+    .await;
+    assert_eq!(semaphore.available_permits().await.expect("an answer"), 5);
+}
+
 /// The numbers in the refusal of an acquire.
 fn disagreement<T>(refused: Result<T, AcquireError>) -> (u32, u32) {
     match refused {
-        Err(AcquireError::Impossible(Refused::Disagreement { requested, known })) => (requested, known),
+        Err(AcquireError::Impossible(Refused::Disagreement { requested, known, .. })) => (requested, known),
         Err(other) => panic!("{other:?}"),
         Ok(_) => panic!("acquired"),
     }
@@ -252,7 +333,11 @@ async fn a_resize_leaves_the_number_that_clients_are_given(store: &TestStore) {
     assert!(matches!(b.try_acquire().await.expect("an answer"), Attempt::Taken(_)), "there is only one");
     operator.resize(2).await.expect("resized");
     let two = b.try_acquire().await.expect("an answer").granted().expect("there are two now");
-    assert_eq!(disagreement(operator.try_acquire().await), (9, 2));
+    assert_eq!(
+        disagreement(operator.try_acquire().await),
+        (9, 3),
+        "the number of the clients, not of the resize"
+    );
     one.release().await.expect("released");
     two.release().await.expect("released");
     // It stays so while it is free.

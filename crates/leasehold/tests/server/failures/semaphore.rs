@@ -1,7 +1,8 @@
 //! Semaphore permits of processes that are killed.
 
 use super::fixture::{MS, S, client, server, until};
-use leasehold::{Client, LostReason, ReleaseError};
+use leasehold::core::Ended;
+use leasehold::{AcquireError, Client, LostReason, Refused, ReleaseError};
 use leasehold_testkit::{Random, RedisServer, Stopwatch, Value, Worker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -184,6 +185,57 @@ async fn nothing_is_left(server: &RedisServer) {
 fn words(server: &RedisServer, arguments: &[&str]) -> Vec<String> {
     let Value::Array(items) = server.cli(arguments).expect("an answer") else { panic!("no array") };
     items.iter().filter_map(|item| item.text().map(str::to_owned)).collect()
+}
+
+/// A deploy with a new number of permits beside a process of the old one that was killed: once that session is over, its permits
+/// are no reason to refuse the new number, though their lease lasts for longer.
+#[tokio::test]
+async fn another_number_is_not_refused_for_the_permits_of_a_dead_process() {
+    let server = server();
+    let mut old = Worker::of_test("failures::semaphore::a_worker_that_keeps_a_permit", "keeps")
+        .env("LEASEHOLD_TEST_URL", server.url())
+        .start()
+        .expect("a worker");
+    old.expect("held", LIMIT).expect("it holds a permit");
+    let own = client(&server.url()).await;
+    let new = own.semaphore("permits", PERMITS + 2).expect("a good name");
+    let refused = new.try_acquire().await;
+    assert!(
+        matches!(refused, Err(AcquireError::Impossible(Refused::Disagreement { known: PERMITS, .. }))),
+        "{refused:?}"
+    );
+    old.kill().expect("killed");
+    until("the new number is accepted", LIMIT, async || {
+        let acquired = new.acquire().await;
+        let Ok(permit) = acquired else { return false };
+        permit.release().await.expect("released");
+        true
+    })
+    .await;
+    let audit = new.inspect_full().await.expect("an answer").audit;
+    assert!(
+        audit.iter().any(|entry| entry.ended == Ended::Evicted),
+        "it did not wait for the lease: {audit:?}"
+    );
+}
+
+/// Not a test by itself: a process that keeps a permit for an hour, or until it is killed.
+#[test]
+fn a_worker_that_keeps_a_permit() {
+    if Worker::role().as_deref() != Some("keeps") {
+        return;
+    }
+    let url = std::env::var("LEASEHOLD_TEST_URL").expect("set by the test");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::builder(&url).session_ttl(2 * S).connect().await.expect("connected");
+        let semaphore = client.semaphore("permits", PERMITS).expect("a good name").lease(3_600 * S);
+        let permit = semaphore.acquire().await.expect("acquired");
+        permit.extend().await.expect("for the whole lease");
+        Worker::report("held");
+        tokio::time::sleep(3_600 * S).await;
+        permit.release().await.expect("released");
+    });
 }
 
 /// Not a test by itself: a process that acquires a permit again and again.

@@ -67,6 +67,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
             audit: Vec::new(),
             shared_holders: Vec::new(),
             limit: None,
+            agreed: None,
             votes: None,
             blocked_ms: None,
             skipped: Skipped::default(),

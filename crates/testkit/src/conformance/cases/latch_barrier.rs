@@ -106,7 +106,10 @@ pub async fn another_number_of_parties_is_refused(fixture: &Fixture) {
     for mode in modes {
         let asked = mode.total().unwrap_or_default();
         for request in [b.mode_request(&b.claim(), *mode), b.queued_mode_request(&b.claim(), *mode)] {
-            assert_eq!(b.refused(&request).await, Refused::Disagreement { requested: asked, known: 3 });
+            assert_eq!(
+                b.refused(&request).await,
+                Refused::Disagreement { requested: asked, known: 3, limit: 3 }
+            );
         }
     }
     assert_eq!(a.status(&waiting).await, HoldStatus::Queued);

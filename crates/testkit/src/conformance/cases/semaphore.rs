@@ -5,7 +5,7 @@ use crate::conformance::client::{LONG, TestClient, granted};
 use crate::conformance::fixture::Fixture;
 use leasehold_core::{
     Acquire, Acquired, Ended, Evicted, Extended, ForceReleased, HoldStatus, LockMode, ObservedHolder, Op,
-    Refused, Reply, Resize, Resized,
+    Refused, Release, ReleaseAction, Reply, Resize, Resized,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -240,7 +240,7 @@ pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let [a, b] = fixture.clients().await;
     let held = a.acquire_mode(of_two(1)).await;
     for request in [b.mode_request(&b.claim(), of_five(2)), b.queued_mode_request(&b.claim(), of_five(2))] {
-        assert_eq!(b.refused(&request).await, Refused::Disagreement { requested: 5, known: 2 });
+        assert_eq!(b.refused(&request).await, Refused::Disagreement { requested: 5, known: 2, limit: 2 });
     }
     let (waiting, _) = b.enqueue_mode(of_two(2)).await;
     a.release(&held).await;
@@ -250,7 +250,7 @@ pub async fn the_first_acquire_sets_the_number_of_permits(fixture: &Fixture) {
     let held = b.acquire_mode(of_five(3)).await;
     assert_eq!(a.inspect().await.limit, Some(5));
     let refused = a.refused(&a.mode_request(&a.claim(), of_two(1))).await;
-    assert_eq!(refused, Refused::Disagreement { requested: 2, known: 5 });
+    assert_eq!(refused, Refused::Disagreement { requested: 2, known: 5, limit: 5 });
     b.release(&held).await;
 }
 
@@ -260,21 +260,62 @@ pub async fn a_resize_leaves_the_number_for_which_clients_ask(fixture: &Fixture)
     let [a, b, operator] = fixture.clients().await;
     let of_six = LockMode::Permits { count: 1, total: 6 };
     assert_eq!(operator.resize(None, 2).await, Resized::Done);
+    let numbers = async || {
+        let inspection = operator.inspect().await;
+        (inspection.limit, inspection.agreed)
+    };
+    assert_eq!(numbers().await, (Some(2), Some(0)));
     let one = a.acquire_mode(of_five(1)).await;
+    assert_eq!(numbers().await, (Some(2), Some(5)));
     let two = b.acquire_mode(of_five(1)).await;
     let refused = b.refused(&b.mode_request(&b.claim(), of_six)).await;
-    assert_eq!(refused, Refused::Disagreement { requested: 6, known: 2 });
+    assert_eq!(refused, Refused::Disagreement { requested: 6, known: 5, limit: 2 });
     assert_eq!(operator.resize(Some(2), 3).await, Resized::Done);
     let three = b.acquire_mode(LockMode::Permits { count: 1, total: 3 }).await;
     let agreed = Resize { observed: Some(3), limit: 6, agreed: true };
     let done = operator.execute(&Op::Resize(agreed)).await;
     assert_eq!(done, Reply::Resize(Resized::Done));
+    assert_eq!(numbers().await, (Some(6), None));
     let refused = b.refused(&b.mode_request(&b.claim(), of_five(1))).await;
-    assert_eq!(refused, Refused::Disagreement { requested: 5, known: 6 });
+    assert_eq!(refused, Refused::Disagreement { requested: 5, known: 6, limit: 6 });
     let four = b.acquire_mode(of_six).await;
     for (client, claim) in [(&a, one), (&b, two), (&b, three), (&b, four)] {
         client.release(&claim).await;
     }
+}
+
+/// A hold gives back some of its permits, which go to the waiters. It goes on with the others, and its token. Sent again, or late,
+/// that changes nothing more.
+pub async fn a_hold_gives_back_some_of_its_permits(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    let held = a.acquire_mode(of_five(5)).await;
+    let fence = a.inspect().await.shared_holders[0].fence;
+    let (waiting, _) = b.enqueue_mode(of_five(3)).await;
+    let keep = async |count| a.release_and(&held, ReleaseAction::KeepPermits { count }, None).await.status;
+    assert_eq!(keep(3).await, HoldStatus::Held);
+    assert_eq!(a.inspect().await.waiters, 1, "two are not enough");
+    assert_eq!(keep(2).await, HoldStatus::Held);
+    b.next_grant().await;
+    for late in [3, 2, 5] {
+        assert_eq!(keep(late).await, HoldStatus::Held);
+    }
+    let counts = async || {
+        let holders = a.inspect().await.shared_holders;
+        holders.iter().map(|holder| (holder.fence, holder.mode.count())).collect::<Vec<_>>()
+    };
+    let now = counts().await;
+    assert_eq!((now.len(), now[0], now[1].1), (2, (fence, 2), 3));
+    b.release(&waiting).await;
+    let other = b.acquire_mode(of_five(3)).await;
+    b.release(&other).await;
+    assert_eq!(a.release(&held).await.status, HoldStatus::Held);
+    assert_eq!(keep(1).await, HoldStatus::Ended(Ended::Released));
+    let all = b.acquire_mode(of_five(5)).await;
+    let (claim, action) = (all.clone(), ReleaseAction::KeepPermits { count: 0 });
+    let none = Op::Release(Release { claim, action, next: None });
+    assert_eq!(b.execute(&none).await, Reply::Refused(Refused::Unsupported), "that is a release");
+    assert_eq!(counts().await[0].1, 5);
+    b.release(&all).await;
 }
 
 /// A resize that states the current number succeeds. More permits are granted to waiters; fewer evict no holder.

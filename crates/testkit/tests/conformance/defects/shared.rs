@@ -3,7 +3,8 @@
 use crate::mutant::StoreMutant;
 use leasehold_core::model::{Content, LockState, QueueEntryId, SharedHold, SharedHolders, Value, all_alive};
 use leasehold_core::{
-    Acquired, Claim, Enqueue, Evicted, ForceReleased, HoldId, LockMode, Op, OwnValue, Refused, Reply,
+    Acquired, Claim, Enqueue, Evicted, ForceReleased, HoldId, LockMode, Op, OwnValue, Refused, ReleaseAction,
+    Reply,
 };
 
 /// Defects in parsing a request for a mode.
@@ -54,6 +55,12 @@ pub(crate) fn mutate_request(mutant: StoreMutant, state: &LockState, op: &mut Op
                 (mode, _) => mode,
             };
         }
+        (StoreMutant::KeepsAllPermits, Op::Release(release)) => {
+            if let ReleaseAction::KeepPermits { count } = &mut release.action {
+                *count = u32::MAX;
+            }
+        }
+        (StoreMutant::ReturnsAllPermits, Op::Release(release)) => release.action = ReleaseAction::Grant,
         (StoreMutant::ResizesUnseen, Op::Resize(resize)) => resize.observed = known,
         (StoreMutant::ResizeIsAgreed, Op::Resize(resize)) => resize.agreed = true,
         _ => {}

@@ -119,6 +119,7 @@ pub use lock::handle::Attempt;
 pub use lock::latch::Latch;
 pub use lock::multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use lock::mutex::Mutex;
+pub use lock::observe_ends::{HoldEnd, HoldEnding, HoldEnds};
 pub use lock::once_per::{OncePer, PeriodGuard};
 pub use lock::reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use lock::rwlock::RwLock;

@@ -3,7 +3,7 @@
 use super::facade::IntoBlocking;
 use super::{Error, call};
 use crate::error::{AcquireError, InspectError, ReleaseError};
-use crate::{Attempt, DetachedHold, Leader, LostHold, Status};
+use crate::{Attempt, DetachedHold, HoldEnd, Leader, LostHold, Status};
 use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Election;
 
-    settings { lease max_hold max_renewals max_wait }
+    settings { lease max_hold max_renewals max_wait low_priority_for }
 
     forward {
         /// Returns the election's name.
@@ -54,6 +54,11 @@ facade! {
         /// Returns the current leader, if there is one: see
         /// [`leasehold::Election::leader`](crate::Election::leader).
         pub fn leader(&self) -> Result<Option<Leader>, Error<InspectError>>;
+    }
+
+    wait {
+        #[doc = see!("Observes the ends of holds, by whichever client", Election::observe_ends)]
+        pub fn observe_ends(&self) -> Result<HoldEnds, Error<InspectError>>;
     }
 
     operator { "Deposes the leader that was observed, dead or alive" }
@@ -124,6 +129,37 @@ impl Leaders {
 
     /// Like [`next`](Self::next), but waits at most `limit`: `None` if nothing has changed by then.
     pub fn next_timeout(&mut self, limit: Duration) -> Result<Option<Option<Leader>>, Error<InspectError>> {
+        let next = async { tokio::time::timeout(limit, self.inner.next()).await.ok().transpose() };
+        call(&self.thread, next)
+    }
+}
+
+facade! {
+    /// The ends of a lock's holds: [`leasehold::HoldEnds`](crate::HoldEnds), for threads.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::HoldEnding;
+    ///
+    /// let nightly = leasehold::blocking::Client::connect("memory:")?.mutex("nightly")?;
+    /// let guard = nightly.acquire()?;
+    /// let mut ends = nightly.observe_ends()?;
+    /// guard.release()?;
+    /// assert_eq!(ends.next()?.ending, HoldEnding::Released);
+    /// # Ok(()) }
+    /// ```
+    pub struct HoldEnds;
+}
+
+impl HoldEnds {
+    /// Returns the next end of a hold: see [`leasehold::HoldEnds::next`](crate::HoldEnds::next). Blocks until there is one.
+    #[allow(clippy::should_implement_trait, reason = "it can fail, and be called again after that")]
+    pub fn next(&mut self) -> Result<HoldEnd, Error<InspectError>> {
+        call(&self.thread, self.inner.next())
+    }
+
+    /// Like [`next`](Self::next), but waits at most `limit`: `None` if no hold has ended by then.
+    pub fn next_timeout(&mut self, limit: Duration) -> Result<Option<HoldEnd>, Error<InspectError>> {
         let next = async { tokio::time::timeout(limit, self.inner.next()).await.ok().transpose() };
         call(&self.thread, next)
     }

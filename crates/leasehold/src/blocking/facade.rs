@@ -217,6 +217,9 @@ macro_rules! setting {
     (retry $kind:ident) => {
         setting! { $kind retry(policy: leasehold_core::RetryPolicy), "Polls by this policy instead of queueing" }
     };
+    (low_priority_for $kind:ident) => {
+        setting! { $kind low_priority_for(duration: std::time::Duration), "Lets other waiters go first for so long" }
+    };
     (expire_foreign $kind:ident) => {
         setting! { $kind expire_foreign(expiry: std::time::Duration),
         "Sets an expiry on the lock's key if a client of another library locked it without one" }

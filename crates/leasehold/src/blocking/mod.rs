@@ -58,7 +58,7 @@ mod rwlock;
 mod semaphore;
 
 pub use barrier::Barrier;
-pub use election::{Election, Leaders, Leadership, OncePer, PeriodGuard};
+pub use election::{Election, HoldEnds, Leaders, Leadership, OncePer, PeriodGuard};
 pub use guard::Guard;
 pub use latch::Latch;
 pub use multi::{MultiGuard, MultiMutex};

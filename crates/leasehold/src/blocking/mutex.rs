@@ -1,8 +1,8 @@
 //! The blocking mutex.
 
 use super::facade::run;
-use super::{Error, Guard};
-use crate::error::{AcquireError, LockError, RunError};
+use super::{Error, Guard, HoldEnds};
+use crate::error::{AcquireError, InspectError, LockError, RunError};
 use crate::{Attempt, DetachedHold};
 use leasehold_core::LockName;
 use std::time::Duration;
@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Mutex;
 
-    settings { lease max_hold max_renewals max_wait retry expire_foreign sticky yield_every }
+    settings { lease max_hold max_renewals max_wait retry low_priority_for expire_foreign sticky yield_every }
 
     forward {
         /// Returns the lock's name.
@@ -56,6 +56,11 @@ facade! {
         /// [`leasehold::Mutex::acquire_detached`](crate::Mutex::acquire_detached). [`Client`](super::Client)
         /// extends, releases and attaches it.
         pub fn acquire_detached(&self) -> Result<DetachedHold, Error<AcquireError>>;
+    }
+
+    wait {
+        #[doc = see!("Observes the ends of holds, by whichever client", Mutex::observe_ends)]
+        pub fn observe_ends(&self) -> Result<HoldEnds, Error<InspectError>>;
     }
 
     operator { "Releases the lock by force from the holder that was observed, dead or alive" }

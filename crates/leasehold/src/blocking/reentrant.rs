@@ -1,7 +1,7 @@
 //! The blocking re-entrant mutex.
 
-use super::Error;
 use super::facade::run;
+use super::{Error, HoldEnds};
 use crate::error::{AcquireError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
 use crate::{Attempt, DetachedHold, Released};
@@ -48,7 +48,7 @@ facade! {
     #[derive(Clone)]
     pub struct ReentrantMutex;
 
-    settings { lease max_hold max_renewals max_wait retry expire_foreign yield_every }
+    settings { lease max_hold max_renewals max_wait retry low_priority_for expire_foreign yield_every }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
@@ -99,6 +99,11 @@ facade! {
         /// # Ok(()) }
         /// ```
         pub fn hold_count(&self) -> Result<u64, Error<InspectError>>;
+    }
+
+    wait {
+        #[doc = see!("Observes the ends of holds, by whichever client", ReentrantMutex::observe_ends)]
+        pub fn observe_ends(&self) -> Result<HoldEnds, Error<InspectError>>;
     }
 
     operator { "Releases the lock by force, with all its holds, from the owner that was observed, dead or alive" }

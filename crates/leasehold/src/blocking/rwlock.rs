@@ -1,9 +1,9 @@
 //! The blocking readers-writer lock.
 
-use super::Error;
 use super::facade::{IntoBlocking, run};
 use super::runtime_thread::{RuntimeThread, check_not_async};
-use crate::error::{AcquireError, ForceReleaseError, ReleaseError, RunError};
+use super::{Error, HoldEnds};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
 use crate::guard::owner::Owner;
 use crate::{Attempt, DetachedHold};
 use leasehold_core::{FencingToken, Lease, LockName};
@@ -39,7 +39,7 @@ facade! {
     #[derive(Clone)]
     pub struct RwLock;
 
-    settings { lease max_hold max_renewals max_wait retry }
+    settings { lease max_hold max_renewals max_wait retry low_priority_for }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.
@@ -108,6 +108,11 @@ facade! {
         /// [`leasehold::RwLock::try_upgradable_read`](crate::RwLock::try_upgradable_read). Blocks only for the
         /// store's reply.
         pub fn try_upgradable_read(&self) -> Result<Attempt<UpgradableGuard>, Error<AcquireError>>;
+    }
+
+    wait {
+        #[doc = see!("Observes the ends of holds, by whichever client", RwLock::observe_ends)]
+        pub fn observe_ends(&self) -> Result<HoldEnds, Error<InspectError>>;
     }
 
     operator { "Releases by force one hold that was observed, dead or alive" }

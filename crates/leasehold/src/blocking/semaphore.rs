@@ -1,7 +1,7 @@
 //! The blocking semaphore.
 
 use super::facade::run;
-use super::{Error, call};
+use super::{Error, HoldEnds, call};
 use crate::error::{AcquireError, InspectError, ReleaseError, ResizeError, ReturnPermitsError, RunError};
 use crate::{Attempt, DetachedHold};
 use leasehold_core::{FencingToken, LockName};
@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Semaphore;
 
-    settings { lease max_hold max_renewals max_wait retry }
+    settings { lease max_hold max_renewals max_wait retry low_priority_for }
 
     forward {
         /// Returns the semaphore's name.
@@ -80,6 +80,11 @@ facade! {
         /// Changes the number of permits for all processes: see
         /// [`leasehold::Semaphore::resize`](crate::Semaphore::resize).
         pub fn resize(&self, permits: u32) -> Result<(), Error<ResizeError>>;
+    }
+
+    wait {
+        #[doc = see!("Observes the ends of holds, by whichever client", Semaphore::observe_ends)]
+        pub fn observe_ends(&self) -> Result<HoldEnds, Error<InspectError>>;
     }
 
     operator { "Releases by force the permits of one hold that was observed, dead or alive" }

@@ -7,6 +7,7 @@ use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
+use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
@@ -74,6 +75,10 @@ impl Election {
 
         /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
+
+        /// Lets other candidates go first for so long, as for a host that is to lead only if no better one campaigns: like
+        /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
+        pub fn low_priority_for(self, duration: Duration) -> Self;
     }
 
     /// Returns the election's name.
@@ -220,6 +225,12 @@ impl Election {
     pub fn observe(&self) -> Leaders {
         let LockHandle { engine, entry, .. } = &self.handle;
         Leaders { watching: LeaderWatch::new(engine.clone(), entry.lock.clone()) }
+    }
+
+    /// Observes the ends of holds, by whichever client: like [`Mutex::observe_ends`](crate::Mutex::observe_ends), including
+    /// errors and cancel safety.
+    pub async fn observe_ends(&self) -> Result<HoldEnds, InspectError> {
+        HoldEnds::begin(&self.handle).await
     }
 
     /// Returns the current state of the election. Changes nothing.

@@ -94,6 +94,8 @@ pub(crate) struct LockHandle {
     pub(crate) max_wait: Option<Duration>,
     /// Set to poll.
     retry: Option<RetryPolicy>,
+    /// For how long other waiters go first.
+    pub(crate) low_priority_for: Option<Duration>,
     /// The expiry to set on a key that has none.
     expire_foreign: Option<Duration>,
     /// What happens to the hold when its guard is released or dropped.
@@ -173,6 +175,10 @@ impl LockHandle {
         self.retry = Some(policy);
     }
 
+    pub(crate) fn low_priority_for(&mut self, duration: Duration) {
+        self.low_priority_for = Some(duration);
+    }
+
     pub(crate) fn expire_foreign(&mut self, expiry: Duration) {
         self.expire_foreign = Some(expiry);
     }
@@ -196,6 +202,7 @@ impl LockHandle {
             lease: None,
             max_wait: None,
             retry: None,
+            low_priority_for: None,
             expire_foreign: None,
             release_policy: ReleasePolicy::default(),
             max_hold: None,
@@ -237,6 +244,13 @@ impl LockHandle {
         wait: Option<Duration>,
         start: Moment,
     ) -> Result<AcquiredGuard, AcquireError> {
+        let attempt = || self.try_acquire(options);
+        // In a box, so that the future has room for one request only. All others wait for an upgrade, whatever its priority.
+        if options.mode != LockMode::Upgrade
+            && let Some(acquired) = Box::pin(self.try_while_low_priority(wait, start, attempt)).await?
+        {
+            return Ok(acquired);
+        }
         let (limit, once) = self.limit(wait, start);
         match self.acquire_until(options, limit, once).await? {
             Ok(acquired) => Ok(acquired),
@@ -250,6 +264,10 @@ impl LockHandle {
         options: &AcquireOptions,
     ) -> Result<DetachedHold, AcquireError> {
         let start = self.engine.environment.now();
+        let attempt = || self.try_acquire_detached(options);
+        if let Some(hold) = Box::pin(self.try_while_low_priority(self.max_wait, start, attempt)).await? {
+            return Ok(hold);
+        }
         let (limit, once) = self.limit(self.max_wait, start);
         match self.acquire_detached_until(options, limit, once).await {
             Ok((hold, _)) => Ok(hold),

@@ -6,6 +6,7 @@ use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
+use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, OwnValue, RetryPolicy};
 use std::sync::Arc;
@@ -96,6 +97,11 @@ impl Mutex {
         /// request per attempt. During the pause between two attempts, queued tasks of the same client go
         /// first.
         pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Lets other waiters go first for so long, counted from the call: a waiter of low priority. Until then it is in no
+        /// queue, and acquires only what no other client waits for, with a try about every second. After that it
+        /// queues like any other, so it does not wait for ever: its priority ages. Several priorities are several durations.
+        pub fn low_priority_for(self, duration: Duration) -> Self;
 
         /// Sets an expiry on the lock's key if a client of another library locked it without one.
         pub fn expire_foreign(self, expiry: Duration) -> Self;
@@ -243,6 +249,16 @@ impl Mutex {
         work: impl FnOnce(Arc<Guard>) -> F,
     ) -> Result<F::Output, RunError<F::Output>> {
         run_under(self.acquire().await?, work).await
+    }
+
+    /// Observes the ends of holds of this lock, by whichever client: released, expired, evicted or released by force. From now on;
+    /// see [`HoldEnds`] for what it sees and costs.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn observe_ends(&self) -> Result<HoldEnds, InspectError> {
+        HoldEnds::begin(&self.handle).await
     }
 
     /// Returns the current state of the lock, without changing it.

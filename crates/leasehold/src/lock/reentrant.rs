@@ -8,6 +8,7 @@ use crate::guard::lock_guard::lock_guard;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
+use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use leasehold_core::{Lease, Lock, LockName, ObservedHolder, RetryPolicy};
 use std::fmt;
@@ -96,6 +97,10 @@ impl ReentrantMutex {
         /// Polls for the lock by this policy instead of queueing for it: like
         /// [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Lets other waiters go first for so long: like
+        /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
+        pub fn low_priority_for(self, duration: Duration) -> Self;
 
         /// Sets an expiry on the lock's key if a client of another library locked it without one.
         pub fn expire_foreign(self, expiry: Duration) -> Self;
@@ -214,6 +219,12 @@ impl ReentrantMutex {
         let held = self.acquire().await?;
         let owner = held.owner.clone();
         run_under(held, |held| owner.scoped(async move { work(held).await })).await
+    }
+
+    /// Observes the ends of holds, by whichever client: like [`Mutex::observe_ends`](crate::Mutex::observe_ends), including
+    /// errors and cancel safety.
+    pub async fn observe_ends(&self) -> Result<HoldEnds, InspectError> {
+        HoldEnds::begin(&self.handle).await
     }
 
     /// Returns the current state of the lock: whether it is held, by which owner and how often, and for how

@@ -8,6 +8,7 @@ use crate::guard::detached::DetachedHold;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
+use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use guards::{ReadGuard, UpgradableGuard, WriteGuard};
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
@@ -151,6 +152,10 @@ impl RwLock {
 
         /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Lets other waiters go first for so long: like
+        /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
+        pub fn low_priority_for(self, duration: Duration) -> Self;
     }
 
     /// Sets the lease of readers, upgradable or not: like [`lease`](Self::lease).
@@ -311,6 +316,12 @@ impl RwLock {
         let held = self.write().await?;
         let owner = held.owner.clone();
         run_under(held, |held| owner.scoped(async move { work(held).await })).await
+    }
+
+    /// Observes the ends of holds, by whichever client: like [`Mutex::observe_ends`](crate::Mutex::observe_ends), including
+    /// errors and cancel safety.
+    pub async fn observe_ends(&self) -> Result<HoldEnds, InspectError> {
+        HoldEnds::begin(&self.handles.read).await
     }
 
     /// Returns the current state of the lock: all holders, and the number of waiters. Changes nothing.

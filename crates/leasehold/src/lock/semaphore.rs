@@ -9,6 +9,7 @@ use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
+use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, Resize, RetryPolicy};
 use std::fmt;
@@ -79,6 +80,10 @@ impl Semaphore {
 
         /// Polls by this policy instead of queueing: like [`Mutex::retry`](crate::Mutex::retry).
         pub fn retry(self, policy: RetryPolicy) -> Self;
+
+        /// Lets other waiters go first for so long: like
+        /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
+        pub fn low_priority_for(self, duration: Duration) -> Self;
     }
 
     /// Makes an acquire change the number of permits where other clients use another one than this handle, as after
@@ -275,6 +280,12 @@ impl Semaphore {
     /// never overwrites a later change by another client.
     pub async fn resize(&self, permits: u32) -> Result<(), ResizeError> {
         self.handle.resize(permits).await
+    }
+
+    /// Observes the ends of holds, by whichever client: like [`Mutex::observe_ends`](crate::Mutex::observe_ends), including
+    /// errors and cancel safety.
+    pub async fn observe_ends(&self) -> Result<HoldEnds, InspectError> {
+        HoldEnds::begin(&self.handle).await
     }
 
     /// Returns the current state of the semaphore: all holders of permits, the number of permits, and the

@@ -2,7 +2,7 @@
 
 use super::fixture::{MS, S, client, server, until};
 use leasehold::core::Ended;
-use leasehold::{AcquireError, Client, LostReason, Refused, ReleaseError};
+use leasehold::{AcquireError, Client, HoldEnding, LostReason, Refused, ReleaseError};
 use leasehold_testkit::{Random, RedisServer, Stopwatch, Value, Worker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -204,6 +204,7 @@ async fn another_number_is_not_refused_for_the_permits_of_a_dead_process() {
         matches!(refused, Err(AcquireError::Impossible(Refused::Disagreement { known: PERMITS, .. }))),
         "{refused:?}"
     );
+    let mut ends = new.observe_ends().await.expect("an answer");
     old.kill().expect("killed");
     until("the new number is accepted", LIMIT, async || {
         let acquired = new.acquire().await;
@@ -217,6 +218,7 @@ async fn another_number_is_not_refused_for_the_permits_of_a_dead_process() {
         audit.iter().any(|entry| entry.ended == Ended::Evicted),
         "it did not wait for the lease: {audit:?}"
     );
+    assert_eq!(ends.next().await.expect("an answer").ending, HoldEnding::Evicted);
 }
 
 /// Not a test by itself: a process that keeps a permit for an hour, or until it is killed.

@@ -3,7 +3,7 @@
 use super::{MS, S};
 use crate::cases::store::TestStore;
 use leasehold::blocking::{AttachError, Client, Error};
-use leasehold::{AcquireError, Attempt, DetachedHold, LostReason, ReleaseError, RunError};
+use leasehold::{AcquireError, Attempt, DetachedHold, HoldEnding, LostReason, ReleaseError, RunError};
 use leasehold_testkit::Stopwatch;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 on_every_store! {
     blocking:
+    an_observer_for_threads,
     threads_and_clients_exclude_each_other,
     a_hold_is_renewed_while_its_thread_does_nothing,
     everything_can_be_dropped_in_any_order,
@@ -241,4 +242,16 @@ fn the_calls_of_operators_work_from_threads(store: &TestStore) {
     let lost = guard.lost_timeout(10 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::ForceReleased);
     assert_eq!(other.block_on(async { other.as_async().monitor().run_once().await }).unwrap().evicted, []);
+}
+
+fn an_observer_for_threads(store: &TestStore) {
+    let client = store.blocking_client();
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().expect("acquired");
+    let fence = guard.fencing_token();
+    let mut ends = mutex.observe_ends().expect("an answer");
+    assert_eq!(ends.next_timeout(50 * MS).expect("an answer"), None);
+    guard.release().expect("released");
+    let end = ends.next().expect("an answer");
+    assert_eq!((end.fence, end.ending), (Some(fence), HoldEnding::Released));
 }

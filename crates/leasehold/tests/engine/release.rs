@@ -1,7 +1,8 @@
 //! Releases: what they await, and what is sent after them.
 
-use crate::environment::{PausedTime, client_in_paused_time, memory};
+use crate::environment::{PausedTime, SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
+use crate::until::until_waiting;
 use leasehold::core::LockMode;
 use leasehold::store::Environment;
 use leasehold::store::{MemoryStore, Op};
@@ -51,6 +52,39 @@ async fn a_dropped_guard_is_released_though_an_unanswered_extend_was_executed() 
     let other = client_in_paused_time(inner).connect().await.expect("it connects");
     let mutex = other.mutex("m").expect("a good name").lease(1000 * MS);
     drop(mutex.acquire_timeout(SOON).await.expect("not after a minute"));
+}
+
+/// The guard is valid from when the request was sent that the grant answers. The store counts from the grant.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_guard_is_released_for_as_long_as_the_store_may_keep_its_hold() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    let store = FaultyStore::with_sessions(move |_, op| match op {
+        Op::Release(_) if down.load(Ordering::SeqCst) => Behavior::Fail,
+        _ => Behavior::Execute,
+    });
+    let suspended_us = Arc::new(AtomicU64::new(0));
+    let machine = SuspendableMachine { booted: Instant::now(), suspended_us: suspended_us.clone() };
+    let other = store.healthy_client().await;
+    let builder = Client::with_store(store).environment(machine).call_timeout(500 * MS);
+    let client = builder.connect().await.expect("open");
+    let theirs = other.mutex("m").expect("a good name");
+    let guard = theirs.acquire().await.expect("acquired");
+    let ours = client.mutex("m").expect("a good name");
+    let waiter = tokio::spawn(async move { ours.acquire().await });
+    until_waiting(&theirs, 1).await;
+    // The waiter sends nothing meanwhile.
+    suspended_us.store(1_500_000, Ordering::SeqCst);
+    guard.release().await.expect("released");
+    let granted = Instant::now();
+    let guard = waiter.await.expect("no panic").expect("granted");
+    assert!(guard.remaining() < 1600 * MS, "it counts from the request: {:?}", guard.remaining());
+    is_down.store(true, Ordering::SeqCst);
+    drop(guard);
+    sleep(1700 * MS).await;
+    is_down.store(false, Ordering::SeqCst);
+    drop(theirs.acquire_timeout(SOON).await.expect("acquired"));
+    assert!(granted.elapsed() < 2900 * MS, "released, and not left to its lease: {:?}", granted.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -100,6 +100,9 @@ pub struct Grant {
     pub fence: FencingToken,
     /// Until when the client may rely on the hold, unless it is extended.
     pub valid_until: Moment,
+    /// Until when the store may keep the hold, unless it is extended: at the latest it was granted just before the reply or
+    /// the notification arrived, however long ago the request was sent.
+    pub may_last_until: Moment,
     /// Set if others are known to wait for the lock.
     pub others_wait: bool,
     /// What the owner of a ReentrantMutex holds now, if a reply has reported it. A message does not report
@@ -359,6 +362,7 @@ impl Contender {
                         claim,
                         fence: *fence,
                         valid_until,
+                        may_last_until: now + remaining,
                         others_wait: *others_wait,
                         owner_holds: *owner_holds,
                     })
@@ -444,6 +448,7 @@ impl Contender {
             claim,
             fence,
             valid_until,
+            may_last_until: now + sent.lease,
             others_wait: true,
             owner_holds: None,
         });

@@ -75,6 +75,7 @@ fn a_grant_counts_from_the_sending_of_its_nonce() {
         panic!("not granted")
     };
     assert_eq!(grant.valid_until, ms(3000) - drift(FIRST_LEASE), "not from {second:?}, nor from now");
+    assert_eq!(grant.may_last_until, ms(1500) + FIRST_LEASE, "the store may just have granted it");
     assert_eq!(contender.take_grant().map(|grant| grant.claim), Some(request.claim));
     assert!(contender.is_idle());
 }

@@ -78,7 +78,8 @@ impl<'a> AcquiredHold<'a> {
             engine.keeper.reserve(tracking, reserve);
         }
         let (claim, fence, valid_until) = (hold.claim.clone(), hold.fence, hold.valid_until());
-        let grant = Grant { claim, fence, valid_until, others_wait: false, owner_holds: None };
+        let (may_last_until, others_wait, owner_holds) = (hold.may_last_until(), false, None);
+        let grant = Grant { claim, fence, valid_until, may_last_until, others_wait, owner_holds };
         Self { hold, grant, tracking: Some(tracking), permit }
     }
 }

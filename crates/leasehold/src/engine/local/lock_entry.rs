@@ -256,6 +256,7 @@ impl LockEntry {
         let session = session.with_liveness(terms.liveness);
         let (claim, until, entry) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
         let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, entry));
+        hold.may_last(grant.may_last_until);
         // Holds with another token are gone: the store has just granted a newer one.
         state.holds.retain(|_, current| current.hold.fence == hold.fence);
         state.add_hold(hold.clone());

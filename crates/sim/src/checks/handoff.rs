@@ -1,7 +1,7 @@
 //! What a process may do with a hold that it hands off among its tasks, or caches.
 
 use super::{Check, CheckContext, CheckResult, Health};
-use crate::event::{Event, Execution, GuardId, HostEvent, LockId, TaskEvent, TaskId};
+use crate::event::{Event, Execution, GuardId, HostEvent, LockId, NewGuard, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::machine::cohort::{HANDOFF_WINDOW, MAX_HANDOFFS};
@@ -19,9 +19,13 @@ const RELEASED_WITHIN: Duration = Duration::from_millis(300);
 
 /// A hold has one guard at a time. Once its process knows that others wait, only tasks that were queued locally by
 /// then receive it, at most [`MAX_HANDOFFS`] times and for [`HANDOFF_WINDOW`]. Without that knowledge, the process hands off for
-/// one such window and at most one more while another process waits. A hold that no local task uses or waits for is
-/// released soon after another process has requested the lock, or at the end of its idle time if the process cannot learn
-/// of the request.
+/// one such window and at most one more while another process waits. A hold that a process caches, while no local task
+/// uses or waits for it, is released soon after another process has requested the lock.
+///
+/// A process caches a hold until its idle time is over, and only as long as it takes the hold for valid, by the replies that
+/// it has received. It knows the hold by its token, which the store's notifications name. A hold with another token is not
+/// the one that it caches: the key was gone, and a late request of the same acquire has made it anew. What a process does
+/// not cache it releases by itself, which [`Cleanup`](super::Cleanup) demands.
 #[derive(Debug, Default)]
 pub struct Handoff {
     holds: BTreeMap<HoldId, LocalHold>,
@@ -30,8 +34,16 @@ pub struct Handoff {
     /// When the tasks of a process that use or acquire a lock changed last.
     changed: BTreeMap<(HostId, LockId), Instant>,
     locks: BTreeMap<LockId, LockView>,
-    /// Requests without a reply: their time and hold.
-    requested: BTreeMap<u64, (Instant, HoldId)>,
+    /// Extends without a reply.
+    extends: BTreeMap<u64, SentExtend>,
+}
+
+/// An extend that a process has sent, perhaps to reserve tokens.
+#[derive(Debug, Clone, Copy)]
+struct SentExtend {
+    at: Instant,
+    hold: HoldId,
+    lease: Duration,
 }
 
 /// A lock at the store.
@@ -61,6 +73,10 @@ struct LocalHold {
     /// Its last guard, and how long that lets the process keep the hold without one.
     guard_id: GuardId,
     keep_for: Duration,
+    /// Until when the process takes it for valid, at least.
+    valid_until: Instant,
+    /// When that guard was acquired. An extend that was sent before may have had a longer lease.
+    acquired_at: Instant,
     /// When that guard was released; `None` while it is in use.
     released_at: Option<Instant>,
     /// Since when its process knows that others wait.
@@ -77,19 +93,18 @@ impl LocalHold {
             (self.knows_waiters_since, self.handoffs_since) = (Some(at), 0);
         }
     }
+
+    /// Whether the process certainly caches it then.
+    fn is_cached(&self, at: Instant) -> bool {
+        // Clocks may drift.
+        let kept_until = |released_at| released_at + self.keep_for * 14 / 15;
+        at < self.valid_until && self.released_at.is_some_and(|released_at| at < kept_until(released_at))
+    }
 }
 
 impl Handoff {
     fn executed(&mut self, at: Instant, done: &Execution<'_>, context: &CheckContext) {
         let view = self.locks.entry(done.lock).or_default();
-        if let Some(hold) = done.acquires().map(|(request, _)| request.claim.hold)
-            && done.is_stale
-            && view.holder.is_none_or(|(holder, _)| holder != hold)
-            && self.holds.get(&hold).is_some_and(|local| local.released_at.is_some())
-        {
-            // A late message requests a hold that is over, and that its process does not keep.
-            self.holds.remove(&hold);
-        }
         view.holder = done.holds(at).first().map(|held| (held.hold, held.fence));
         let now_ms = done.clock.reading_us(at) / 1000;
         let entries = done.state.record.iter().flat_map(|record| &record.entries);
@@ -109,21 +124,27 @@ impl Handoff {
         view.waiting = waiting;
     }
 
-    /// A process has received the reply to a reservation of tokens.
+    /// A process has received the reply to an extend.
     fn answered(&mut self, at: Instant, message: u64, reply: Option<&Reply>) {
-        let Some((asked_at, hold)) = self.requested.remove(&message) else { return };
-        let Some(local) = self.holds.get_mut(&hold) else { return };
-        if let Some(Reply::Extend(Extended::Reserved { others_wait, .. })) = reply {
-            if *others_wait {
-                local.learn_of_waiters(at);
-            } else if local
-                .knows_waiters_since
-                .is_some_and(|knows_waiters_since| knows_waiters_since <= asked_at)
+        let Some(sent) = self.extends.remove(&message) else { return };
+        let Some(local) = self.holds.get_mut(&sent.hold) else { return };
+        match reply {
+            Some(Reply::Extend(Extended::Reserved { others_wait: true, .. })) => local.learn_of_waiters(at),
+            // A later notification supersedes the reply. What the process learned at the same moment may be what made it
+            // send the request.
+            Some(Reply::Extend(Extended::Reserved { .. }))
+                if local.knows_waiters_since.is_some_and(|since| since <= sent.at) =>
             {
-                // A later notification supersedes the reply. What the process learned at the same moment may be what made
-                // it send the request.
                 local.knows_waiters_since = None;
             }
+            // No reply revives a hold that has ended at its deadline.
+            Some(Reply::Extend(Extended::Extended | Extended::Voted(_)))
+                if local.acquired_at <= sent.at && at < local.valid_until =>
+            {
+                // Less the tolerated drift, and the actual drift of any clock.
+                local.valid_until = local.valid_until.max(sent.at + sent.lease * 23 / 25);
+            }
+            _ => {}
         }
     }
 
@@ -147,7 +168,15 @@ impl Handoff {
             TaskEvent::Acquired(guard_id, new_guard) => {
                 let since = acquiring.remove(&task);
                 self.changed.insert((task.host, lock), at);
-                return self.acquired(at, (guard_id, new_guard.keep_for.unwrap_or_default()), since, context);
+                return self.acquired(at, (guard_id, new_guard), since, context);
+            }
+            TaskEvent::ValidityChanged(guard_id, validity) => {
+                let hold = context.guards.hold(guard_id);
+                let local = hold.and_then(|hold| self.holds.get_mut(&hold));
+                if let Some(local) = local.filter(|local| local.guard_id == guard_id) {
+                    local.valid_until = validity.until;
+                }
+                return Ok(());
             }
             TaskEvent::Releasing(guard_id, _) => {
                 let hold = context.guards.hold(guard_id);
@@ -172,7 +201,7 @@ impl Handoff {
     fn acquired(
         &mut self,
         at: Instant,
-        (guard_id, keep_for): (GuardId, Duration),
+        (guard_id, new_guard): (GuardId, NewGuard),
         acquiring: Option<Instant>,
         context: &CheckContext,
     ) -> CheckResult {
@@ -181,6 +210,7 @@ impl Handoff {
             return Ok(());
         };
         let (lock, host, hold_token) = (known.lock, known.task.host, known.hold_token);
+        let (keep_for, valid_until) = (new_guard.keep_for.unwrap_or_default(), new_guard.validity.until);
         if !known.was_handed_off() {
             let (knows_waiters_since, released_at, last_handoff_turn) = (None, None, None);
             let new = LocalHold {
@@ -188,6 +218,8 @@ impl Handoff {
                 hold_token,
                 guard_id,
                 keep_for,
+                valid_until,
+                acquired_at: at,
                 released_at,
                 knows_waiters_since,
                 handoffs_since: 0,
@@ -203,6 +235,7 @@ impl Handoff {
             return Err(format!("{task} was handed {lock}, which another task of its process holds"));
         }
         (local.guard_id, local.keep_for) = (guard_id, keep_for);
+        (local.valid_until, local.acquired_at) = (valid_until, at);
         if known.is_multi {
             // The time of the hand-off is not visible.
             return Ok(());
@@ -253,7 +286,8 @@ impl Handoff {
         context: &CheckContext,
     ) -> CheckResult {
         let Some((hold, fence)) = view.holder else { return Ok(()) };
-        let Some(local) = self.holds.get(&hold) else { return Ok(()) };
+        let is_cached = |local: &&LocalHold| local.hold_token == fence && local.is_cached(at);
+        let Some(local) = self.holds.get(&hold).filter(is_cached) else { return Ok(()) };
         let (Some(released_at), host) = (local.released_at, local.host) else { return Ok(()) };
         // Its release may be in flight.
         if context.guards.given_up(&hold).is_some()
@@ -265,11 +299,7 @@ impl Handoff {
         let unused = self.changed.get(&(host, lock)).copied().unwrap_or_default().max(released_at);
         for waiter in view.waiting.values().filter(|waiter| waiter.host != host && at < waiter.until) {
             let Some(requested) = waiter.polls.iter().find(|poll| **poll >= healthy) else { continue };
-            // If its key was deleted, and a late request of the same acquire has made it anew, the process does not know the
-            // token that the notification names. Clocks may drift.
-            let kept_until = unused + local.keep_for + local.keep_for / 15;
-            let until = if local.hold_token == fence { unused } else { kept_until };
-            if at > until.max(*requested) + RELEASED_WITHIN {
+            if at > unused.max(*requested) + RELEASED_WITHIN {
                 let other = waiter.host;
                 return Err(format!(
                     "{host} caches {lock}, unused since {unused}; {other} requested it at {requested}"
@@ -288,8 +318,9 @@ impl Check for Handoff {
     fn observe(&mut self, at: Instant, event: &Event<'_>, context: &CheckContext) -> CheckResult {
         match *event {
             Event::Executed(done) if !context.is_shared(done.lock) => self.executed(at, done, context),
-            Event::Sent { message, op: Op::Extend(extend), .. } if extend.reserve.is_some() => {
-                self.requested.insert(message, (at, extend.claim.hold));
+            Event::Sent { message, op: Op::Extend(extend), .. } => {
+                let (hold, lease) = (extend.claim.hold, Duration::from_millis(extend.lease_ms));
+                self.extends.insert(message, SentExtend { at, hold, lease });
             }
             Event::Answered { message, reply, .. } => self.answered(at, message, reply),
             Event::Notified(host, Notification::Wanted { fence, .. }) => self.wanted(at, host, fence),
@@ -320,29 +351,87 @@ impl Check for Handoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::fixture::{HOST, hold};
-    use leasehold_core::TokenBlock;
+    use crate::checks::fixture::{HOST, LOCK, context, hold};
+    use leasehold_core::{Kind, TokenBlock};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000)
+    }
+
+    /// A hold that is released after a second, and cached for ten.
+    fn cached() -> LocalHold {
+        LocalHold {
+            host: HOST,
+            hold_token: FencingToken::new(7),
+            guard_id: GuardId(0),
+            keep_for: SECOND * 10,
+            valid_until: at(20),
+            acquired_at: at(1),
+            released_at: Some(at(1)),
+            knows_waiters_since: None,
+            handoffs_since: 0,
+            last_handoff_turn: None,
+        }
+    }
+
+    fn extend_sent(at: Instant) -> SentExtend {
+        SentExtend { at, hold: hold(1), lease: SECOND * 25 }
+    }
 
     #[test]
     fn a_reply_supersedes_what_the_process_knew_when_it_sent_the_request() {
-        let (early, at, late) = (Instant(1_000), Instant(2_000), Instant(3_000));
-        for (asked_at, is_known) in [(early, true), (at, false), (late, false)] {
+        for (asked_at, is_known) in [(at(1), true), (at(2), false), (at(3), false)] {
             let mut check = Handoff::default();
-            let local = LocalHold {
-                host: HOST,
-                hold_token: FencingToken::new(7),
-                guard_id: GuardId(0),
-                keep_for: Duration::ZERO,
-                released_at: None,
-                knows_waiters_since: Some(at),
-                handoffs_since: 0,
-                last_handoff_turn: None,
-            };
+            let local = LocalHold { knows_waiters_since: Some(at(2)), released_at: None, ..cached() };
             check.holds.insert(hold(1), local);
-            check.requested.insert(1, (asked_at, hold(1)));
+            check.extends.insert(1, extend_sent(asked_at));
             let block = TokenBlock::new(FencingToken::new(8), 4);
-            check.answered(late, 1, Some(&Reply::Extend(Extended::Reserved { block, others_wait: false })));
+            check.answered(at(3), 1, Some(&Reply::Extend(Extended::Reserved { block, others_wait: false })));
             assert_eq!(check.holds[&hold(1)].knows_waiters_since.is_some(), is_known, "asked at {asked_at}");
+        }
+    }
+
+    #[test]
+    fn a_hold_is_released_on_request_only_as_long_as_its_process_caches_it() {
+        let mut context = context(Kind::Mutex);
+        for keeper in [false, true] {
+            context.observe(at(0), &Event::Host(HOST, HostEvent::LinkUp { keeper }));
+        }
+        context.observe(at(0), &Event::Started(HOST, hold(1).session()));
+        let found = |local: LocalHold, token: u64| {
+            let mut check = Handoff::default();
+            check.holds.insert(hold(1), local);
+            let (host, since, until, polls) = (HostId(1), at(2), at(60), vec![at(2)]);
+            let waiter = RemoteWaiter { host, since, until, polls };
+            let waiting = BTreeMap::from([(QueueEntryId::of(Kind::Mutex, &hold(2)), waiter)]);
+            let view = LockView { holder: Some((hold(1), FencingToken::new(token))), waiting };
+            check.locks.insert(LOCK, view);
+            check.advance(at(3), &context)
+        };
+        found(cached(), 7).expect_err("its process is to release it");
+        let results = [
+            ("made anew by a late acquire", found(cached(), 8)),
+            ("not cached", found(LocalHold { keep_for: Duration::ZERO, ..cached() }, 7)),
+            ("not cached any more", found(LocalHold { keep_for: SECOND * 2, ..cached() }, 7)),
+            ("extended by a late request", found(LocalHold { valid_until: at(2), ..cached() }, 7)),
+        ];
+        for (what, result) in results {
+            result.unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+    }
+
+    #[test]
+    fn a_cached_hold_is_valid_by_its_extends_that_were_answered_in_time() {
+        for (acquired_at, answered_at, valid_until) in
+            [(at(1), at(3), at(25)), (at(3), at(3), at(20)), (at(1), at(21), at(20))]
+        {
+            let mut check = Handoff::default();
+            check.holds.insert(hold(1), LocalHold { acquired_at, ..cached() });
+            check.extends.insert(1, extend_sent(at(2)));
+            check.answered(answered_at, 1, Some(&Reply::Extend(Extended::Extended)));
+            assert_eq!(check.holds[&hold(1)].valid_until, valid_until);
         }
     }
 }

@@ -130,6 +130,8 @@ pub enum RenewalAction {
 pub struct RenewalSchedule {
     plan: RenewalPlan,
     valid_until: Moment,
+    /// For how long it was valid after the request that granted or last lengthened it.
+    valid_for: Duration,
     /// Until when the store is known to keep the hold, even if its plan or its limit ends it before.
     kept_until: Moment,
     /// When to extend; `None` once a fixed lease has been reached.
@@ -167,6 +169,7 @@ impl RenewalSchedule {
         let mut schedule = Self {
             plan,
             valid_until,
+            valid_for: valid_until.since(now),
             kept_until,
             extend_at: None,
             in_flight: false,
@@ -401,6 +404,41 @@ impl RenewalSchedule {
         self.latest_end().is_some_and(|latest_end| latest_end <= self.valid_until)
     }
 
+    /// The moment from which on less than `left` remains of the hold, as far as that is known.
+    ///
+    /// If nothing extends the hold any more, that is `left` before its end. Otherwise an extend is due, and the hold is in
+    /// danger only once half of the time is over for which the last one, or the grant, was valid: `left` counts as that
+    /// much at most. The end of a fixed lease and a limit count in full from the beginning.
+    ///
+    /// ```
+    /// use leasehold_core::Moment;
+    /// use leasehold_core::machine::renewal::{RenewalPlan, RenewalSchedule};
+    /// use std::time::Duration;
+    ///
+    /// let (at, s) = (|s: u64| Moment::from_micros(s * 1_000_000), Duration::from_secs);
+    /// let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: s(30) }, at(4), at(0));
+    /// assert_eq!((schedule.warn_at(s(1)), schedule.warn_at(s(20))), (at(3), at(2)));
+    /// schedule.handle_extended(at(1), s(30), false);
+    /// let until = schedule.valid_until();
+    /// assert_eq!(schedule.warn_at(s(10)), until - s(10));
+    /// assert_eq!(schedule.warn_at(s(20)), until - until.since(at(1)) / 2);
+    /// ```
+    pub fn warn_at(&self, left: Duration) -> Moment {
+        let (end, is_last, lease) = match self.plan {
+            RenewalPlan::Renew { lease } => (self.latest_end(), self.is_at_limit(), lease),
+            RenewalPlan::Until { end } => {
+                // No other extend follows one that has nearly reached the end.
+                let nearly = self.valid_until + drift(self.valid_for) + self.valid_for / 20;
+                (Some(end), nearly >= end, self.valid_for)
+            }
+        };
+        if is_last {
+            return self.valid_until - left;
+        }
+        let in_danger = self.valid_until - left.min(self.valid_for.min(lease) / 2);
+        end.map_or(in_danger, |end| in_danger.min(end - left))
+    }
+
     /// The lease that an extend by the user may request. If the extend would have no effect, or not the
     /// requested one, returns the time that is left until the limit.
     pub fn allowed_lease(&self, now: Moment, request: ExtendRequest) -> Result<Duration, Duration> {
@@ -464,7 +502,10 @@ impl RenewalSchedule {
             RenewalPlan::Until { .. } => self.set_due(None),
         }
         let end = if let RenewalPlan::Until { end } = self.plan { end } else { valid_until };
-        self.valid_until = self.valid_until.max(valid_until.min(end));
+        let valid_until = valid_until.min(end);
+        if valid_until > self.valid_until {
+            (self.valid_until, self.valid_for) = (valid_until, valid_until.since(sent_at));
+        }
     }
 
     /// Sets when the next extend is due. A verification that is pending is not delayed: the extends sent so far may have
@@ -589,6 +630,59 @@ mod tests {
         schedule.handle_extended(s(0), Duration::from_secs(60), false);
         schedule.handle_extended_by_user(s(10), Duration::from_secs(100));
         assert_eq!(schedule.valid_until(), s(110) - drift(Duration::from_secs(100)));
+    }
+
+    /// Without a fault, no hold comes close to the moment that is in danger.
+    #[test]
+    fn a_hold_that_is_renewed_in_time_is_never_in_danger() {
+        let limited = |max_renewals| HoldLimits { end: None, max_renewals };
+        let capped = HoldLimits { end: Some(s(200)), max_renewals: None };
+        for (lease, limits, first) in [
+            (LEASE, limited(None), s(3)),
+            (LEASE, limited(Some(20)), s(3)),
+            (LEASE, capped, s(3)),
+            (Duration::from_secs(2), limited(None), s(2)),
+            (Duration::from_secs(600), limited(None), ms(300)), // a late grant
+        ] {
+            let mut schedule =
+                RenewalSchedule::with_limits(RenewalPlan::Renew { lease }, limits, first, s(0));
+            for now in (0..120_000).step_by(10).map(ms) {
+                if now == s(40) {
+                    schedule.handle_extended_by_user(now, lease * 3);
+                }
+                if let RenewalAction::Extend { lease, .. } = schedule.poll(now, NONE) {
+                    schedule.handle_extended(now, lease, false);
+                }
+                assert!(
+                    schedule.warn_at(Duration::from_secs(60)) > now || capped == limits,
+                    "{lease:?}, {now:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_ends_a_hold_anyhow_counts_in_full() {
+        let minute = Duration::from_secs(60);
+        let left = Duration::from_secs(40);
+        let mut fixed = RenewalSchedule::new(RenewalPlan::Until { end: s(60) }, s(3), s(0));
+        assert_eq!(fixed.warn_at(left), ms(1_500), "the first extend is not sent yet");
+        assert!(matches!(fixed.poll(s(1), NONE), RenewalAction::Extend { .. }));
+        fixed.handle_extended(s(0), minute, false);
+        assert_eq!(fixed.warn_at(left), fixed.valid_until() - left);
+        fixed.handle_extended_by_user(s(10), 2 * minute);
+        assert_eq!(fixed.warn_at(left), fixed.valid_until() - left);
+        let limits = HoldLimits { end: Some(s(50)), max_renewals: None };
+        let mut capped =
+            RenewalSchedule::with_limits(RenewalPlan::Renew { lease: LEASE }, limits, s(3), s(0));
+        assert!(matches!(capped.poll(s(1), NONE), RenewalAction::Extend { .. }));
+        capped.handle_extended(s(1), LEASE, false);
+        assert_eq!(capped.warn_at(left), s(10));
+        assert!(matches!(capped.poll(s(11), NONE), RenewalAction::Extend { .. }));
+        capped.handle_extended(s(11), LEASE, false);
+        assert!(matches!(capped.poll(s(21), NONE), RenewalAction::Extend { .. }));
+        capped.handle_extended(s(21), LEASE, false);
+        assert_eq!(capped.warn_at(left), s(10), "it is at its limit");
     }
 
     #[test]

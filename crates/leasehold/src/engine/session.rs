@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// One session, as its holds see it.
@@ -92,6 +93,17 @@ impl Session {
     /// Until when it is known alive; [`Moment::ZERO`] while it must not be used, and once it has lapsed.
     pub(crate) fn alive_until(&self) -> Moment {
         Moment::from_micros(self.alive_until.load(Ordering::Acquire))
+    }
+
+    /// The moment from which on it has less than `left`, or less than half of the time that it lives without a heartbeat: more
+    /// than that is left at every moment while heartbeats succeed.
+    pub(crate) fn warn_at(&self, left: Duration) -> Moment {
+        match self.liveness {
+            Liveness::Session { alive_ms } => {
+                self.alive_until() - left.min(Duration::from_millis(alive_ms) / 2)
+            }
+            Liveness::Lease => NEVER,
+        }
     }
 
     /// This session for holds with this liveness: holds that end by their lease alone are allowed in a session with

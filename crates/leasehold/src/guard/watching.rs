@@ -2,7 +2,7 @@
 
 use super::Guard;
 use crate::error::LostHold;
-use leasehold_core::{Inspect, Op, Reply};
+use leasehold_core::{Inspect, Moment, Op, Reply};
 use std::time::Duration;
 
 /// The pause before the second look for waiters. Each further one is twice as long.
@@ -12,13 +12,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Waiting as a holder.
 impl Guard {
-    /// Waits until the hold would end in less than `left`, unless it is extended: to save work in time, before the lock
-    /// may be lost. Does not complete while renewals keep the end further away than that. Fails if the lock is lost before,
-    /// as it can be at any moment.
+    /// Waits until the hold ends in less than `left`, if nothing extends it meanwhile: to save work before the lock is lost.
+    /// Does not complete while the hold is extended in time. Fails if the lock is lost before, as it can be at any moment.
     ///
-    /// With a watchdog, choose a second or less. A hold begins with 3 s and is extended a second later; and it is never valid for
-    /// longer than the client's session, of which less than its whole time (10 s by default) is left between heartbeats. With a
-    /// longer time it completes at once.
+    /// The end of a fixed lease, and of a [cap](crate::Mutex::max_hold), is known: the warning comes `left` before it. A
+    /// renewal that fails is noticed later than that allows if `left` is long. A watchdog extends its lease (30 s by default)
+    /// every third of it, and heartbeats extend the client's [session](crate::ClientBuilder::session_ttl) (10 s by default),
+    /// which a hold never outlives, every quarter. When these fail, `left` counts as **at most half** of the lease, or of the
+    /// session's time: more than that is left at every moment while all is well. By default the warning thus comes 5 s
+    /// before the end, and within the first second, when the hold has a lease of 3 s, 1.5 s before it. For a longer warning
+    /// set a longer session and a longer [lease](crate::ClientBuilder::watchdog_lease).
+    ///
+    /// After a warning the hold may still be extended; another call waits for the next one.
     ///
     /// Cancel safety: dropping the future changes nothing.
     ///
@@ -44,14 +49,20 @@ impl Guard {
         let environment = &self.engine.environment;
         loop {
             self.check()?;
-            let until = self.valid_until();
-            if until.since(environment.now()) < left {
+            let warn_at = self.warn_at(left);
+            if environment.now() > warn_at {
                 return Ok(());
             }
             // A little later, because that much is left at the moment itself.
-            let at = until - left + Duration::from_millis(1);
-            self.unless_lost(environment.sleep_until(at)).await?;
+            self.unless_lost(environment.sleep_until(warn_at + Duration::from_millis(1))).await?;
         }
+    }
+
+    /// The moment from which on the hold is in danger, by its own lease and by its session.
+    fn warn_at(&self, left: Duration) -> Moment {
+        // A hold that is not tracked is about to be lost.
+        let by_lease = self.engine.keeper.warn_at(self.tracking, left);
+        by_lease.unwrap_or_else(|| self.valid_until() - left).min(self.hold.session.warn_at(left))
     }
 
     /// Waits until another task, process or host waits for the lock: for a holder that can let others in between two steps

@@ -5,14 +5,16 @@ use crate::faulty_store::{Behavior, FaultyStore, MS, once};
 use futures_util::future::BoxFuture;
 use leasehold::store::Environment;
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
-use leasehold::{Client, SessionId};
+use leasehold::{Client, Guard, LostReason, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Partition;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+
+const S: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_renewal_is_repeated_while_another_of_its_batch_is_inspected() {
@@ -164,5 +166,95 @@ async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
         // Every third of the lease, minus the lateness of timers.
         let due = 20 * 4000 / (lease_ms / 3 - 2);
         assert!(extends <= due, "{extends} extends of {lease:?}, where {due} are due");
+    }
+}
+
+/// Whether the holder is warned within that time.
+async fn is_warned(guard: &Guard, left: Duration, within: Duration) -> bool {
+    timeout(within, guard.warn_before(left)).await.is_ok_and(|warned| warned.is_ok())
+}
+
+/// A store that keeps sessions or not, and from which no extend gets an answer once the flag is set.
+fn muted(keeps_sessions: bool) -> (FaultyStore, Arc<AtomicBool>) {
+    let is_mute = Arc::new(AtomicBool::new(false));
+    let mute = is_mute.clone();
+    let store = FaultyStore::new(&memory(), move |_, op| match op {
+        Op::Extend(_) if mute.load(Ordering::SeqCst) => Behavior::LoseRequest,
+        _ => Behavior::Execute,
+    });
+    (FaultyStore { keeps_sessions, ..store }, is_mute)
+}
+
+/// Each hold begins with a lease of 3 s at most.
+#[tokio::test(start_paused = true)]
+async fn a_new_hold_does_not_warn_before_its_first_extension_is_due() {
+    let (store, _) = muted(false);
+    let client = store.client(60 * S).await;
+    let mutex = client.mutex("m").expect("a good name");
+    let guard = mutex.acquire().await.expect("acquired");
+    assert!(!is_warned(&guard, 20 * S, 300 * S).await, "a watchdog renews it");
+    guard.release().await.expect("released");
+    let guard = mutex.clone().lease(60 * S).acquire().await.expect("acquired");
+    assert!(!is_warned(&guard, 20 * S, 38 * S).await, "its lease ends in a minute");
+    assert!(is_warned(&guard, 20 * S, 2 * S).await);
+    assert!(guard.remaining() > 19 * S && guard.remaining() < 20 * S, "{:?}", guard.remaining());
+    guard.release().await.expect("released");
+    // What a cap leaves is known from the start.
+    let guard = mutex.max_hold(100 * S).acquire().await.expect("acquired");
+    assert!(!is_warned(&guard, 50 * S, 49 * S).await);
+    assert!(is_warned(&guard, 50 * S, 2 * S).await);
+}
+
+/// A session lives for 10 s without a heartbeat, and its holds no longer.
+#[tokio::test(start_paused = true)]
+async fn a_healthy_hold_does_not_warn_because_its_session_is_shorter() {
+    let (store, is_mute) = muted(true);
+    let heartbeats_fail = store.heartbeats_fail.clone();
+    let client = store.client(60 * S).await;
+    let mutex = client.mutex("m").expect("a good name");
+    for mutex in [mutex.clone(), mutex.clone().lease(600 * S)] {
+        let guard = mutex.acquire().await.expect("acquired");
+        assert!(guard.remaining() < 10 * S);
+        assert!(!is_warned(&guard, 20 * S, 300 * S).await);
+        guard.release().await.expect("released");
+    }
+    // The known end of a lease is not cut to what the session has left.
+    let guard = mutex.clone().lease(60 * S).acquire().await.expect("acquired");
+    assert!(!is_warned(&guard, 20 * S, 38 * S).await);
+    assert!(is_warned(&guard, 20 * S, 2 * S).await);
+    guard.release().await.expect("released");
+    // No heartbeat succeeds any more: there is half of the session's time for what is left to do.
+    let guard = mutex.acquire().await.expect("acquired");
+    sleep(30 * S).await;
+    heartbeats_fail.store(true, Ordering::SeqCst);
+    assert!(is_warned(&guard, 20 * S, 10 * S).await);
+    assert!(guard.remaining() > 4 * S && guard.remaining() < 5 * S, "{:?}", guard.remaining());
+    // And it is not too late yet.
+    heartbeats_fail.store(false, Ordering::SeqCst);
+    is_mute.store(true, Ordering::SeqCst);
+    assert!(is_warned(&guard, 3 * S, 60 * S).await, "the lease ends first");
+    assert!(guard.remaining() < 3 * S && guard.remaining() > 2 * S, "{:?}", guard.remaining());
+    let lost = timeout(10 * S, guard.warn_before(Duration::ZERO)).await.expect("it ends").expect_err("lost");
+    assert_eq!(lost.reason, LostReason::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_warned_when_the_store_stops_answering() {
+    // After the acquire, within its first lease, and later.
+    for (after, left, soonest) in [(0, 20, 1), (15, 5, 4), (15, 25, 14), (100, 10, 9)] {
+        let (store, is_mute) = muted(false);
+        let client = store.client(30 * S).await;
+        let guard = client.mutex("m").expect("a good name").acquire().await.expect("acquired");
+        sleep(after * S).await;
+        is_mute.store(true, Ordering::SeqCst);
+        assert!(is_warned(&guard, left * S, 40 * S).await);
+        let remaining = guard.remaining();
+        assert!(remaining > soonest * S && remaining < (soonest + 1) * S, "{remaining:?} of {left}");
+        is_mute.store(false, Ordering::SeqCst);
+        while guard.remaining() < 29 * S {
+            sleep(MS).await;
+            guard.check().expect("it is not too late");
+        }
+        assert!(!is_warned(&guard, left * S, 60 * S).await, "it is renewed again");
     }
 }

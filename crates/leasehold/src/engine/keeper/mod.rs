@@ -373,6 +373,12 @@ impl Keeper {
         Ok((lease, tracked.schedule.should_keep_record(now, lease)))
     }
 
+    /// The moment from which on a hold has less than `left` [by its schedule](RenewalSchedule::warn_at); `None` if it is not
+    /// tracked.
+    pub(crate) fn warn_at(&self, id: TrackingId, left: Duration) -> Option<Moment> {
+        self.shared.state().tracked.get(&id).map(|tracked| tracked.schedule.warn_at(left))
+    }
+
     /// The user has extended a hold. Does nothing if its deadline has passed meanwhile (3).
     pub(crate) fn handle_extended(&self, id: TrackingId, sent_at: Moment, lease: Duration) {
         let mut state = self.shared.state();

@@ -62,6 +62,7 @@ pub(crate) fn release_failure(error: ReleaseError) -> Failure {
     match &error {
         ReleaseError::Lost(reason) => loss_failure(reason.clone(), error),
         ReleaseError::Store { fault, .. } => Failure::new(fault_exit(fault), error),
+        ReleaseError::Impossible(_) => Failure::usage(error),
         _ => Failure::unavailable(error),
     }
 }

@@ -11,13 +11,13 @@ use super::loss::query_loss_reason;
 use super::session::{Mailbox, PartitionSink, Session, fresh_id};
 use super::{
     AcquireFailure, AcquireParams, AcquiredHold, Answer, CallFailure, Engine, Hold, LockEntry, LockTable,
-    LostReason, NEVER, NotReleased, acquire, confirm, read_release,
+    LostReason, NEVER, NotReleased, acquire, confirm, read_release, unexpected_reply,
 };
 use crate::store::{Fault, FaultKind, Phase};
 use leasehold_core::machine::contender::Grant;
 use leasehold_core::{
     Claim, Ended, Executed, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspect, Lease, LeaseError,
-    Liveness, Lock, Moment, Op, Release, ReleaseAction, Reply, SessionId, drift, whole_millis,
+    Liveness, Lock, Moment, Op, Reply, SessionId, drift, whole_millis,
 };
 use leasehold_store::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -247,20 +247,19 @@ pub(crate) async fn extend_detached(
     }
 }
 
-/// Releases a detached hold. From the first poll on this client does not attach it (3). `may_last` is how long the
-/// store may keep the hold.
+/// Releases a detached hold by this operation. From the first poll on this client does not attach it (3). `may_last` is how
+/// long the store may keep the hold.
 pub(crate) async fn release_detached(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
-    action: ReleaseAction,
+    op: &Op,
     in_time: bool,
     may_last: Duration,
 ) -> Result<(), NotReleased> {
     let now = engine.environment.now();
     let earlier = engine.attached.spend(claim.hold, now + may_last + engine.timings.call, now);
-    let op = Op::Release(Release { claim: claim.clone(), action, next: None });
-    match request(engine, lock, &op, engine.timings.call).await {
+    match request(engine, lock, op, engine.timings.call).await {
         Ok(Answer { reply: Reply::Release(released), unanswered }) => {
             if earlier != EarlierUse::Attached {
                 // The store reports the release to later attempts to attach, and none is in flight here.
@@ -276,10 +275,10 @@ pub(crate) async fn release_detached(
             }
             read_release(released, in_time, unanswered).map(drop)
         }
-        Ok(other) => Err(NotReleased::Fault {
-            fault: Fault::unexpected_reply(other.reply),
-            executed: Executed::Unknown,
-        }),
+        Ok(other) => {
+            let (fault, executed) = unexpected_reply(other.reply);
+            Err(NotReleased::Fault { fault, executed })
+        }
         Err(CallFailure { fault, executed }) => Err(NotReleased::Fault { fault, executed }),
     }
 }

@@ -9,7 +9,7 @@ use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use leasehold_core::Executed;
 use leasehold_core::machine::renewal::{RenewalPlan, RenewalSchedule};
-use leasehold_core::{Lease, LockName, ReleaseAction, whole_millis};
+use leasehold_core::{Lease, LockName, Op, Release, ReleaseAction, whole_millis};
 use std::time::Duration;
 
 /// Why a detached hold could not be turned into a guard.
@@ -103,12 +103,11 @@ impl DetachedHold {
     /// is notified, and the lock is [in cooldown](crate::Status::in_cooldown). Repeating the call is no
     /// error.
     ///
-    /// Only a Mutex and an Election can be left like that: do not call it for a hold of another kind.
-    ///
     /// No request about this hold lengthens or ends the cooldown. Only
     /// [a forced release](crate::Mutex::force_release) ends it earlier.
     ///
-    /// Fails as [`release`](Self::release) does.
+    /// Fails as [`release`](Self::release) does; and with [`ReleaseError::Impossible`] for a lock that is neither a Mutex nor
+    /// an Election, since no other can be left like that: then nothing is sent, and the hold lasts as before.
     ///
     /// Cancel safety: as [`release`](Self::release).
     ///
@@ -131,9 +130,13 @@ impl DetachedHold {
 
     async fn release_with(&self, client: &Client, action: ReleaseAction) -> Result<(), ReleaseError> {
         let engine = &*client.engine;
+        // Before anything else: to send a release ends the guard that this client may have of the hold.
+        let op = Op::Release(Release { claim: self.claim.clone(), action, next: None });
+        if let Some(refused) = op.refusal_for(self.lock.kind) {
+            return Err(ReleaseError::Impossible(refused));
+        }
         let (in_time, max_remaining) = (self.is_in_time(engine), self.max_remaining(engine));
-        let released =
-            engine::release_detached(engine, &self.lock, &self.claim, action, in_time, max_remaining);
+        let released = engine::release_detached(engine, &self.lock, &self.claim, &op, in_time, max_remaining);
         released.await.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),
             // The caller has the hold, to try again.

@@ -3,7 +3,7 @@
 use crate::LostReason;
 use crate::engine::{self, Engine, Hold, NotReleased};
 use crate::store::Fault;
-use leasehold_core::{Executed, FencingToken, LockName};
+use leasehold_core::{Executed, FencingToken, LockName, Refused};
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,13 +49,17 @@ pub enum ReleaseError {
         /// store does not find the hold any more, and if the client was shut down.
         unreleased: Option<Box<Unreleased>>,
     },
+    /// A release like this can never succeed: a lock of this kind [has no
+    /// cooldown](crate::DetachedHold::release_not_before). Nothing was sent, and the hold lasts as before.
+    #[error("the lock was not released: {0}")]
+    Impossible(Refused),
 }
 
 impl ReleaseError {
-    /// Returns what happened between the client and its store; `None` if the hold was lost.
+    /// Returns what happened between the client and its store; `None` if the hold was lost, and if nothing was sent.
     pub const fn fault(&self) -> Option<&Fault> {
         match self {
-            Self::Lost(_) => None,
+            Self::Lost(_) | Self::Impossible(_) => None,
             Self::Store { fault, .. } | Self::Unknown { fault, .. } => Some(fault),
         }
     }
@@ -63,7 +67,7 @@ impl ReleaseError {
     /// Returns the hold that is still to be released, if there is one.
     pub fn into_unreleased(self) -> Option<Unreleased> {
         match self {
-            Self::Lost(_) => None,
+            Self::Lost(_) | Self::Impossible(_) => None,
             Self::Store { unreleased, .. } | Self::Unknown { unreleased, .. } => {
                 unreleased.map(|boxed| *boxed)
             }

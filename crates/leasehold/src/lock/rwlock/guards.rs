@@ -213,7 +213,7 @@ async fn release_upgraded_from(
             let name = upgraded_from.guard.name().clone();
             log_failed_release(&name, upgraded_from.guard.release().await);
         }
-        Err(ReleaseError::Store { .. } | ReleaseError::Unknown { .. }) => drop(upgraded_from),
+        Err(_) => drop(upgraded_from),
     }
 }
 

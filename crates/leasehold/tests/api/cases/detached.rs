@@ -3,7 +3,7 @@
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
 use leasehold::{
-    AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, Label, LostReason, Mutex,
+    AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, Label, LostReason, Mutex, Refused,
     ReleaseError,
 };
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
@@ -30,6 +30,7 @@ on_every_store! {
     detached_reads_and_a_detached_write_exclude_each_other,
     a_detached_leader_leads_for_its_term,
     an_owner_re_enters_beside_its_detached_hold,
+    a_cooldown_of_another_kind_is_refused_and_changes_nothing,
     a_detached_acquire_cancelled_at_every_await,
     a_detached_try_cancelled_at_every_await,
     a_detached_wait_cancelled_at_every_await,
@@ -153,6 +154,30 @@ async fn an_owner_re_enters_beside_its_detached_hold(store: &TestStore) {
         .release()
         .await
         .expect("released");
+}
+
+async fn a_cooldown_of_another_kind_is_refused_and_changes_nothing(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let rwlock = a.rwlock("rw").expect("a good name").lease(LONG);
+    let holds = [
+        a.reentrant_mutex("r").expect("a good name").lease(LONG).acquire_detached().await,
+        a.semaphore("s", 3).expect("a good name").lease(LONG).acquire_detached(2).await,
+        rwlock.read_detached().await,
+        a.rwlock("other").expect("a good name").lease(LONG).write_detached().await,
+    ];
+    for hold in holds {
+        let hold = hold.expect("acquired");
+        let is_refused = |refused: Result<(), ReleaseError>| {
+            matches!(refused, Err(ReleaseError::Impossible(Refused::NoCooldown)))
+        };
+        assert!(is_refused(hold.release_not_before(&b, LONG).await), "{hold:?}");
+        // It can still be attached, and then the guard is not lost.
+        let guard = copy(&hold).attach(&b).await.expect("attached");
+        assert!(is_refused(hold.release_not_before(&b, LONG).await), "{hold:?}");
+        guard.check().expect("held");
+        guard.extend().await.expect("held at the store as well");
+        guard.release().await.expect("released");
+    }
 }
 
 async fn a_detached_hold_has_its_whole_lease_when_it_is_returned(store: &TestStore) {

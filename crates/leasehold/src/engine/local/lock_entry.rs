@@ -483,11 +483,11 @@ impl LockEntry {
         self.state().sent_with_release.remove(&requested).flatten()
     }
 
-    /// Registers a hold that was acquired elsewhere. The store has just confirmed it, so any other hold in this entry
-    /// is gone.
+    /// Registers a hold that was acquired elsewhere. The store has just confirmed it, so holds with another token are
+    /// gone. Those with its token are of the same owner.
     pub(in crate::engine) fn attach(&self, hold: &Arc<Hold>) {
         let mut state = self.state();
-        state.holds.clear();
+        state.holds.retain(|_, current| current.hold.fence == hold.fence);
         state.handoff = None;
         state.add_hold(hold.clone());
     }

@@ -368,3 +368,36 @@ fn after_missed_messages_a_kept_hold_is_handed_on_once_the_store_has_been_asked(
     entry.handle_reserved(&hold, block(300), true, at(3));
     assert!(matches!(entry.poll(next, &session(), at(3), random), WaiterAction::HandedOff(..)));
 }
+
+/// A guard of the same owner beside it has the same token, and goes on.
+#[test]
+fn an_attached_hold_replaces_holds_with_other_tokens_only() {
+    let (entry, random) = (reentrant(), &mut counter());
+    let front = entry.join(of("x"));
+    let request = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Queue);
+    entry.handle_answer(request, Ok(&granted()), at(1), random);
+    let WaiterAction::Granted(hold, ..) = entry.poll(front, &session(), at(1), random) else {
+        panic!("it was granted")
+    };
+    let attached = |id: u8, fence| {
+        let id = HoldId::from_random(SessionId::from_random([id; 12]), [id; 16]);
+        let claim = Claim { hold: id, value: OwnValue::new("x").ok() };
+        let (until, entry) = (hold.valid_until(), Arc::downgrade(&entry));
+        Arc::new(Hold::new(entry_lock(), claim, FencingToken::new(fence), until, session(), entry))
+    };
+    let (same, later) = (attached(2, hold.fence.as_u64()), attached(3, hold.fence.as_u64() + 1));
+    entry.attach(&same);
+    // The owner holds the lock until both are released.
+    let (free, next) = entry.begin_release(&same, None, &session(), at(1), random);
+    assert!(!free && next.is_none());
+    entry.remove_hold(&same);
+    assert!(entry.is_held(at(1)));
+    // The store has granted a newer one, so this is gone.
+    entry.attach(&later);
+    entry.remove_hold(&later);
+    assert!(!entry.is_held(at(1)));
+}
+
+fn entry_lock() -> Lock {
+    Lock::reentrant("job".parse().expect("a good name"))
+}

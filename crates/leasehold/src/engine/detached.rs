@@ -269,7 +269,7 @@ pub(crate) async fn release_detached(
             let is_repeated = unanswered.is_some() || earlier == EarlierUse::Unanswered;
             if released.status == HoldStatus::Ended(Ended::Released)
                 && !is_repeated
-                && let Some(reason) = taken_over_since(engine, lock).await
+                && let Some(reason) = taken_over_since(engine, lock, claim).await
             {
                 return Err(NotReleased::Lost(reason));
             }
@@ -283,9 +283,9 @@ pub(crate) async fn release_detached(
     }
 }
 
-/// The loss of a hold that was released before, if another client holds the lock by now. A lock that several can hold tells
-/// nothing of that.
-async fn taken_over_since(engine: &Engine, lock: &Lock) -> Option<LostReason> {
+/// The loss of a hold that was released before, if another client holds the lock by now, for another owner. A lock that several
+/// can hold tells nothing of that.
+async fn taken_over_since(engine: &Engine, lock: &Lock, claim: &Claim) -> Option<LostReason> {
     if lock.kind.is_shared() {
         return None;
     }
@@ -294,6 +294,10 @@ async fn taken_over_since(engine: &Engine, lock: &Lock) -> Option<LostReason> {
     let Ok(Reply::Inspect(inspection)) = reply else { return None };
     let own = engine.sessions.id_at(engine.store.partition(lock));
     let holder = inspection.holder.filter(|holder| !holder.in_cooldown && holder.session != Some(own))?;
+    // The owner of a ReentrantMutex may have other holds.
+    if holder.owner.is_some() && holder.owner == claim.value {
+        return None;
+    }
     Some(LostReason::TakenOver { by: holder.label })
 }
 

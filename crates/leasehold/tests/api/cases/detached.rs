@@ -30,6 +30,7 @@ on_every_store! {
     detached_reads_and_a_detached_write_exclude_each_other,
     a_detached_leader_leads_for_its_term,
     an_owner_re_enters_beside_its_detached_hold,
+    a_second_release_beside_another_hold_of_the_owner_is_no_loss,
     a_cooldown_of_another_kind_is_refused_and_changes_nothing,
     a_detached_acquire_cancelled_at_every_await,
     a_detached_try_cancelled_at_every_await,
@@ -154,6 +155,22 @@ async fn an_owner_re_enters_beside_its_detached_hold(store: &TestStore) {
         .release()
         .await
         .expect("released");
+}
+
+async fn a_second_release_beside_another_hold_of_the_owner_is_no_loss(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let own = a.reentrant_mutex("r").expect("a good name").lease(LONG).owned_by(&a.new_owner());
+    let (one, other) = (
+        own.acquire_detached().await.expect("acquired"),
+        own.acquire_detached().await.expect("it re-enters"),
+    );
+    one.release(&b).await.expect("released");
+    one.release(&b).await.expect("released before, and its owner holds the lock");
+    other.release(&b).await.expect("released");
+    let next = b.reentrant_mutex("r").expect("a good name").acquire().await.expect("acquired");
+    let again = other.release(&a).await.expect_err("another owner holds it");
+    assert!(matches!(again, ReleaseError::Lost(LostReason::TakenOver { .. })), "{again:?}");
+    next.release().await.expect("released");
 }
 
 async fn a_cooldown_of_another_kind_is_refused_and_changes_nothing(store: &TestStore) {

@@ -20,7 +20,7 @@ use crate::store::{Fault, FaultKind};
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
 use leasehold_core::{
-    Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, RetryPolicy,
+    Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, Refused, RetryPolicy,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,9 +133,14 @@ impl HoldDuration {
     }
 }
 
-/// What a client is releasing of a lock in the background.
+/// What a client is releasing of a lock in the background, for one acquisition.
 #[derive(Default)]
-pub(crate) struct OwnReleases(Vec<CancellationToken>);
+pub(crate) struct OwnReleases {
+    /// A signal for the end of each release.
+    signals: Vec<CancellationToken>,
+    /// Set once they were awaited.
+    is_awaited: bool,
+}
 
 /// A guard, and how many holds its owner has, this one included.
 pub(crate) struct AcquiredGuard {
@@ -292,17 +297,12 @@ impl LockHandle {
     ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
         let call = self.engine.timings.call;
         let limit = Some(self.engine.environment.now() + call);
-        let mut own = self.releasing();
-        loop {
-            match self.acquire_detached_until(options, limit, true).await {
-                Ok(acquired) => return Ok(Attempt::Granted(acquired)),
-                Err(NotDetached::AcquireFailure(AcquireFailure::Taken(status))) => {
-                    if !self.released(&mut own, limit).await {
-                        return Ok(Attempt::Taken((*status).into()));
-                    }
-                }
-                Err(not) => return Err(self.not_detached(not, call)),
+        match self.acquire_detached_until(options, limit, true).await {
+            Ok(acquired) => Ok(Attempt::Granted(acquired)),
+            Err(NotDetached::AcquireFailure(AcquireFailure::Taken(status))) => {
+                Ok(Attempt::Taken((*status).into()))
             }
+            Err(not) => Err(self.not_detached(not, call)),
         }
     }
 
@@ -313,38 +313,67 @@ impl LockHandle {
         (wait.map(|wait| start + wait), once)
     }
 
-    /// Acquires the lock, or returns why not. With `once` it waits for no other client, but for what this client is
-    /// releasing: a caller that has dropped a guard does not find its own hold.
+    /// Acquires the lock, or returns why not. With `once` it waits for no other client. It does wait for what this client is
+    /// releasing, if the lock is taken then or the request refused: a caller that has dropped a guard, or the future of an
+    /// acquire, does not find its own hold.
     pub(crate) async fn acquire_until(
         &self,
         options: &AcquireOptions,
         limit: Option<Moment>,
         once: bool,
     ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
-        let mut own = if once { self.releasing() } else { OwnReleases::default() };
+        let mut own = self.own_releases(once);
         // A loop, so that the future has room for one request only.
         loop {
             match self.request_until(options, limit, once).await? {
-                Err(AcquireFailure::Taken(status)) => {
-                    if !self.released(&mut own, limit).await {
-                        return Ok(Err(AcquireFailure::Taken(status)));
-                    }
-                }
+                Err(failure) if self.try_again(&failure, &mut own, once, limit).await => {}
                 result => return Ok(result),
             }
         }
     }
 
+    /// What this client is releasing of the lock at this moment, if an attempt may have to wait for it.
+    fn own_releases(&self, once: bool) -> OwnReleases {
+        if once || self.entry.lock.kind.is_shared() { self.releasing() } else { OwnReleases::default() }
+    }
+
+    /// Whether to make another attempt: the last one may have failed because of a hold that this client was releasing, and has
+    /// released by now.
+    async fn try_again(
+        &self,
+        failure: &AcquireFailure,
+        own: &mut OwnReleases,
+        once: bool,
+        limit: Option<Moment>,
+    ) -> bool {
+        match failure {
+            AcquireFailure::Taken(_) if once => self.released(own, limit).await,
+            // The owner would be in its own way, or this client with another number.
+            AcquireFailure::Fault { fault, .. }
+                if matches!(
+                    fault.kind,
+                    FaultKind::Refused(Refused::WouldDeadlock | Refused::Disagreement { .. })
+                ) && !own.is_awaited =>
+            {
+                // A request that was refused later than it queued is being undone, too.
+                own.signals.extend(self.releasing().signals);
+                self.released(own, limit).await
+            }
+            _ => false,
+        }
+    }
+
     /// What this client is releasing of the lock at this moment.
     pub(crate) fn releasing(&self) -> OwnReleases {
-        OwnReleases(self.engine.keeper.releasing(&self.entry.lock))
+        OwnReleases { signals: self.engine.keeper.releasing(&self.entry.lock), is_awaited: false }
     }
 
     /// Waits until this client has released what it was releasing before an attempt, at most for the call timeout and until
     /// the limit. Returns whether another attempt may find the lock free. Releases that began later are not awaited: under
     /// load there is always one.
     pub(crate) async fn released(&self, own: &mut OwnReleases, limit: Option<Moment>) -> bool {
-        let OwnReleases(signals) = std::mem::take(own);
+        own.is_awaited = true;
+        let signals = std::mem::take(&mut own.signals);
         if signals.is_empty() {
             return false;
         }
@@ -448,7 +477,24 @@ impl LockHandle {
         AcquireParams { terms, session, limit, once, retry: self.retry }
     }
 
+    /// Acquires the lock as a detached hold, or returns why not: like [`acquire_until`](Self::acquire_until).
     async fn acquire_detached_until(
+        &self,
+        options: &AcquireOptions,
+        limit: Option<Moment>,
+        once: bool,
+    ) -> Result<(DetachedHold, Moment), NotDetached> {
+        let mut own = self.own_releases(once);
+        loop {
+            match self.request_detached_until(options, limit, once).await {
+                Err(NotDetached::AcquireFailure(failure))
+                    if self.try_again(&failure, &mut own, once, limit).await => {}
+                result => return result,
+            }
+        }
+    }
+
+    async fn request_detached_until(
         &self,
         options: &AcquireOptions,
         limit: Option<Moment>,
@@ -468,14 +514,6 @@ impl LockHandle {
     /// The client's clock.
     pub(crate) fn now(&self) -> Moment {
         self.engine.environment.now()
-    }
-
-    /// Waits until this client's pending undos are done, at most for the call timeout and for what is left of a wait that
-    /// began at `start`. Returns whether any time is left.
-    pub(crate) async fn wait_for_cleanups(&self, wait: Option<Duration>, start: Moment) -> bool {
-        let (limit, _) = self.limit(wait, start);
-        self.unless_reached(limit, self.engine.keeper.cleanups_done()).await;
-        limit.is_none_or(|limit| self.now() < limit)
     }
 
     /// Waits for something of this client, at most for the call timeout and until the limit. Returns whether it happened.

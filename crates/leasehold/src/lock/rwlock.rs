@@ -11,7 +11,7 @@ use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, se
 use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use guards::{ReadGuard, UpgradableGuard, WriteGuard};
-use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, RetryPolicy};
+use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, RetryPolicy};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,20 +67,7 @@ impl ModeHandles {
         mode: LockMode,
         limit: Option<Duration>,
     ) -> Result<AcquiredGuard, AcquireError> {
-        let (handle, options) = (self.handle(mode), options(owner, mode));
-        let (start, mut is_repeated) = (handle.now(), false);
-        // A loop, so that the future has room for one request only.
-        loop {
-            match handle.acquire_since(&options, limit, start).await {
-                Err(error) if waits_for_itself(&error) && !is_repeated => {
-                    if !handle.wait_for_cleanups(limit, start).await {
-                        return Err(error);
-                    }
-                    is_repeated = true;
-                }
-                acquired => return acquired,
-            }
-        }
+        self.handle(mode).acquire(&options(owner, mode), limit).await
     }
 
     /// Tries once to acquire the lock in one mode for an owner.
@@ -89,17 +76,12 @@ impl ModeHandles {
         owner: &Owner,
         mode: LockMode,
     ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
-        let (handle, options) = (self.handle(mode), options(owner, mode));
-        let mut is_repeated = false;
-        loop {
-            match handle.try_acquire(&options).await {
-                Err(error) if waits_for_itself(&error) && !is_repeated => {
-                    handle.wait_for_cleanups(None, handle.now()).await;
-                    is_repeated = true;
-                }
-                tried => return tried,
-            }
-        }
+        self.handle(mode).try_acquire(&options(owner, mode)).await
+    }
+
+    /// Acquires the lock in one mode for an owner, as a detached hold.
+    async fn acquire_detached(&self, owner: &Owner, mode: LockMode) -> Result<DetachedHold, AcquireError> {
+        self.handle(mode).acquire_detached(&options(owner, mode)).await
     }
 
     fn handle(&self, mode: LockMode) -> &LockHandle {
@@ -108,12 +90,6 @@ impl ModeHandles {
             _ => &self.read,
         }
     }
-}
-
-/// Whether the error says that the owner would wait for itself. The cause may be a dropped acquire of this
-/// owner, until that is undone.
-fn waits_for_itself(error: &AcquireError) -> bool {
-    matches!(error, AcquireError::Impossible(Refused::WouldDeadlock))
 }
 
 fn options(owner: &Owner, mode: LockMode) -> AcquireOptions {
@@ -266,8 +242,7 @@ impl RwLock {
     /// [`read_lease`](Self::read_lease) or [`lease`](Self::lease). The text contains the owner: a process that knows
     /// it can also acquire for that owner.
     pub async fn read_detached(&self) -> Result<DetachedHold, AcquireError> {
-        let (owner, mode) = (self.owner(), LockMode::Read);
-        self.handles.handle(mode).acquire_detached(&options(&owner, mode)).await
+        self.handles.acquire_detached(&self.owner(), LockMode::Read).await
     }
 
     /// Acquires the lock for writing as a detached hold: like [`read_detached`](Self::read_detached), with
@@ -291,8 +266,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub async fn write_detached(&self) -> Result<DetachedHold, AcquireError> {
-        let (owner, mode) = (self.owner(), LockMode::Write);
-        self.handles.handle(mode).acquire_detached(&options(&owner, mode)).await
+        self.handles.acquire_detached(&self.owner(), LockMode::Write).await
     }
 
     /// Runs a future as a reader, and drops the future if the hold is lost: like

@@ -233,3 +233,35 @@ async fn the_keeper_repeats_failed_releases_of_a_writer() {
         drop(read);
     }
 }
+
+/// A dropped guard is released in the background: its client does not find it in its own way.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_a_release_of_its_own_client_forbids_waits_for_that() {
+    let store = FaultyStore::new(&memory(), |_, op| match op {
+        Op::Release(_) => Behavior::ExecuteAfter(100 * MS),
+        _ => Behavior::Execute,
+    });
+    let client = store.client(30_000 * MS).await;
+    let lease = 60_000 * MS;
+    let rwlock = client.rwlock("rw").expect("a good name").lease(lease).owned_by(&client.new_owner());
+    drop(rwlock.read().await.expect("acquired"));
+    let hold = rwlock.write_detached().await.expect("its owner reads no more");
+    hold.release(&client).await.expect("released");
+    drop(rwlock.read().await.expect("acquired"));
+    drop(rwlock.write().await.expect("its owner reads no more"));
+    drop(rwlock.try_write().await.expect("an answer").granted().expect("its owner writes no more"));
+    drop(rwlock.upgradable_read().await.expect("its owner writes no more"));
+    // Each number is that of all clients until the last permit is released.
+    let semaphore = |permits| client.semaphore("s", permits).expect("a good name").lease(lease);
+    drop(semaphore(2).acquire().await.expect("acquired"));
+    drop(semaphore(3).acquire().await.expect("no client uses the other number any more"));
+    drop(semaphore(4).try_acquire().await.expect("an answer").granted().expect("acquired"));
+    let hold = semaphore(5).acquire_detached(1).await.expect("acquired");
+    hold.release(&client).await.expect("released");
+    drop(semaphore(6).acquire().await.expect("acquired"));
+    let hold = semaphore(7).try_acquire_detached(1).await.expect("an answer").granted().expect("acquired");
+    // What another client holds is not awaited.
+    let start = Instant::now();
+    assert!(semaphore(8).acquire().await.is_err() && start.elapsed() < 50 * MS);
+    hold.release(&client).await.expect("released");
+}

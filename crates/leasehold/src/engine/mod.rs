@@ -197,6 +197,17 @@ impl Engine {
         Ok(self.request(lock, op, within).await?.reply)
     }
 
+    /// Like [`Self::call`], where each attempt waits at most `each` for its reply.
+    pub(crate) async fn call_in_parts(
+        &self,
+        lock: &Lock,
+        op: &Op,
+        within: Duration,
+        each: Duration,
+    ) -> Result<Reply, CallFailure> {
+        call(&*self.store, &*self.environment, lock, op, within, each).await
+    }
+
     /// Like [`Self::call`], but also reports whether an earlier, unanswered attempt may have been executed.
     pub(crate) async fn request(
         &self,

@@ -9,8 +9,8 @@ use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
     AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, Holder, Inspect,
-    Inspection, LockMode, MAX_SHARED_HOLDERS, ObservedHolder, Op, Reply, Resize, Resized, SessionId, Skipped,
-    Votes,
+    Inspection, LockMode, MAX_SHARED_HOLDERS, Moment, ObservedHolder, Op, Reply, Resize, Resized, SessionId,
+    Skipped, Votes,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -268,9 +268,15 @@ impl LockHandle {
         }
     }
 
-    /// Removes from the lock the dead sessions among those that hold it, so far as it names them. Returns whether any hold
-    /// ended.
-    pub(crate) async fn evict_dead(&self) -> Result<bool, Fault> {
+    /// Removes from the lock the dead sessions among those that hold it, at most for the call timeout and until the limit.
+    /// Returns whether any hold is known to have ended.
+    pub(crate) async fn evict_dead(&self, limit: Option<Moment>) -> bool {
+        let mut ended = false;
+        let evicts = async { ended = self.evict_each_dead().await.unwrap_or(false) };
+        self.unless_reached(limit, evicts).await && ended
+    }
+
+    async fn evict_each_dead(&self) -> Result<bool, Fault> {
         let status = self.inspect().await.map_err(|InspectError(fault)| fault)?;
         let mut sessions: Vec<_> = status.shared_holders.iter().filter_map(|holder| holder.session).collect();
         sessions.sort_unstable();
@@ -297,10 +303,24 @@ impl LockHandle {
         Err(ResizeError::Contended { limit: observed })
     }
 
-    /// Changes the number of permits if it is as observed.
-    pub(crate) async fn resize_once(&self, resize: Resize) -> Result<Resized, ResizeError> {
-        let op = Op::Resize(resize);
-        let reply = self.engine.call(&self.entry.lock, &op, self.engine.timings.call).await;
+    /// Changes the number of permits if it is as observed, within a call.
+    async fn resize_once(&self, resize: Resize) -> Result<Resized, ResizeError> {
+        self.resize_within(resize, self.engine.timings.call).await
+    }
+
+    /// The same for an acquire: until its limit, or, without one, for as long as it tolerates a store that does not answer.
+    pub(crate) async fn resize_until(
+        &self,
+        resize: Resize,
+        limit: Option<Moment>,
+    ) -> Result<Resized, ResizeError> {
+        let within = limit.map_or(self.engine.timings.outage, |limit| limit.since(self.now()));
+        self.resize_within(resize, within).await
+    }
+
+    async fn resize_within(&self, resize: Resize, within: Duration) -> Result<Resized, ResizeError> {
+        let (op, each) = (Op::Resize(resize), self.engine.timings.call);
+        let reply = self.engine.call_in_parts(&self.entry.lock, &op, within, each).await;
         let reply = reply.map_err(|failed| match failed.executed {
             Executed::No => ResizeError::Store(failed.fault),
             Executed::Unknown => ResizeError::Unknown(failed.fault),

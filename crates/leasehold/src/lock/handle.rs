@@ -268,7 +268,15 @@ impl LockHandle {
         &self,
         options: &AcquireOptions,
     ) -> Result<DetachedHold, AcquireError> {
-        let start = self.engine.environment.now();
+        self.acquire_detached_since(options, self.now()).await
+    }
+
+    /// Like [`acquire_detached`](Self::acquire_detached), by a call that began at `start`: its wait counts from then.
+    pub(crate) async fn acquire_detached_since(
+        &self,
+        options: &AcquireOptions,
+        start: Moment,
+    ) -> Result<DetachedHold, AcquireError> {
         let attempt = || self.try_acquire_detached(options);
         if let Some(hold) = Box::pin(self.try_while_low_priority(self.max_wait, start, attempt)).await? {
             return Ok(hold);
@@ -307,7 +315,7 @@ impl LockHandle {
     }
 
     /// When to give up, and whether to make a single attempt: a zero time limit still allows one.
-    fn limit(&self, wait: Option<Duration>, start: Moment) -> (Option<Moment>, bool) {
+    pub(crate) fn limit(&self, wait: Option<Duration>, start: Moment) -> (Option<Moment>, bool) {
         let once = wait == Some(Duration::ZERO);
         let wait = if once { Some(self.engine.timings.call) } else { wait };
         (wait.map(|wait| start + wait), once)
@@ -517,7 +525,7 @@ impl LockHandle {
     }
 
     /// Waits for something of this client, at most for the call timeout and until the limit. Returns whether it happened.
-    async fn unless_reached(&self, limit: Option<Moment>, event: impl Future<Output = ()>) -> bool {
+    pub(crate) async fn unless_reached(&self, limit: Option<Moment>, event: impl Future<Output = ()>) -> bool {
         let until = self.now() + self.engine.timings.call;
         let until = limit.map_or(until, |limit| until.min(limit));
         tokio::select! {

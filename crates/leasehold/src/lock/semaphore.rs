@@ -11,7 +11,7 @@ use crate::guard::status::{FullStatus, Status};
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
-use leasehold_core::{Lease, Lock, LockMode, LockName, ObservedHolder, Refused, Resize, RetryPolicy};
+use leasehold_core::{Lease, Lock, LockMode, LockName, Moment, ObservedHolder, Refused, Resize, RetryPolicy};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -131,10 +131,10 @@ impl Semaphore {
     /// Cancel safety: if the future is dropped, an acquisition that may have happened is undone in the
     /// background.
     pub async fn try_acquire_many(&self, count: u32) -> Result<Attempt<Permit>, AcquireError> {
-        let mut resizes = 0;
+        let ((limit, _), mut resizes) = (self.handle.limit(Some(Duration::ZERO), self.handle.now()), 0);
         loop {
             match self.handle.try_acquire(&self.options(count)).await {
-                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, limit).await?,
                 tried => return Ok(tried?.map(|acquired| Permit { guard: acquired.guard, count })),
             }
         }
@@ -190,10 +190,11 @@ impl Semaphore {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_detached(&self, count: u32) -> Result<DetachedHold, AcquireError> {
-        let mut resizes = 0;
+        let (start, mut resizes) = (self.handle.now(), 0);
+        let (limit, _) = self.handle.limit(self.handle.max_wait, start);
         loop {
-            match self.handle.acquire_detached(&self.options(count)).await {
-                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+            match self.handle.acquire_detached_since(&self.options(count), start).await {
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, limit).await?,
                 acquired => return acquired,
             }
         }
@@ -203,10 +204,10 @@ impl Semaphore {
     ///
     /// Cancel safety: as for that.
     pub async fn try_acquire_detached(&self, count: u32) -> Result<Attempt<DetachedHold>, AcquireError> {
-        let mut resizes = 0;
+        let ((limit, _), mut resizes) = (self.handle.limit(Some(Duration::ZERO), self.handle.now()), 0);
         loop {
             match self.handle.try_acquire_detached(&self.options(count)).await {
-                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, limit).await?,
                 tried => return tried,
             }
         }
@@ -327,33 +328,38 @@ impl Semaphore {
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
         let (start, mut resizes) = (self.handle.now(), 0);
+        let (until, _) = self.handle.limit(limit, start);
         loop {
             match self.handle.acquire_since(&self.options(count), limit, start).await {
-                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes).await?,
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, until).await?,
                 acquired => return Ok(Permit { guard: acquired?.guard, count }),
             }
         }
     }
 
     /// Replaces the number that the other clients use by that of this handle, if it may; or ends what dead ones hold, which use
-    /// none. Otherwise returns the refusal.
-    async fn agree(&self, refused: Refused, resizes: &mut u32) -> Result<(), AcquireError> {
+    /// none; until the limit of the acquire. Otherwise returns the refusal.
+    async fn agree(
+        &self,
+        refused: Refused,
+        resizes: &mut u32,
+        until: Option<Moment>,
+    ) -> Result<(), AcquireError> {
         let Refused::Disagreement { limit, .. } = refused else {
             return Err(AcquireError::Impossible(refused));
         };
-        if *resizes >= MAX_RESIZES {
+        let is_over = until.is_some_and(|until| until <= self.handle.now());
+        if is_over || *resizes >= MAX_RESIZES {
             return Err(AcquireError::Impossible(refused));
         }
         *resizes += 1;
         if !self.resizes {
             // A refusal names no session to watch, as a wait does.
-            let Ok(true) = self.handle.evict_dead().await else {
-                return Err(AcquireError::Impossible(refused));
-            };
-            return Ok(());
+            let ended = self.handle.evict_dead(until).await;
+            return if ended { Ok(()) } else { Err(AcquireError::Impossible(refused)) };
         }
         let resize = Resize { observed: Some(limit), limit: self.total, agreed: true };
-        match self.handle.resize_once(resize).await {
+        match self.handle.resize_until(resize, until).await {
             // If another client has changed it meanwhile, the next attempt says so.
             Ok(_) => Ok(()),
             Err(ResizeError::Store(fault) | ResizeError::Unknown(fault)) => Err(AcquireError::Store(fault)),

@@ -10,7 +10,7 @@ use leasehold::{AcquireError, Client, Owner, SessionId};
 use leasehold_core::KeyError;
 use leasehold_core::Partition;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -229,4 +229,60 @@ async fn an_undo_does_not_only_overtake_what_it_undoes() {
         assert!(start.elapsed() < Duration::from_secs(2), "held without an owner for {:?}", start.elapsed());
         guard.release().await.expect("released");
     }
+}
+
+/// A semaphore with 3 permits, one of which is held, and a client of it whose resizes the store does not receive while the
+/// flag is set.
+async fn resizable() -> (leasehold::Permit, Client, Arc<AtomicBool>) {
+    let memory = memory();
+    let other = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
+    let held = other.semaphore("s", 3).expect("a good name").acquire().await.expect("acquired");
+    let is_down = Arc::new(AtomicBool::new(true));
+    let down = is_down.clone();
+    let store = FaultyStore::new(&memory, move |_, op| match op {
+        Op::Resize(_) if down.load(Ordering::SeqCst) => Behavior::LoseRequest,
+        Op::Acquire(_) => Behavior::ExecuteAfter(400 * MS),
+        _ => Behavior::Execute,
+    });
+    (held, store.client(30_000 * MS).await, is_down)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_on_mismatch_is_part_of_the_wait() {
+    let (_held, client, is_down) = resizable().await;
+    let semaphore = client.semaphore("s", 1).expect("a good name").resize_on_mismatch();
+    let semaphore = semaphore.lease(60_000 * MS).max_wait(1_000 * MS);
+    // A request that is sent in time may take 400 ms longer.
+    for is_now_down in [true, false] {
+        is_down.store(is_now_down, Ordering::SeqCst);
+        let start = Instant::now();
+        let missed = semaphore.acquire().await.expect_err("its only permit is held");
+        assert_eq!(is_now_down, matches!(missed, AcquireError::Store(_)), "{missed:?}");
+        assert!(start.elapsed() < 1_400 * MS, "{:?}", start.elapsed());
+        let start = Instant::now();
+        semaphore.acquire_detached(1).await.expect_err("its only permit is held");
+        assert!(start.elapsed() < 1_400 * MS, "{:?}", start.elapsed());
+    }
+    // The wait of a detached acquire begins once, however often it is repeated.
+    let semaphore = client.semaphore("s", 2).expect("a good name").resize_on_mismatch();
+    let start = Instant::now();
+    let missed = semaphore.lease(60_000 * MS).max_wait(1_000 * MS).acquire_detached(2).await;
+    assert!(matches!(missed, Err(AcquireError::TimedOut { .. })), "{missed:?}");
+    assert!(start.elapsed() < 1_400 * MS, "{:?}", start.elapsed());
+}
+
+/// An acquire without a limit tolerates an outage for as long as the client does.
+#[tokio::test(start_paused = true)]
+async fn a_resize_on_mismatch_lasts_through_an_outage() {
+    let (_held, client, is_down) = resizable().await;
+    let semaphore = client.semaphore("s", 4).expect("a good name").resize_on_mismatch();
+    let start = Instant::now();
+    let missed = semaphore.acquire().await.expect_err("the store does not answer");
+    assert!(matches!(missed, AcquireError::Store(_)), "{missed:?}");
+    let outage = start.elapsed();
+    assert!(outage >= 10_000 * MS && outage < 60_000 * MS, "{outage:?}");
+    let acquiring = tokio::spawn(async move { semaphore.acquire().await.expect("acquired").release().await });
+    sleep(outage.saturating_sub(6_000 * MS)).await;
+    is_down.store(false, Ordering::SeqCst);
+    acquiring.await.expect("no panic").expect("released");
 }

@@ -1,4 +1,4 @@
-//! A process that ends right after it has dropped a guard.
+//! A process that ends right after it has dropped a guard, or the future of an acquire.
 
 use leasehold::Client;
 use leasehold_testkit::{Proxy, RedisServer, Worker};
@@ -11,10 +11,14 @@ const LATENCY: Duration = Duration::from_millis(50);
 
 /// Starts a process that holds the lock `m`, and drops it and ends once it reads a line.
 fn start(proxy: &Proxy) -> Worker {
-    let worker = Worker::of_test("ending::a_worker_that_drops_and_ends", "dropper");
-    let mut worker = worker.env("LEASEHOLD_TEST_URL", proxy.url()).start().unwrap();
+    let mut worker = start_as("dropper", proxy);
     worker.expect("held", LIMIT).unwrap();
     worker
+}
+
+fn start_as(role: &str, proxy: &Proxy) -> Worker {
+    let worker = Worker::of_test("ending::a_worker_that_drops_and_ends", role);
+    worker.env("LEASEHOLD_TEST_URL", proxy.url()).start().unwrap()
 }
 
 /// In its first second the keeper has no connection of its own, so that there is most to wait for.
@@ -44,20 +48,104 @@ async fn a_process_ends_though_its_release_has_no_answer() {
     server.resume().unwrap();
 }
 
-/// The entry point of the worker.
+/// A process that was forked from one with a client, and has a client of its own.
+#[tokio::test]
+async fn a_guard_that_is_dropped_as_a_forked_process_ends_is_released() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let client = Client::connect(&server.url()).await.unwrap();
+    let mut worker = start_as("forker", &proxy);
+    worker.expect("held", LIMIT).unwrap();
+    proxy.delay_requests(LATENCY);
+    worker.send("fork").unwrap();
+    worker.expect("its child has ended", LIMIT).unwrap();
+    assert_eq!(client.mutex("child").unwrap().inspect().await.unwrap().holder, None);
+    assert!(client.mutex("m").unwrap().inspect().await.unwrap().holder.is_some(), "its parent's");
+    worker.send("end").unwrap();
+    assert!(worker.wait(LIMIT).unwrap().success());
+    assert_eq!(client.mutex("m").unwrap().inspect().await.unwrap().holder, None);
+}
+
+/// The undo goes over the connection of the acquire, too. That ends with the runtime of the process, or stays and does nothing
+/// any more.
+#[tokio::test]
+async fn an_acquire_that_is_dropped_as_the_process_ends_delays_it_for_its_undo_only() {
+    for (role, latency) in [("waiter", 0), ("waiter", 20), ("exiting waiter", 0), ("exiting waiter", 20)] {
+        let server = RedisServer::start().unwrap();
+        let proxy = Proxy::to_server(&server).unwrap();
+        let client = Client::connect(&server.url()).await.unwrap();
+        let mutex = client.mutex("m").unwrap();
+        let guard = mutex.acquire().await.unwrap();
+        let mut worker = start_as(role, &proxy);
+        worker.expect("connected", LIMIT).unwrap();
+        proxy.delay_requests(Duration::from_millis(latency));
+        worker.send("end").unwrap();
+        worker.expect("ending", LIMIT).unwrap();
+        let start = std::time::Instant::now();
+        assert!(worker.wait(LIMIT).unwrap().success());
+        // Not as long as it waits for a release that has no answer.
+        assert!(start.elapsed() < Duration::from_millis(900), "{role}, {latency} ms: {:?}", start.elapsed());
+        guard.release().await.unwrap();
+        assert_eq!(mutex.inspect().await.unwrap().holder, None, "the lock is not granted to it");
+    }
+}
+
+/// The entry point of the workers.
 #[test]
 fn a_worker_that_drops_and_ends() {
-    if Worker::role().as_deref() != Some("dropper") {
-        return;
-    }
+    let Some(role) = Worker::role() else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let client = Client::connect(&std::env::var("LEASEHOLD_TEST_URL").unwrap()).await.unwrap();
-        let guard = client.mutex("m").unwrap().acquire().await.unwrap();
-        Worker::report("held");
-        Worker::receive();
-        drop(guard);
-    });
-    drop(runtime);
+    let connect = async || Client::connect(&std::env::var("LEASEHOLD_TEST_URL").unwrap()).await.unwrap();
+    let client = runtime.block_on(connect());
+    let mutex = client.mutex("m").unwrap();
+    match role.as_str() {
+        "dropper" => {
+            let guard = runtime.block_on(mutex.acquire()).unwrap();
+            Worker::report("held");
+            Worker::receive();
+            drop(guard);
+        }
+        "forker" => {
+            let guard = runtime.block_on(mutex.acquire()).unwrap();
+            Worker::report("held");
+            Worker::receive();
+            if fork() == 0 {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    let client = connect().await;
+                    drop(client.mutex("child").unwrap().acquire().await.unwrap());
+                });
+                drop(runtime);
+                std::process::exit(0);
+            }
+            rustix::process::wait(rustix::process::WaitOptions::empty()).unwrap();
+            Worker::report("its child has ended");
+            Worker::receive();
+            drop(guard);
+        }
+        "waiter" | "exiting waiter" => {
+            Worker::report("connected");
+            Worker::receive();
+            runtime.block_on(async {
+                let acquired = tokio::time::timeout(Duration::from_millis(15), mutex.acquire()).await;
+                assert!(acquired.is_err(), "another process holds it");
+                Worker::report("ending");
+                if role == "exiting waiter" {
+                    std::process::exit(0);
+                }
+            });
+        }
+        role => panic!("no such role: {role}"),
+    }
+    drop((mutex, client, runtime));
     std::process::exit(0);
+}
+
+/// Forks this process.
+fn fork() -> std::ffi::c_int {
+    #[allow(unsafe_code, reason = "std has no fork, which a user's program may use nevertheless")]
+    unsafe extern "C" {
+        safe fn fork() -> std::ffi::c_int;
+    }
+    fork()
 }

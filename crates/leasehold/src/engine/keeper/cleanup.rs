@@ -8,7 +8,11 @@ use crate::engine::{Hold, call};
 use crate::store::{Outcome, Store};
 use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, drift};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// How long a process that ends waits for replies on the connections of its tasks.
+const IN_ORDER_AT_EXIT: Duration = Duration::from_millis(100);
 
 /// The latest end of what lasts until then by this clock, seen at `now`: the store's clock may be slower.
 pub(in crate::engine) fn latest_end(until: Moment, now: Moment) -> Moment {
@@ -91,9 +95,11 @@ async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
     // This release may overtake the operation that it undoes. A second one on the same connection as that operation
     // cannot; sending it twice is safe.
     let in_order = async {
-        match &cleanup.undone_on {
-            Some(main) => matches!(main.execute(&cleanup.lock, &op, each).await, Outcome::Done(_)),
-            None => true,
+        let Some(main) = &cleanup.undone_on else { return true };
+        tokio::select! {
+            biased;
+            outcome = main.execute(&cleanup.lock, &op, each) => matches!(outcome, Outcome::Done(_)),
+            () = connections_have_ended(shared) => false,
         }
     };
     let (mut released, is_in_order) = futures_util::future::join(send(), in_order).await;
@@ -106,6 +112,13 @@ async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
         return false;
     }
     true
+}
+
+/// Waits until the process ends, and nothing more is sent over the connections of its tasks: their runtime may still be
+/// there, and not run any more.
+async fn connections_have_ended(shared: &Shared) {
+    shared.process_ends.cancelled().await;
+    shared.environment.sleep_until(shared.environment.now() + IN_ORDER_AT_EXIT).await;
 }
 
 impl Shared {

@@ -92,6 +92,8 @@ pub(super) struct Shared {
     closed: CancellationToken,
     /// Cancelled when the keeper has ended.
     ended: CancellationToken,
+    /// Cancelled when the process ends, and waits for cleanups (11).
+    process_ends: CancellationToken,
 }
 
 struct State {
@@ -262,6 +264,7 @@ impl Keeper {
             cleanups_done: Notify::new(),
             closed: CancellationToken::new(),
             ended: CancellationToken::new(),
+            process_ends: CancellationToken::new(),
         });
         environment.spawn_keeper(Box::pin(run::run(shared.clone())))?;
         #[cfg(not(shuttle))]

@@ -19,6 +19,8 @@ use std::time::{Duration, SystemTime};
 const MAX_RESIZE_ATTEMPTS: u32 = 16;
 /// How many sessions a client inspects before it reports that the holders use another number of permits.
 const MAX_INSPECTED_SESSIONS: usize = 16;
+/// How many full lists of holders a forced release of all goes through: others may acquire the lock as fast as it releases.
+const MAX_FORCED_LISTS: u32 = 64;
 
 /// The state of a lock.
 ///
@@ -332,19 +334,22 @@ impl LockHandle {
         }
     }
 
-    /// Releases by force all holds of a shared lock in these modes that exist when the call begins; returns how many.
+    /// Releases by force all holds of a shared lock in these modes that exist when the call begins; returns how many. The
+    /// store lists the oldest [`MAX_SHARED_HOLDERS`]: it ends when none of them has such a mode, and after
+    /// [`MAX_FORCED_LISTS`] such lists.
     pub(crate) async fn force_release_all(
         &self,
         ends: impl Fn(LockMode) -> bool,
     ) -> Result<u64, ForceReleaseError> {
         let mut ended = 0;
-        loop {
+        for _ in 0..MAX_FORCED_LISTS {
             let status =
                 self.inspect().await.map_err(|InspectError(fault)| ForceReleaseError::Store(fault))?;
-            let before = ended;
+            let mut is_last = true;
             for observed in
                 status.shared_holders.iter().filter(|held| ends(held.mode)).filter_map(SharedHolder::observed)
             {
+                is_last = status.shared_holders.len() < MAX_SHARED_HOLDERS;
                 match self.force_release(observed).await {
                     Ok(()) => ended += 1,
                     // It has ended by itself.
@@ -352,10 +357,11 @@ impl LockHandle {
                     Err(error) => return Err(error),
                 }
             }
-            if ended == before || status.shared_holders.len() < MAX_SHARED_HOLDERS {
-                return Ok(ended);
+            if is_last {
+                break;
             }
         }
+        Ok(ended)
     }
 
     /// Releases by force the hold that was observed.

@@ -525,7 +525,11 @@ impl LockHandle {
     }
 
     /// Waits for something of this client, at most for the call timeout and until the limit. Returns whether it happened.
-    pub(crate) async fn unless_reached(&self, limit: Option<Moment>, event: impl Future<Output = ()>) -> bool {
+    pub(crate) async fn unless_reached(
+        &self,
+        limit: Option<Moment>,
+        event: impl Future<Output = ()>,
+    ) -> bool {
         let until = self.now() + self.engine.timings.call;
         let until = limit.map_or(until, |limit| until.min(limit));
         tokio::select! {

@@ -158,7 +158,7 @@ impl Latch {
 
     /// Takes back all arrivals, so that the latch is shut again: for an operator, or before a rehearsed occasion is
     /// repeated. Returns how many were taken back. Waiters that have already passed are not affected; those that wait
-    /// go on waiting. Arrivals during the call may stay.
+    /// go on waiting. Arrivals during the call may stay, and so do some if there are more than 262 144.
     ///
     /// Fails like [`force_release`](Self::force_release), and may have taken back some by then.
     ///

@@ -3,12 +3,14 @@
 use crate::environment::{PausedTime, SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
 use crate::until::until_waiting;
+use futures_util::future::BoxFuture;
 use leasehold::core::LockMode;
-use leasehold::store::Environment;
-use leasehold::store::{MemoryStore, Op};
-use leasehold::{Client, LostReason, ReleaseError};
+use leasehold::store::{Environment, Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Reply, Store};
+use leasehold::{Client, FencingToken, Holder, LostReason, ReleaseError, SessionId};
+use leasehold_core::{ForceReleased, KeyError, Partition};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -264,4 +266,79 @@ async fn a_request_that_a_release_of_its_own_client_forbids_waits_for_that() {
     let start = Instant::now();
     assert!(semaphore(8).acquire().await.is_err() && start.elapsed() < 50 * MS);
     hold.release(&client).await.expect("released");
+}
+
+/// A store whose RwLock has as many readers as it lists, however many are released by force.
+#[derive(Debug, Clone, Default)]
+struct EndlessReaders {
+    inner: MemoryStore,
+    /// How many lists it has returned.
+    lists: Arc<AtomicU64>,
+}
+
+impl Store for EndlessReaders {
+    fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
+        match op {
+            Op::ForceRelease(_) => {
+                Box::pin(async { Outcome::Done(Reply::ForceRelease(ForceReleased::Released)) })
+            }
+            Op::Inspect(_) => Box::pin(async move {
+                let list = self.lists.fetch_add(1, Ordering::SeqCst);
+                assert!(list < 1000, "there are always more");
+                let mut outcome = self.inner.execute(lock, op, within).await;
+                if let Outcome::Done(Reply::Inspect(inspection)) = &mut outcome {
+                    inspection.shared_holders = (0..4096).map(|n| reader(list * 4096 + n)).collect();
+                }
+                outcome
+            }),
+            _ => self.inner.execute(lock, op, within),
+        }
+    }
+
+    fn open_mailbox(
+        &self,
+        place: Partition,
+        session: SessionId,
+        post: Arc<dyn NotificationSink>,
+        within: Duration,
+    ) -> BoxFuture<'_, Result<(), Fault>> {
+        self.inner.open_mailbox(place, session, post, within)
+    }
+
+    fn close_mailbox(&self, place: Partition, session: SessionId) {
+        self.inner.close_mailbox(place, session);
+    }
+
+    fn fork(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn check(&self, lock: &Lock) -> Result<(), KeyError> {
+        self.inner.check(lock)
+    }
+}
+
+fn reader(n: u64) -> Holder {
+    Holder {
+        label: leasehold::Label::new("another client").ok(),
+        owner: None,
+        count: 1,
+        remaining_ms: Some(1_000),
+        fence: Some(FencingToken::new(n + 1)),
+        since_ms: None,
+        session: None,
+        mode: LockMode::Read,
+        in_cooldown: false,
+    }
+}
+
+#[tokio::test]
+async fn a_forced_release_of_all_ends_though_there_are_always_more() {
+    let store = EndlessReaders::default();
+    let client = Client::with_store(store.clone()).connect().await.expect("it connects");
+    let rwlock = client.rwlock("rw").expect("a good name");
+    let ended = rwlock.force_release_readers().await.expect("released");
+    assert_eq!(ended, store.lists.load(Ordering::SeqCst) * 4096);
+    // A list of readers alone does not say whether there is a writer.
+    assert!(!rwlock.force_release_writer().await.expect("an answer"));
 }

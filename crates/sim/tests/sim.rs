@@ -49,6 +49,7 @@ fn nothing_is_violated() {
         ("multi_executed", sum.multi_executed),
         ("shared", sum.shared / 10),
         ("upgraded", sum.upgraded),
+        ("written again", sum.written_again),
         ("admitted", sum.admitted),
         ("resized", sum.resized),
         ("observed", sum.observed),
@@ -156,6 +157,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::AcquiresSomeOfMany => (30, "multi"),
         Mutant::ReaderBesideWriter
         | Mutant::UpgradeBesideReaders
+        | Mutant::TwoMayWrite
         | Mutant::PermitsWeighOne
         | Mutant::ResizeWithoutComparing => (30, "sharing"),
         Mutant::TwoMayUpgrade | Mutant::BarrierLacksOne | Mutant::LatchOpensEarly => (300, "sharing"),

@@ -3,6 +3,7 @@
 //! 1. A request that can never be admitted is refused at once, so that it does not block the others.
 //! 2. Only requests for which the queue itself would wait pass it: those of an owner that already holds the lock, and
 //!    arrivals at a latch. An upgrade goes to the front, because all others wait for it.
+//! 3. An owner that writes gets every further mode at once, as a hold of its own: no other owner has a hold then.
 
 use super::lock::{LockState, Now};
 use super::record::MAX_INSPECTED_ENTRIES;
@@ -17,6 +18,11 @@ pub(super) enum Admission {
     Later,
     /// Not as long as the request stays the same (1).
     Never,
+}
+
+/// Whether a hold excludes all other owners.
+const fn writes(held: &SharedHold) -> bool {
+    matches!(held.mode, LockMode::Write | LockMode::Upgrade)
 }
 
 impl LockState {
@@ -57,13 +63,10 @@ impl LockState {
                 }
                 _ => Ok(()),
             },
-            LockMode::Upgradable if owns(LockMode::Write) => Ok(()),
             LockMode::Upgradable | LockMode::Write
-                if self.holds_of_owner(&request.claim).next().is_some() =>
+                if !self.is_written_by(&request.claim)
+                    && self.holds_of_owner(&request.claim).next().is_some() =>
             {
-                Err(Refused::WouldDeadlock)
-            }
-            LockMode::Upgrade if owns(LockMode::Write) || owns(LockMode::Upgrade) => {
                 Err(Refused::WouldDeadlock)
             }
             LockMode::Upgrade if !owns(LockMode::Upgradable) => Err(Refused::NothingToUpgrade),
@@ -78,15 +81,25 @@ impl LockState {
             LockMode::Read | LockMode::Upgradable => self.holds_of_owner(&request.claim).next().is_some(),
             // It would be first in the queue, even if it does not queue.
             LockMode::Upgrade => self.admission(now, &request.claim, request.mode) == Admission::Now,
+            // (3). A lock without holds can still have waiters.
+            LockMode::Write => {
+                self.is_written_by(&request.claim)
+                    && self.admission(now, &request.claim, request.mode) == Admission::Now
+            }
             _ => false,
         }
+    }
+
+    /// Whether the owner of a claim has a write, upgraded or not (3).
+    fn is_written_by(&self, claim: &Claim) -> bool {
+        self.holds_of_owner(claim).any(writes)
     }
 
     /// Whether there is room for a mode.
     pub(super) fn admission(&self, now: Now, claim: &Claim, mode: LockMode) -> Admission {
         let holds = || self.shared_holders().into_iter().flat_map(|shared| &shared.holds);
         let taken = || self.shared_holders().map_or(0, SharedHolders::count);
-        let writes = |held: &SharedHold| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
+        let are_own = || holds().all(|held| held.owner == claim.value);
         let has_room = match mode {
             LockMode::Permits { count, .. } => {
                 let limit = self.limit(mode).unwrap_or_default();
@@ -97,12 +110,12 @@ impl LockState {
             }
             LockMode::Read => !holds().any(writes),
             LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
-            LockMode::Write => holds().next().is_none(),
+            LockMode::Write => holds().next().is_none() || self.is_written_by(claim) && are_own(),
             LockMode::Upgrade => {
                 if !self.holds_of_owner(claim).any(|held| held.mode == LockMode::Upgradable) {
                     return Admission::Never;
                 }
-                !holds().any(|held| writes(held) || held.owner != claim.value)
+                are_own()
             }
             // Expired arrivals that still count do not open it.
             LockMode::LatchWait { .. } => {

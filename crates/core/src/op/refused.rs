@@ -51,7 +51,7 @@ pub enum Refused {
     },
     /// The owner would wait for itself.
     #[error(
-        "its owner already holds the lock, and would wait for itself: to write after reading, begin with an upgradable read, and write once"
+        "its owner already holds the lock, and would wait for itself: to write after reading, begin with an upgradable read"
     )]
     WouldDeadlock,
     /// The request is an upgrade, and its owner has no upgradable read any more.

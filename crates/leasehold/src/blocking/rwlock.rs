@@ -17,7 +17,8 @@ facade! {
     /// [`leasehold::RwLock`](crate::RwLock), for threads.
     ///
     /// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex):
-    /// a thread that reads may read again at once, and a request that would wait for its own thread fails.
+    /// a thread that reads may read again at once, one that writes may write again, and a request that would wait
+    /// for its own thread fails.
     /// What is documented there about scopes, pools and the threads of a runtime applies here.
     ///
     /// ```

@@ -23,10 +23,40 @@ use std::time::Duration;
 ///
 /// The lock is held by an [`Owner`], as with a [`ReentrantMutex`](crate::ReentrantMutex): the one set with
 /// [`owned_by`](Self::owned_by), else that of the task's [scope](Owner::scope), else a new one. An owner that
-/// reads may read again at once, even past a waiting writer, which would otherwise deadlock with it; so may
-/// an owner that writes. A request that would make an owner wait for itself fails at once with
-/// [`AcquireError::Impossible`]: writing while it reads, or writing twice. To read first and perhaps write
-/// later, start with an [upgradable read](Self::upgradable_read).
+/// reads may read again at once, even past a waiting writer, which would otherwise deadlock with it. An owner
+/// that writes gets every mode at once. A request that would make an owner wait for itself fails at once with
+/// [`AcquireError::Impossible`]: writing while it only reads. To read first and perhaps write later, start with
+/// an [upgradable read](Self::upgradable_read).
+///
+/// | While a client holds it by | another owner's `read` | another's `upgradable_read` | another's `write` | its own owner's `read` | its own `upgradable_read` | its own `write` |
+/// |---|---|---|---|---|---|---|
+/// | `read` | granted | granted | waits | granted at once | fails | fails |
+/// | `upgradable_read` | granted | waits | waits | granted at once | fails | fails: [`upgrade`](UpgradableGuard::upgrade) waits for the other readers |
+/// | `write` or `upgrade` | waits | waits | waits | granted at once | granted at once | granted at once |
+///
+/// *Granted* applies if no earlier request waits; *at once* means past all waiters, in any process that knows
+/// the owner. Each of an owner's writes is a hold of its own, with its own guard, lease and fencing token, and
+/// can be lost alone. Other owners are admitted once the last of them is released: until then, releasing or
+/// [downgrading](WriteGuard::downgrade) one of them admits no client. A resource that compares fencing tokens
+/// refuses the token of an earlier hold after that of a later one: between the acquisition and the release of
+/// a further write, use the token of that one, and afterwards acquire anew, or use one token for all.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::RwLock;
+///
+/// async fn rename(index: &RwLock) -> Result<(), Box<dyn std::error::Error>> {
+///     let writing = index.write().await?; // at once if the caller already writes
+///     Ok(writing.release().await?)
+/// }
+///
+/// let client = leasehold::Client::connect("memory:").await?;
+/// let index = client.rwlock("index")?.owned_by(&client.new_owner());
+/// let writing = index.write().await?;
+/// rename(&index).await?;
+/// writing.release().await?;
+/// # Ok(()) }
+/// ```
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,9 +214,9 @@ impl RwLock {
     }
 
     /// Acquires the lock for writing: waits until no other client holds the lock, and all earlier requests
-    /// are done.
+    /// are done. If its owner already writes, in any process, it is granted at once, as one more hold.
     ///
-    /// Fails with [`AcquireError::Impossible`] if its owner already holds the lock, and otherwise like
+    /// Fails with [`AcquireError::Impossible`] if its owner holds the lock only for reading, and otherwise like
     /// [`read`](Self::read).
     ///
     /// Cancel safety: as for [`read`](Self::read).
@@ -211,7 +241,7 @@ impl RwLock {
     /// Acquires the lock for reading, with the right to [upgrade](UpgradableGuard::upgrade). Other readers
     /// are admitted beside it, but not another upgradable one.
     ///
-    /// Fails with [`AcquireError::Impossible`] if its owner already reads, and otherwise like
+    /// Fails with [`AcquireError::Impossible`] if its owner already reads and does not write, and otherwise like
     /// [`read`](Self::read).
     ///
     /// Cancel safety: as for [`read`](Self::read).
@@ -345,7 +375,7 @@ impl RwLock {
         self.handles.read.force_release_all(reads).await
     }
 
-    /// Releases the write by force, if there is one, dead or alive: like
+    /// Releases the write by force, if there is one, dead or alive, with all further writes of its owner: like
     /// [`force_release_readers`](Self::force_release_readers), including cancel safety. Returns whether there was one. Of an
     /// upgraded read, the read stays. A write beside more than 4096 older reads of its owner is not found.
     pub async fn force_release_writer(&self) -> Result<bool, ForceReleaseError> {

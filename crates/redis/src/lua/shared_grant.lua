@@ -33,6 +33,11 @@ local function owner_holds(lock, request, mode)
   return owner_counts(lock, request.own)[mode or 'all']
 end
 
+-- Whether the request's owner has a write, upgraded or not. It gets every further mode at once: no other owner has a hold then.
+local function is_written_by(lock, request)
+  return lock.writers > 0 and owner_holds(lock, request, 'w') + owner_holds(lock, request, 'x') > 0
+end
+
 -- The entries at the front of the queue, MAX_VISITED at most: pairs of an id and its entry or false.
 local function front_entries(lock)
   local found, at, entries = {}, lock.head, lock.entries
@@ -85,11 +90,8 @@ local function rejection(lock, request)
     local most = agreed and limit_of(lock, mode) or of
     return (count == 0 or count > most) and { 'range', count, most } or nil
   elseif kind == 'rwlock' then
-    if mode == 'x' then
-      if owner_holds(lock, request, 'w') + owner_holds(lock, request, 'x') > 0 then return { 'deadlock' } end
-      return owner_holds(lock, request, 'u') == 0 and { 'upgradable' } or nil
-    end
-    if mode == 'r' or mode == 'u' and owner_holds(lock, request, 'w') > 0 then return end
+    if mode == 'x' then return owner_holds(lock, request, 'u') == 0 and { 'upgradable' } or nil end
+    if mode == 'r' or is_written_by(lock, request) then return end
     return owner_holds(lock, request) > 0 and { 'deadlock' } or nil
   end
   if kind == 'barrier' then
@@ -115,10 +117,10 @@ local function admission(lock, request)
   elseif letter == 'u' then
     free = lock.writers == 0 and lock.upgradable == 0
   elseif letter == 'w' then
-    free = lock.hold_count == 0
+    free = lock.hold_count == 0 or is_written_by(lock, request) and owner_holds(lock, request) == lock.hold_count
   elseif letter == 'x' then
     if owner_holds(lock, request, 'u') == 0 then return 'never' end
-    free = lock.writers == 0 and owner_holds(lock, request) == lock.hold_count
+    free = owner_holds(lock, request) == lock.hold_count
   elseif letter == 't' then
     -- Expired arrivals that still count do not open it.
     free = lock.units >= limit_of(lock, mode) and not has_expired(lock)
@@ -128,12 +130,12 @@ local function admission(lock, request)
   return free and 'now' or 'later'
 end
 
--- Whether a request passes the queue: an arrival, a read of an owner that has a hold, and an upgrade, which would be first in
--- the queue also if it does not wait.
+-- Whether a request passes the queue: an arrival, a read of an owner that has a hold, a write of one that writes, and an upgrade,
+-- which would be first in the queue also if it does not wait. A lock without holds can still have waiters.
 local function passes_queue(lock, request)
   local letter = string.sub(request.mode, 1, 1)
   return letter == 'a' or (letter == 'r' or letter == 'u') and owner_holds(lock, request) > 0
-    or letter == 'x' and admission(lock, request) == 'now'
+    or (letter == 'x' or letter == 'w' and is_written_by(lock, request)) and admission(lock, request) == 'now'
 end
 
 local function admit(lock, request)

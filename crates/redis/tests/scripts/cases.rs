@@ -94,6 +94,8 @@ fn the_scripts_of_an_rwlock_mean_what_the_model_means() {
         "others to watch",
         "several woken",
         "written",
+        "written again",
+        "written again past a waiter",
         "upgraded",
         "read upgradably",
         "would deadlock",

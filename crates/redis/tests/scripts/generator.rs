@@ -267,9 +267,19 @@ impl Sequence<'_> {
                 if held > 1 && before_parts != after {
                     seen("shared");
                 }
+                let writes = |mode| matches!(mode, LockMode::Write | LockMode::Upgrade);
+                let wrote = before_parts
+                    .as_ref()
+                    .is_some_and(|parts| parts.holds.iter().any(|part| writes(part.mode)));
+                if wrote && ask.mode == LockMode::Write && before_parts != after {
+                    seen("written again");
+                }
                 let awaited = before.record.as_ref().is_some_and(|record| !record.tickets.is_empty());
                 if awaited && before_parts != after {
                     seen("let in while others wait");
+                    if wrote && ask.mode == LockMode::Write {
+                        seen("written again past a waiter");
+                    }
                 }
                 (Some(ask.mode), None)
             }

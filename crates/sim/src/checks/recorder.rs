@@ -2,7 +2,7 @@
 
 use crate::checks::{Check, CheckContext, GuardRecord};
 use crate::event::{
-    AcquireFailure, Event, Execution, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent,
+    AcquireFailure, Event, Execution, Held, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent,
 };
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, Ended, LockMode, Notification, Op, Reply, Resized, SessionOp};
@@ -74,6 +74,8 @@ pub struct Counts {
     pub shared: u64,
     /// Of these, upgrades.
     pub upgraded: u64,
+    /// Writes that the store granted to an owner that already wrote.
+    pub written_again: u64,
     /// Arrivals at a Latch or a Barrier, and waits there that ended.
     pub admitted: u64,
     /// Resizes of Semaphores.
@@ -122,6 +124,7 @@ impl AddAssign for Counts {
         self.force_released += other.force_released;
         self.shared += other.shared;
         self.upgraded += other.upgraded;
+        self.written_again += other.written_again;
         self.admitted += other.admitted;
         self.resized += other.resized;
         self.observed += other.observed;
@@ -132,6 +135,14 @@ impl AddAssign for Counts {
         self.outvoted += other.outvoted;
         self.repaired += other.repaired;
     }
+}
+
+/// Whether an owner has got a write beside another one.
+fn has_written_again(at: Instant, done: &Execution<'_>) -> bool {
+    let Some((request, Acquired::Granted { .. })) = done.acquires() else { return false };
+    let is_own = |held: &Held| held.owner.is_some() && held.owner == request.claim.value;
+    let is_other = |held: &Held| held.hold != request.claim.hold && held.mode == LockMode::Write;
+    request.mode == LockMode::Write && done.holds(at).iter().any(|held| is_own(held) && is_other(held))
 }
 
 impl Counts {
@@ -150,6 +161,7 @@ impl Counts {
                 self.force_released += u64::from(done.force_released().is_some());
                 self.entered_remotely += u64::from(has_entered_remotely(at, done));
                 self.evicted += u64::from(has_evicted(at, done));
+                self.written_again += u64::from(has_written_again(at, done));
                 self.resized += u64::from(*done.reply == Reply::Resize(Resized::Done));
                 &mut self.executed
             }

@@ -1,5 +1,6 @@
 //! Locks with several holders are granted first come, first served.
 
+use super::sharing::writes;
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, Execution, Held, LockId, ServerEvent};
 use crate::world::time::Instant;
@@ -68,6 +69,10 @@ impl SharedOrder {
             let has_other = held.owner.is_some() && now.iter().chain(&before).any(|other| own(&other));
             let may_overtake = match held.mode {
                 LockMode::Read | LockMode::Upgradable => has_other,
+                LockMode::Write => {
+                    let mut all = now.iter().chain(&before);
+                    held.owner.is_some() && all.any(|other| own(&other) && writes(other.mode))
+                }
                 LockMode::Upgrade | LockMode::CountDown { .. } => true,
                 _ => false,
             };

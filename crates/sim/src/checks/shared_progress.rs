@@ -1,6 +1,7 @@
 //! Waiters for a lock with several holders are granted once there is capacity, and take up their grants.
 
 use super::session_ends::{SessionEnd, SessionEnds};
+use super::sharing::writes;
 use super::{Check, CheckContext, CheckResult, Health, POLL_INTERVAL};
 use crate::event::{Event, Execution, Held, HostEvent, LockId, ServerEvent, TaskEvent, TaskId};
 use crate::world::scheduler::HostId;
@@ -81,11 +82,11 @@ struct QueuedWaiter {
 }
 
 impl LockView {
-    /// Whether a waiter could be granted at that time. Always false if its own owner holds the lock.
+    /// Whether a waiter could be granted at that time. For a read, always false if its own owner writes.
     fn has_capacity_for(&self, waiter: &QueuedWaiter, at: Instant) -> bool {
         let holds = || self.holds.iter().map(|(held, _)| held).filter(|held| held.lasts(at));
         let sum = || holds().map(|held| u64::from(held.mode.count())).sum::<u64>();
-        let writes = |held: &Held| matches!(held.mode, LockMode::Write | LockMode::Upgrade);
+        let writes = |held: &Held| writes(held.mode);
         let is_own = |held: &Held| held.owner == waiter.claim.value;
         match waiter.mode {
             LockMode::Permits { count, total } => {
@@ -93,11 +94,8 @@ impl LockView {
             }
             LockMode::Read => !holds().any(writes),
             LockMode::Upgradable => !holds().any(|held| writes(held) || held.mode == LockMode::Upgradable),
-            LockMode::Write => holds().next().is_none(),
-            LockMode::Upgrade => {
-                holds().all(|held| is_own(held) && !writes(held))
-                    && holds().any(|held| held.mode == LockMode::Upgradable)
-            }
+            LockMode::Write => holds().next().is_none() || holds().all(is_own) && holds().any(writes),
+            LockMode::Upgrade => holds().all(is_own) && holds().any(|held| held.mode == LockMode::Upgradable),
             LockMode::LatchWait { total } => sum() >= u64::from(total),
             LockMode::BarrierWait { total } => {
                 self.queue.iter().filter(|other| at < other.until).count() >= total as usize

@@ -6,9 +6,13 @@ use crate::world::time::Instant;
 use leasehold_core::{Acquire, Acquired, HoldId, Kind, LockMode, Op, Refused, Reply, Resized};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Whether a mode excludes every other owner.
+pub(super) const fn writes(mode: LockMode) -> bool {
+    matches!(mode, LockMode::Exclusive | LockMode::Write | LockMode::Upgrade)
+}
+
 /// Whether two modes exclude each other. Modes of the same owner do not.
 pub(super) fn excludes(one: LockMode, other: LockMode, same_owner: bool) -> bool {
-    let writes = |mode| matches!(mode, LockMode::Exclusive | LockMode::Write | LockMode::Upgrade);
     let both_upgradable = one == LockMode::Upgradable && other == LockMode::Upgradable;
     !same_owner && (writes(one) || writes(other) || both_upgradable)
 }
@@ -16,7 +20,7 @@ pub(super) fn excludes(one: LockMode, other: LockMode, same_owner: bool) -> bool
 /// A new hold is compatible with all others. Permits stay within their limit; a writer is alone apart from its own
 /// owner; there is one upgradable reader, and only it upgrades. A latch opens after all arrivals. A barrier opens for
 /// all parties or none. A resize changes the limit only if it states the current one. A refusal has the reason that
-/// it states, and an owner with a read hold reads again at once.
+/// it states. An owner with a hold reads again at once, and one that writes gets every mode at once.
 #[derive(Debug, Default)]
 pub struct Sharing {
     locks: BTreeMap<LockId, LockBefore>,
@@ -65,7 +69,7 @@ impl Sharing {
         }
         resized(done, before.limit, limit)?;
         refused(done, &before)?;
-        read_again(done, &before)
+        re_entered(done, &before)
     }
 }
 
@@ -156,7 +160,8 @@ fn refused(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
     let held = before.holds.iter().filter(|held| !is_evicted(held));
     let owned: BTreeSet<_> = held.chain(granted).filter(own).map(|held| held.mode.encode()).collect();
     let is_right = match refused {
-        Refused::WouldDeadlock => !owned.is_empty(),
+        // An owner that writes waits for no other.
+        Refused::WouldDeadlock => !owned.is_empty() && !now.iter().filter(own).any(|held| writes(held.mode)),
         Refused::NothingToUpgrade => !owned.contains(&LockMode::Upgradable.encode()),
         Refused::OutOfRange { .. } => {
             matches!(request.mode, LockMode::Permits { count, total } if count > before.limit.unwrap_or(total))
@@ -169,16 +174,22 @@ fn refused(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
     Err(format!("{:?} of {} was refused: {refused:?}; its owner holds {owned:?}", request.mode, done.lock))
 }
 
-/// A holder of an RwLock reads again at once, regardless of waiters.
-fn read_again(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
+/// A holder of an RwLock reads again at once, and a writer writes again at once, regardless of waiters.
+fn re_entered(done: &Execution<'_>, before: &LockBefore) -> CheckResult {
     let Some((request, Acquired::Taken { .. })) = done.acquires() else { return Ok(()) };
-    let own = before.holds.iter().find(|held| held.owner.is_some() && held.owner == request.claim.value);
-    match own {
-        // This operation may have evicted the hold.
-        Some(own) if request.mode == LockMode::Read && done.evicts() != Some(own.hold.session()) => {
-            Err(format!("{:?} waits to read {}; its owner holds {own:?}", request.claim.hold, done.lock))
-        }
-        _ => Ok(()),
+    let admits = |held: &&Held| {
+        held.owner.is_some()
+            && held.owner == request.claim.value
+            && (request.mode == LockMode::Read || writes(held.mode))
+            // This operation may have evicted the hold.
+            && done.evicts() != Some(held.hold.session())
+    };
+    match before.holds.iter().find(admits) {
+        Some(own) => Err(format!(
+            "{:?} waits for {} in mode {:?}; its owner holds {own:?}",
+            request.claim.hold, done.lock, request.mode
+        )),
+        None => Ok(()),
     }
 }
 
@@ -200,5 +211,70 @@ impl Check for Sharing {
             _ => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture::{StoredLock, acquire, context, hold};
+    use leasehold_core::{Claim, OwnValue};
+
+    fn write(n: u8, owner: &str) -> Op {
+        Op::Acquire(acquire(Claim { hold: hold(n), value: OwnValue::new(owner).ok() }, LockMode::Write))
+    }
+
+    /// Executes writes of several owners. The last one is seen as `change` leaves it.
+    fn written(
+        owners: &[&str],
+        change: impl Fn(&mut leasehold_core::model::LockState, &mut Reply),
+    ) -> CheckResult {
+        let (mut check, mut stored) = (Sharing::default(), StoredLock::new(Kind::RwLock));
+        let context = context(Kind::RwLock);
+        let mut last = Ok(());
+        for (n, owner) in owners.iter().enumerate() {
+            last?;
+            let is_last = n + 1 == owners.len();
+            let observe = |done: &Execution<'_>| check.observe(Instant(0), &Event::Executed(done), &context);
+            let change = |state: &mut _, reply: &mut _| {
+                if is_last {
+                    change(state, reply)
+                }
+            };
+            let op = write(u8::try_from(n).unwrap_or_default(), owner);
+            last = stored.execute(Instant(0), &op, |_| false, change, observe);
+        }
+        last
+    }
+
+    #[test]
+    fn writes_of_one_owner_do_not_clash_and_those_of_two_do() {
+        assert_eq!(written(&["one", "one", "two", "one"], |_, _| {}), Ok(()));
+        let give_away = |state: &mut leasehold_core::model::LockState, _: &mut Reply| {
+            if let Some(leasehold_core::model::Value {
+                content: leasehold_core::model::Content::SharedHolders(shared),
+                ..
+            }) = &mut state.value
+                && let Some(last) = shared.holds.last_mut()
+            {
+                last.owner = OwnValue::new("two").ok();
+            }
+        };
+        written(&["one", "one"], give_away).expect_err("two owners write");
+    }
+
+    #[test]
+    fn a_writer_that_waits_to_write_again_or_is_refused_is_found() {
+        let wait = |_: &mut _, reply: &mut Reply| {
+            *reply = Reply::Acquire(Acquired::Taken {
+                holder: None,
+                position: None,
+                predecessor: None,
+                other_holders: Vec::new(),
+            });
+        };
+        written(&["one", "one"], wait).expect_err("it waits for itself");
+        let refuse = |_: &mut _, reply: &mut Reply| *reply = Reply::Refused(Refused::WouldDeadlock);
+        written(&["one", "one"], refuse).expect_err("it need not wait");
     }
 }

@@ -87,6 +87,8 @@ pub enum Mutant {
     ReaderBesideWriter,
     /// A reader becomes the writer while others read.
     UpgradeBesideReaders,
+    /// A writer is admitted beside another owner's.
+    TwoMayWrite,
     /// Two upgradable readers hold the lock, and wait for each other.
     TwoMayUpgrade,
     /// Every holder counts as one permit.
@@ -238,7 +240,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 102] = [
+    pub const ALL: [Self; 103] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -270,6 +272,7 @@ impl Mutant {
         Self::AcquiresSomeOfMany,
         Self::ReaderBesideWriter,
         Self::UpgradeBesideReaders,
+        Self::TwoMayWrite,
         Self::TwoMayUpgrade,
         Self::PermitsWeighOne,
         Self::LateReleaseFreesAnother,

@@ -14,6 +14,7 @@ impl Mutant {
             self,
             Self::ReaderBesideWriter
                 | Self::UpgradeBesideReaders
+                | Self::TwoMayWrite
                 | Self::TwoMayUpgrade
                 | Self::PermitsWeighOne
                 | Self::LateReleaseFreesAnother
@@ -42,6 +43,7 @@ impl Mutant {
         match (self, op, mode) {
             (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
             (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
+            (Self::TwoMayWrite, _, LockMode::Write) => without(state, writes, now_us, op, alive),
             (Self::TwoMayUpgrade, _, LockMode::Upgradable) => without(state, upgradable, now_us, op, alive),
             (Self::PermitsWeighOne, _, LockMode::Permits { .. }) => {
                 with_one_permit_each(state, now_us, op, alive)

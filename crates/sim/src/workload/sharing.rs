@@ -156,7 +156,7 @@ impl TaskRunner {
 
 /// Readers and writers.
 impl TaskRunner {
-    /// Reads or writes. An owner with a hold only reads.
+    /// Reads or writes. An owner with a hold mostly reads.
     async fn read_or_write(&self, lock: LockId, owner: Option<&Owner>, again: bool) -> Option<HeldGuard> {
         let name = self.name_of(lock)?;
         let mut rwlock = self.sim.expect("workload", self.client.rwlock(name))?;
@@ -174,8 +174,9 @@ impl TaskRunner {
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let mode = match self.random.below(20) {
-            // It would wait for itself, so the store refuses it.
-            0 if again => LockMode::Write,
+            // Granted at once if the owner writes. Otherwise it would wait for itself, so the store refuses it.
+            0..3 if again => LockMode::Write,
+            3 if again => LockMode::Upgradable,
             _ if again => LockMode::Read,
             0..9 => LockMode::Read,
             9..14 => LockMode::Upgradable,

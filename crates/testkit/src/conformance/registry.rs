@@ -183,6 +183,8 @@ macro_rules! conformance_cases {
             readers_overtake_no_waiting_writer: rwlock;
             an_owner_that_reads_overtakes_a_waiting_writer: rwlock;
             an_upgrade_that_would_never_end_is_refused: rwlock;
+            an_owner_that_writes_overtakes_all_waiters: rwlock;
+            a_lapsed_write_ends_no_other_write_of_its_owner: rwlock;
             an_upgrade_overtakes_all_waiters: rwlock;
             a_try_to_upgrade_overtakes_waiters: rwlock;
             a_downgrade_admits_no_writer: rwlock;

@@ -335,6 +335,10 @@ impl Workload {
         let upgradable = |holders: &SharedHolders| {
             holders.holds.iter().find(|hold| hold.mode == LockMode::Upgradable)?.owner.clone()
         };
+        let writer = |holders: &SharedHolders| {
+            let writes = |mode| matches!(mode, LockMode::Write | LockMode::Upgrade);
+            holders.holds.iter().find(|hold| writes(hold.mode))?.owner.clone()
+        };
         let holders = state.value.as_ref().and_then(|value| value.content.shared_holders());
         if let Some(owner) = holders.and_then(upgradable)
             && self.random.below(3) == 0
@@ -343,6 +347,11 @@ impl Workload {
             request.claim = self.new_claim(request.claim.hold.session());
             request.claim.value = Some(owner);
             request.mode = LockMode::Upgrade;
+        } else if let Some(owner) = holders.and_then(writer)
+            && self.random.below(4) == 0
+        {
+            request.claim = self.new_claim(request.claim.hold.session());
+            request.claim.value = Some(owner);
         }
         request
     }

@@ -51,6 +51,7 @@ fn a_mutant_disagrees_with_the_model() {
         (Kind::Semaphore, StoreMutant::PublishesOne),
         (Kind::RwLock, StoreMutant::WriterIsShared),
         (Kind::RwLock, StoreMutant::ReadersQueue),
+        (Kind::RwLock, StoreMutant::WritersQueue),
         (Kind::RwLock, StoreMutant::UpgradesQueue),
         (Kind::RwLock, StoreMutant::Barges),
         (Kind::Latch, StoreMutant::OpensEarly),

@@ -132,6 +132,8 @@ pub(crate) enum StoreMutant {
     WriterIsShared,
     /// An owner that reads waits to read again.
     ReadersQueue,
+    /// A write of an owner that writes waits behind the other clients.
+    WritersQueue,
     /// Two upgradable reads are admitted.
     UpgradablesShare,
     /// An upgrade waits behind all others.

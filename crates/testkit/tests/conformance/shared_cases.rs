@@ -92,6 +92,13 @@ fn an_rwlock_mutant_fails_its_case() {
         fails_of(all, kind, StoreMutant::Barges, cases::readers_overtake_no_waiting_writer);
         fails_of(all, kind, StoreMutant::ReadersQueue, cases::an_owner_that_reads_overtakes_a_waiting_writer);
         fails_of(all, kind, StoreMutant::WaitsForEver, cases::an_upgrade_that_would_never_end_is_refused);
+        fails_of(all, kind, StoreMutant::WritersQueue, cases::an_owner_that_writes_overtakes_all_waiters);
+        fails_of(
+            all,
+            kind,
+            StoreMutant::EvictsNoSession,
+            cases::a_lapsed_write_ends_no_other_write_of_its_owner,
+        );
         fails_of(all, kind, StoreMutant::UpgradesQueue, cases::an_upgrade_overtakes_all_waiters);
         fails_of(all, kind, StoreMutant::ResendAcquiresAgain, cases::an_upgrade_overtakes_all_waiters);
         fails_of(all, kind, StoreMutant::UpgradesQueue, cases::a_try_to_upgrade_overtakes_waiters);

@@ -155,7 +155,8 @@ impl WriteGuard {
     }
 
     /// Becomes a reader, and admits the readers at the front of the queue: no write happens in between. The
-    /// read has its own hold, lease and fencing token.
+    /// read has its own hold, lease and fencing token. If its owner has further writes, no client is admitted
+    /// until these end.
     ///
     /// Fails with the unchanged guard if the store does not reply or refuses the request, or if the write is
     /// lost before the read is acquired. If the write cannot be released afterwards, that is not an error: the

@@ -14,6 +14,9 @@ on_every_store! {
     neither_side_starves,
     readers_that_waited_go_in_together,
     an_owner_reads_again_past_a_waiting_writer,
+    an_owner_writes_again_past_a_waiting_writer,
+    the_loss_of_one_write_leaves_the_others_of_its_owner,
+    a_writer_upgrades_and_downgrades_beneath_its_write,
     what_would_wait_for_itself_fails_at_once,
     an_upgrade_waits_for_the_readers_and_goes_before_the_queue,
     an_upgrade_that_gives_up_reads_as_before,
@@ -185,6 +188,70 @@ async fn an_owner_reads_again_past_a_waiting_writer(store: &TestStore) {
     until_at_rest(&lock).await;
 }
 
+async fn an_owner_writes_again_past_a_waiting_writer(store: &TestStore) {
+    let (a, b, c) = (store.client("a").await, store.client("b").await, store.client("c").await);
+    let owner = a.new_owner();
+    let lock = rwlock(&a).owned_by(&owner);
+    let outer = lock.write().await.expect("acquired");
+    let waiting = tokio::spawn({
+        let lock = rwlock(&b);
+        async move { lock.write().await.expect("acquired") }
+    });
+    until_waiting(&lock, 1).await;
+    // In another process, and in the same.
+    let elsewhere =
+        rwlock(&c).owned_by(&Owner::from_header(owner.to_header()).expect("an owner's own header"));
+    let middle = elsewhere.write_timeout(5 * S).await.expect("or it would wait for itself");
+    let inner = lock.try_write().await.expect("an answer").granted().expect("it writes");
+    assert!(outer.fencing_token() < middle.fencing_token());
+    assert!(middle.fencing_token() < inner.fencing_token());
+    assert!(matches!(rwlock(&c).try_read().await.expect("an answer"), Attempt::Taken(_)), "another owner");
+    outer.release().await.expect("released");
+    inner.release().await.expect("released");
+    assert!(matches!(rwlock(&c).try_write().await.expect("an answer"), Attempt::Taken(_)));
+    assert!(!waiting.is_finished(), "one of its writes is still held");
+    middle.check().expect("held");
+    middle.release().await.expect("released");
+    waiting.await.expect("no panic").release().await.expect("released");
+    until_at_rest(&lock).await;
+}
+
+async fn the_loss_of_one_write_leaves_the_others_of_its_owner(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let lock = rwlock(&a).owned_by(&a.new_owner());
+    let brief = lock.clone().lease(300 * MS).write().await.expect("acquired");
+    let kept = lock.write().await.expect("acquired");
+    assert_eq!(brief.lost().await.reason, LostReason::Expired);
+    kept.check().expect("a hold of its own");
+    assert!(matches!(rwlock(&b).try_read().await.expect("an answer"), Attempt::Taken(_)));
+    let again = lock.write_timeout(5 * S).await.expect("it still writes");
+    // An operator ends all writes.
+    assert!(rwlock(&b).force_release_writer().await.expect("done"));
+    assert_eq!(kept.lost().await.reason, LostReason::ForceReleased);
+    assert_eq!(again.lost().await.reason, LostReason::ForceReleased);
+    rwlock(&b).write_timeout(5 * S).await.expect("it is free").release().await.expect("released");
+    until_at_rest(&lock).await;
+}
+
+async fn a_writer_upgrades_and_downgrades_beneath_its_write(store: &TestStore) {
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let lock = rwlock(&a).owned_by(&a.new_owner());
+    let outer = lock.write().await.expect("acquired");
+    let upgradable = lock.upgradable_read().await.expect("it writes");
+    let inner = upgradable.upgrade_timeout(5 * S).await.expect("it writes");
+    let reading = inner.downgrade().await.expect("downgraded");
+    assert!(matches!(rwlock(&b).try_read().await.expect("an answer"), Attempt::Taken(_)), "it still writes");
+    let reading = {
+        let last = outer.downgrade().await.expect("downgraded");
+        reading.release().await.expect("released");
+        last
+    };
+    rwlock(&b).read_timeout(5 * S).await.expect("it reads now").release().await.expect("released");
+    assert!(lock.write().await.is_err(), "it reads, and another client may, too");
+    reading.release().await.expect("released");
+    until_at_rest(&lock).await;
+}
+
 /// Failure row 28.
 async fn what_would_wait_for_itself_fails_at_once(store: &TestStore) {
     let a = store.client("a").await;
@@ -197,7 +264,6 @@ async fn what_would_wait_for_itself_fails_at_once(store: &TestStore) {
     assert!(lock.upgradable_read().await.is_err_and(|error| impossible(&error)), "half of an upgrade");
     reading.release().await.expect("released");
     let writing = lock.write().await.expect("acquired");
-    assert!(lock.write().await.is_err_and(|error| impossible(&error)), "to write twice");
     let beside = lock.read().await.expect("the writer may read");
     beside.release().await.expect("released");
     writing.release().await.expect("released");

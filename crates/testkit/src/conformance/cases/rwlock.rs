@@ -92,11 +92,61 @@ pub async fn an_upgrade_that_would_never_end_is_refused(fixture: &Fixture) {
     let upgradable = a.acquire_mode(Upgradable).await;
     let first = a.same_owner_claim(&upgradable);
     a.granted(&a.mode_request(&first, Upgrade)).await;
-    for mode in [Upgrade, Write] {
-        let request = a.mode_request(&a.same_owner_claim(&upgradable), mode);
-        assert_eq!(a.refused(&request).await, Refused::WouldDeadlock, "the owner already writes");
+    a.release(&upgradable).await;
+    let late = a.same_owner_claim(&upgradable);
+    for request in [a.mode_request(&late, Upgrade), a.queued_mode_request(&late, Upgrade)] {
+        assert_eq!(a.refused(&request).await, Refused::NothingToUpgrade, "the read has been released");
     }
     assert_eq!(b.refused(&b.queued_mode_request(&b.claim(), Upgrade)).await, Refused::NothingToUpgrade);
+}
+
+/// An owner that writes gets each further mode at once, in any process and past all waiters, as a hold with a token of its
+/// own. The waiters are admitted once the last of its holds has been released.
+pub async fn an_owner_that_writes_overtakes_all_waiters(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
+    let outer = a.claim();
+    let mut newest = a.granted(&a.mode_request(&outer, Write)).await.fence;
+    let (waiting, nonce) = b.enqueue_mode(Write).await;
+    let mut held = vec![(&a, outer.clone())];
+    for (client, mode) in [(&c, Write), (&a, Write), (&c, Upgradable), (&a, Upgrade), (&c, Read)] {
+        let claim = client.same_owner_claim(&outer);
+        let granted = client.granted(&client.mode_request(&claim, mode)).await;
+        assert!(granted.fence > newest && granted.others_wait, "{mode:?}");
+        newest = granted.fence;
+        let resent = client.granted(&client.queued_mode_request(&claim, mode)).await;
+        assert_eq!(resent.fence, newest, "a resent request is the same");
+        held.push((client, claim));
+    }
+    let modes: Vec<_> = b.inspect().await.shared_holders.iter().map(|holder| holder.mode).collect();
+    assert_eq!(modes, [Write, Write, Write, Upgradable, Upgrade, Read]);
+    for (client, claim) in &held {
+        assert_eq!(b.status(&waiting).await, HoldStatus::Queued);
+        b.taken(&b.mode_request(&b.claim(), Read)).await;
+        assert_eq!(client.release(claim).await.status, HoldStatus::Held);
+    }
+    assert_eq!(b.next_grant().await.nonce, nonce);
+}
+
+/// Row 23: the session of one write lapses. The other writes of its owner stay, and exclude the waiters.
+pub async fn a_lapsed_write_ends_no_other_write_of_its_owner(fixture: &Fixture) {
+    let [a, b, c] = fixture.clients().await;
+    if !sessions_lapse(&a) {
+        return;
+    }
+    for (client, alive) in [(&a, fixture.short_lease()), (&b, LONG), (&c, LONG)] {
+        client.begin(alive).await;
+    }
+    let lost = a.acquire_mode(Write).await;
+    let kept = b.same_owner_claim(&lost);
+    b.granted(&b.mode_request(&kept, Write)).await;
+    let (waiting, _) = c.enqueue_mode(Read).await;
+    fixture.wait_lapsed(fixture.short_lease(), &a).await;
+    let poll = c.queued_mode_request(&waiting, Read);
+    c.taken(&Acquire { predecessor: Some(a.session), ..poll.clone() }).await;
+    assert_eq!(a.status(&lost).await, HoldStatus::Ended(Ended::Evicted));
+    assert_eq!((b.status(&kept).await, c.status(&waiting).await), (HoldStatus::Held, HoldStatus::Queued));
+    b.release(&kept).await;
+    assert_eq!(Some(c.next_grant().await.nonce), poll.queue.map(|queue| queue.nonce));
 }
 
 /// An upgrade waits for current readers, ahead of all other waiters, and keeps its read.

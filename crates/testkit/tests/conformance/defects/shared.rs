@@ -28,6 +28,9 @@ pub(crate) fn mutate_request(mutant: StoreMutant, state: &LockState, op: &mut Op
         (StoreMutant::ReadersQueue, Op::Acquire(request)) if waits && request.mode == LockMode::Read => {
             request.claim.value = OwnValue::new("another").ok();
         }
+        (StoreMutant::WritersQueue, Op::Acquire(request)) if waits && request.mode == LockMode::Write => {
+            request.claim.value = OwnValue::new("another").ok();
+        }
         (StoreMutant::UpgradablesShare, Op::Acquire(request)) if request.mode == LockMode::Upgradable => {
             request.mode = LockMode::Read;
         }

@@ -158,11 +158,19 @@ fn a_thread_reads_again_and_does_not_wait_for_itself(store: &TestStore) {
         writing.join().unwrap().unwrap();
     });
     let writing = lock.write().unwrap();
-    assert!(deadlocks(&lock.write()));
-    let reading = lock.read().unwrap();
-    assert!(writing.fencing_token() < reading.fencing_token());
-    reading.release().unwrap();
-    writing.release().unwrap();
+    thread::scope(|threads| {
+        let waiting = threads.spawn(|| lock.write_timeout(20 * S).unwrap().release());
+        until("another thread waits", || lock.inspect().unwrap().waiting == 1);
+        let again = lock.write_timeout(5 * S).unwrap();
+        let reading = lock.read().unwrap();
+        assert!(writing.fencing_token() < again.fencing_token());
+        assert!(again.fencing_token() < reading.fencing_token());
+        writing.release().unwrap();
+        reading.release().unwrap();
+        assert!(!waiting.is_finished(), "one of its writes is still held");
+        again.release().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
 }
 
 fn an_explicit_owner_precedes_the_scope_and_the_scope_the_thread(store: &TestStore) {

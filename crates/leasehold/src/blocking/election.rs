@@ -3,6 +3,7 @@
 use super::facade::IntoBlocking;
 use super::{Error, call};
 use crate::error::{AcquireError, InspectError, ReleaseError};
+use crate::lock::election::Campaigns;
 use crate::{Attempt, DetachedHold, HoldEnd, Leader, LostHold, Status};
 use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
@@ -65,6 +66,43 @@ facade! {
 }
 
 impl Election {
+    /// Leads again and again: campaigns, calls `work` while it leads, resigns, and campaigns anew, with the pauses of
+    /// [`leasehold::Election::lead_forever`](crate::Election::lead_forever). A function cannot be stopped: `work`
+    /// has to return when the leadership is lost, which [`check`](Leadership::check) tells it.
+    ///
+    /// Returns only if campaigning can never succeed: after a [shutdown](super::Client::shutdown), if the settings
+    /// are invalid, if the store refuses the client permanently, and at once in an async context. If `work` panics,
+    /// so does this call, and the leadership is resigned in the background.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{AcquireError, blocking::{Client, Error}};
+    /// use std::time::Duration;
+    ///
+    /// # fn assign_next_job(_fence: u64) -> bool { false }
+    /// let client = Client::connect("memory:")?;
+    /// let scheduler = client.election("scheduler")?;
+    /// # client.shutdown(Duration::from_secs(1))?;
+    /// let error = scheduler.lead_forever(|leadership| {
+    ///     while leadership.check().is_ok() && assign_next_job(leadership.fencing_token().as_u64()) {}
+    /// });
+    /// assert!(matches!(error, Error::Failed(AcquireError::Closed))); // the client was shut down
+    /// # Ok(()) }
+    /// ```
+    pub fn lead_forever(&self, mut work: impl FnMut(&Leadership)) -> Error<AcquireError> {
+        let mut campaigns = Campaigns::default();
+        loop {
+            let leadership = match super::facade::wait(&self.thread, campaigns.next(&self.inner)) {
+                Ok(leadership) => leadership,
+                Err(error) => return error,
+            };
+            work(&leadership);
+            if let Err(error) = leadership.resign() {
+                tracing::info!(election = %self.name(), %error, "campaigning again");
+            }
+        }
+    }
+
     /// Observes the leaders: see [`leasehold::Election::observe`](crate::Election::observe).
     pub fn observe(&self) -> Leaders {
         self.inner.observe().into_blocking(&self.thread)
@@ -90,6 +128,8 @@ facade! {
     pub struct Leadership;
 
     guard { Guard }
+
+    watch { }
 
     forward {
         /// Returns the election's name.

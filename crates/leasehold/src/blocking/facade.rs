@@ -30,6 +30,7 @@ use std::sync::Arc;
 /// | `operator` | those of an operator, which all kinds have; it says what a forced release does |
 /// | `end` | likewise, and take the guard |
 /// | `guard` | those that most guards have; it names the type that the documentation links to |
+/// | `watch` | those that wait for what a holder reacts to |
 /// | `handles` | create a handle of the kind that they return |
 macro_rules! facade {
     ($(#[$doc:meta])* pub struct $kind:ident; $($section:ident { $($methods:tt)* })*) => {
@@ -180,6 +181,72 @@ macro_rules! facade {
                 let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
                 // After a suspend of the machine the timer can be late; the clock of `check` is not.
                 Ok(self.thread.wait(waited)?.or_else(|| self.inner.check().err()))
+            }
+        }
+    };
+    (@watch $kind:ident) => {
+        facade! {
+            impl $kind;
+
+            wait {
+                /// Blocks until the hold would end in less than `left`: see
+                /// [`leasehold::Guard::warn_before`](crate::Guard::warn_before), for which `left` to choose. For a
+                /// thread beside the one that works; without one, compare [`remaining`](Self::remaining) between
+                /// two steps.
+                ///
+                /// Fails if the lock is lost before. It can wait for as long as the hold is renewed.
+                ///
+                /// ```
+                /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+                /// # fn save() {}
+                /// use std::time::Duration;
+                ///
+                /// let client = leasehold::blocking::Client::connect("memory:")?;
+                /// let guard = client.mutex("import")?.lease(Duration::from_millis(100)).acquire()?;
+                /// guard.warn_before(Duration::from_millis(80))?;
+                /// save(); // there are 80 ms for it
+                /// # drop(guard);
+                /// # Ok(()) }
+                /// ```
+                pub fn warn_before(&self, left: std::time::Duration)
+                    -> Result<(), crate::blocking::Error<crate::LostHold>>;
+
+                /// Blocks until another task, thread, process or host waits for the lock: see
+                /// [`leasehold::Guard::wanted`](crate::Guard::wanted), for which waiters are seen.
+                ///
+                /// Fails if the lock is lost before. It can wait for as long as the hold is renewed.
+                pub fn wanted(&self) -> Result<(), crate::blocking::Error<crate::LostHold>>;
+            }
+        }
+
+        impl $kind {
+            /// Like [`wanted`](Self::wanted), but waits at most `limit`: returns whether another client waits. For a
+            /// holder that lets others in between two steps of its work. Each call sends at least one request, if
+            /// `limit` gives it the time.
+            ///
+            /// Fails if the lock is lost.
+            ///
+            /// ```
+            /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// # fn rebuild_next_part() -> bool { false }
+            /// use std::time::Duration;
+            ///
+            /// let client = leasehold::blocking::Client::connect("memory:")?;
+            /// let guard = client.mutex("index")?.acquire()?;
+            /// while rebuild_next_part() {
+            ///     if guard.wanted_timeout(Duration::from_millis(20))? {
+            ///         break; // goes on later
+            ///     }
+            /// }
+            /// guard.release()?;
+            /// # Ok(()) }
+            /// ```
+            pub fn wanted_timeout(
+                &self,
+                limit: std::time::Duration,
+            ) -> Result<bool, crate::blocking::Error<crate::LostHold>> {
+                let wanted = async { tokio::time::timeout(limit, self.inner.wanted()).await.ok().transpose() };
+                Ok(crate::blocking::call(&self.thread, wanted)?.is_some())
             }
         }
     };

@@ -50,6 +50,8 @@ facade! {
 
     guard { Guard }
 
+    watch { }
+
     forward {
         /// Returns the lock's name.
         pub fn name(&self) -> &LockName;

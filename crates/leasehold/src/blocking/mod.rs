@@ -196,7 +196,44 @@ impl ClientBuilder {
     /// # Ok(()) }
     /// ```
     pub fn connect_blocking(self) -> Result<Client, Error<ConnectError>> {
-        Client::connect_with(self)
+        Client::connect_with(self, Self::connect)
+    }
+
+    /// Connects a client for threads, and tries again for up to `limit` while the store cannot be reached: the
+    /// blocking form of [`connect_within`](Self::connect_within).
+    ///
+    /// Fails like that, and inside an async context.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::blocking::Client;
+    /// use std::time::Duration;
+    ///
+    /// let client = Client::builder("memory:").connect_blocking_within(Duration::from_secs(60))?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn connect_blocking_within(self, limit: Duration) -> Result<Client, Error<ConnectError>> {
+        Client::connect_with(self, |builder| builder.connect_within(limit))
+    }
+
+    /// Creates a client for threads that connects when it is first used: the blocking form of
+    /// [`connect_lazy`](Self::connect_lazy).
+    ///
+    /// Fails like that, and inside an async context.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::blocking::Client;
+    /// use std::time::Duration;
+    ///
+    /// // No server listens there.
+    /// let builder = Client::builder("redis://127.0.0.1:1").call_timeout(Duration::from_millis(50));
+    /// let client = builder.connect_blocking_lazy()?;
+    /// assert!(client.mutex("orders/42")?.try_acquire().is_err());
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_blocking_lazy(self) -> Result<Client, Error<ConnectError>> {
+        Client::connect_with(self, Self::connect_lazy)
     }
 }
 
@@ -204,6 +241,12 @@ impl Client {
     /// Connects to the store of a URL, like [`leasehold::Client::connect`](crate::Client::connect).
     pub fn connect(url: &str) -> Result<Self, Error<ConnectError>> {
         Self::builder(url).connect_blocking()
+    }
+
+    /// Creates a client that connects when it is first used, like
+    /// [`leasehold::Client::connect_lazy`](crate::Client::connect_lazy).
+    pub fn connect_lazy(url: &str) -> Result<Self, Error<ConnectError>> {
+        Self::builder(url).connect_blocking_lazy()
     }
 
     /// Creates a builder for a client of the store of a URL. It is the builder of the async client; its
@@ -225,12 +268,18 @@ impl Client {
         crate::Client::with_store(store)
     }
 
-    pub(crate) fn connect_with(builder: ClientBuilder) -> Result<Self, Error<ConnectError>> {
+    fn connect_with<F>(
+        builder: ClientBuilder,
+        connect: impl FnOnce(ClientBuilder) -> F,
+    ) -> Result<Self, Error<ConnectError>>
+    where
+        F: Future<Output = Result<crate::Client, ConnectError>>,
+    {
         check_not_async()?;
         let thread =
             RuntimeThread::start().map_err(|error| Error::Failed(ConnectError::Thread(Arc::new(error))))?;
         let thread = Arc::new(thread);
-        let inner = call(&thread, builder.connect())?;
+        let inner = call(&thread, connect(builder))?;
         thread.outlive(inner.engine.keeper.end());
         Ok(Self { inner, thread })
     }

@@ -161,6 +161,8 @@ facade! {
 
     guard { Guard }
 
+    watch { }
+
     forward {
         /// Returns the lock's name.
         pub fn name(&self) -> &LockName;

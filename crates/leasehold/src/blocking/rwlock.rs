@@ -174,6 +174,8 @@ facade! {
     pub struct ReadGuard;
 
     guard { Guard }
+
+    watch { }
 }
 
 facade! {
@@ -183,6 +185,8 @@ facade! {
     pub struct UpgradableGuard;
 
     guard { Guard }
+
+    watch { }
 }
 
 facade! {
@@ -192,6 +196,8 @@ facade! {
     pub struct WriteGuard;
 
     guard { Guard }
+
+    watch { }
 }
 
 /// The further methods of the guards, which differ in nothing but their type.

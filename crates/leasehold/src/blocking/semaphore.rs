@@ -133,6 +133,8 @@ facade! {
 
     guard { Guard }
 
+    watch { }
+
     forward {
         /// Returns the semaphore's name.
         pub fn name(&self) -> &LockName;

@@ -11,7 +11,9 @@ use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
-use leasehold_core::{FencingToken, Holder, Lease, Lock, LockName, ObservedHolder, RetryPolicy, SessionId};
+use leasehold_core::{
+    FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy, SessionId,
+};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -184,27 +186,15 @@ impl Election {
         &self,
         mut work: impl FnMut(Arc<Leadership>) -> F,
     ) -> AcquireError {
-        let environment = &self.handle.engine.environment;
-        let mut campaigns = 0;
+        let mut campaigns = Campaigns::default();
         loop {
-            let mut lasted = Duration::ZERO;
-            // With a limit it would leave the queue again and again.
-            match self.campaign_within(None).await {
-                Err(error) if !error.may_succeed_later() => return error,
-                Err(error) => tracing::info!(election = %self.name(), %error, "campaigning again"),
+            match campaigns.next(self).await {
                 Ok(leadership) => {
-                    let since = environment.now();
                     if let Err(error) = run_under(leadership, &mut work).await {
                         tracing::info!(election = %self.name(), %error, "campaigning again");
                     }
-                    lasted = environment.now().since(since);
                 }
-            }
-            campaigns = if lasted < STEADY_LEADERSHIP { campaigns + 1 } else { 1 };
-            let pause = CAMPAIGN_AGAIN.backoff_after(campaigns, environment.random()).unwrap_or_default();
-            let until = environment.now() + pause;
-            if self.handle.engine.unless_shut(environment.sleep_until(until)).await.is_none() {
-                return AcquireError::Closed;
+                Err(error) => return error,
             }
         }
     }
@@ -264,6 +254,48 @@ impl Election {
     async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
         let acquired = self.handle.acquire(&AcquireOptions::default(), limit).await?;
         Ok(Leadership { guard: acquired.guard })
+    }
+}
+
+/// Repeated campaigns, with the pauses between them.
+#[derive(Debug, Default)]
+pub(crate) struct Campaigns {
+    /// How many campaigns have ended since the last steady leadership.
+    ended: u32,
+    /// When the present leadership began.
+    leads_since: Option<Moment>,
+}
+
+impl Campaigns {
+    /// Campaigns until it leads again. Fails if that can never succeed.
+    pub(crate) async fn next(&mut self, election: &Election) -> Result<Leadership, AcquireError> {
+        let engine = &election.handle.engine;
+        let environment = &engine.environment;
+        if let Some(since) = self.leads_since.take() {
+            let is_steady = environment.now().since(since) >= STEADY_LEADERSHIP;
+            self.ended = if is_steady { 1 } else { self.ended + 1 };
+        }
+        loop {
+            if self.ended > 0 {
+                let pause = CAMPAIGN_AGAIN.backoff_after(self.ended, environment.random());
+                let until = environment.now() + pause.unwrap_or_default();
+                if engine.unless_shut(environment.sleep_until(until)).await.is_none() {
+                    return Err(AcquireError::Closed);
+                }
+            }
+            // With a limit it would leave the queue again and again.
+            match election.campaign_within(None).await {
+                Err(error) if !error.may_succeed_later() => return Err(error),
+                Err(error) => {
+                    tracing::info!(election = %election.name(), %error, "campaigning again");
+                    self.ended += 1;
+                }
+                Ok(leadership) => {
+                    self.leads_since = Some(environment.now());
+                    return Ok(leadership);
+                }
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The blocking API.
 
+mod election;
 mod multi;
 mod mutex;
 mod reentrant;

@@ -117,6 +117,7 @@ pub use lock::contention::Contention;
 pub use lock::election::{Election, Leader, Leaders, Leadership};
 pub use lock::handle::Attempt;
 pub use lock::latch::Latch;
+pub use lock::multi::reentrant::{MultiReentrantGuard, MultiReentrantMutex};
 pub use lock::multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use lock::mutex::Mutex;
 pub use lock::observe_ends::{HoldEnd, HoldEnding, HoldEnds};

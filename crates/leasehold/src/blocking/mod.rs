@@ -61,7 +61,7 @@ pub use barrier::Barrier;
 pub use election::{Election, HoldEnds, Leaders, Leadership, OncePer, PeriodGuard};
 pub use guard::Guard;
 pub use latch::Latch;
-pub use multi::{MultiGuard, MultiMutex};
+pub use multi::{MultiGuard, MultiMutex, MultiReentrantGuard, MultiReentrantMutex};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
 pub use runtime_thread::AsyncContext;
@@ -396,6 +396,21 @@ impl Client {
         N::Error: Into<NameError>,
     {
         Ok(self.inner.multi_mutex(names)?.into_blocking(&self.thread))
+    }
+
+    /// Creates a handle that acquires all of several re-entrant locks or none for one owner: see
+    /// [`MultiReentrantMutex`]. Sends nothing and does not block.
+    ///
+    /// Fails like [`leasehold::Client::multi_reentrant_mutex`](crate::Client::multi_reentrant_mutex).
+    pub fn multi_reentrant_mutex<N>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<MultiReentrantMutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        Ok(self.inner.multi_reentrant_mutex(names)?.into_blocking(&self.thread))
     }
 
     /// Extends a detached hold so that it lasts `lease` from now, if it would end earlier: see

@@ -3,6 +3,7 @@
 use super::Error;
 use crate::MultiAttempt;
 use crate::error::{AcquireError, MultiReleaseError};
+use crate::guard::owner::Owner;
 use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
@@ -97,6 +98,81 @@ facade! {
     end {
         /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the
         /// release of the others.
+        ///
+        /// Fails with the locks that were not released, and the reason for each. In an async context they are
+        /// released in the background, as if the guard had been dropped, without waiting for the result.
+        pub fn release(self) -> Result<(), Error<MultiReleaseError>>;
+    }
+}
+
+facade! {
+    /// Several [re-entrant mutexes](super::ReentrantMutex) that one owner acquires together, all of them or none:
+    /// [`leasehold::MultiReentrantMutex`](crate::MultiReentrantMutex), for threads.
+    ///
+    /// Without another owner, a thread is its own owner, as with a [`ReentrantMutex`](super::ReentrantMutex).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::blocking::Client::connect("memory:")?;
+    /// let accounts = client.multi_reentrant_mutex(["account/7", "account/3"])?;
+    /// let both = accounts.acquire()?; // safe in any order of names: no deadlock
+    /// let again = client.reentrant_mutex("account/7")?.acquire()?; // this thread holds it
+    /// again.release()?;
+    /// both.release()?;
+    /// # Ok(()) }
+    /// ```
+    #[derive(Clone)]
+    pub struct MultiReentrantMutex;
+
+    settings { lease max_hold max_renewals max_wait }
+
+    set {
+        /// Sets the owner that acquires the locks, whatever the calling thread and its scope.
+        pub fn owned_by(self, owner: &Owner) -> Self;
+    }
+
+    forward {
+        /// Returns the names of the locks, in order.
+        pub fn names(&self) -> impl Iterator<Item = &LockName>;
+    }
+
+    wait_as_owner {
+        /// Tries once to acquire all locks: see
+        /// [`leasehold::MultiReentrantMutex::try_acquire`](crate::MultiReentrantMutex::try_acquire). Blocks only for the
+        /// store's replies.
+        pub fn try_acquire(&self) -> Result<MultiAttempt<MultiReentrantGuard>, Error<AcquireError>>;
+
+        /// Acquires all of the locks, and waits for as long as [`max_wait`](Self::max_wait) allows, or
+        /// without a limit: see [`leasehold::MultiReentrantMutex::acquire`](crate::MultiReentrantMutex::acquire).
+        pub fn acquire(&self) -> Result<MultiReentrantGuard, Error<AcquireError>>;
+
+        /// Acquires all of the locks within `limit`. Otherwise like [`acquire`](Self::acquire).
+        pub fn acquire_timeout(&self, limit: Duration) -> Result<MultiReentrantGuard, Error<AcquireError>>;
+    }
+}
+
+facade! {
+    /// Several re-entrant locks that one owner holds together:
+    /// [`leasehold::MultiReentrantGuard`](crate::MultiReentrantGuard), for threads. See [`MultiReentrantMutex`] for an
+    /// example.
+    #[must_use = "dropping a guard releases its locks"]
+    pub struct MultiReentrantGuard;
+
+    guard { MultiGuard }
+
+    forward {
+        /// Returns the owner that holds the locks, which may be a thread.
+        pub fn owner(&self) -> &Owner;
+
+        /// Returns each lock's name and fencing token.
+        pub fn fencing_tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)>;
+
+        /// Returns the fencing token of one of the locks; `None` if no lock has that name.
+        pub fn fencing_token(&self, name: &str) -> Option<FencingToken>;
+    }
+
+    end {
+        /// Releases this hold of each lock. A failure with one lock does not prevent the release of the others.
         ///
         /// Fails with the locks that were not released, and the reason for each. In an async context they are
         /// released in the background, as if the guard had been dropped, without waiting for the result.

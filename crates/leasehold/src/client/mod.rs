@@ -22,6 +22,7 @@ use crate::lock::election::Election;
 use crate::lock::handle::LockHandle;
 use crate::lock::latch::Latch;
 use crate::lock::multi::MultiMutex;
+use crate::lock::multi::reentrant::MultiReentrantMutex;
 use crate::lock::mutex::Mutex;
 use crate::lock::reentrant::ReentrantMutex;
 use crate::lock::rwlock::RwLock;
@@ -243,6 +244,26 @@ impl Client {
             handles.push(LockHandle::new(self.engine.clone(), &lock));
         }
         MultiMutex::new(self.engine.clone(), handles)
+    }
+
+    /// Creates a handle that acquires all of several locks or none for one owner: the
+    /// [re-entrant mutexes](Self::reentrant_mutex) of these names. Duplicate names count once.
+    ///
+    /// Fails like [`multi_mutex`](Self::multi_mutex). Nothing is sent.
+    pub fn multi_reentrant_mutex<N>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+    ) -> Result<MultiReentrantMutex, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let mut handles = Vec::new();
+        for name in names {
+            let lock = self.checked(Lock::reentrant(parse_name(name)?))?;
+            handles.push(LockHandle::new(self.engine.clone(), &lock));
+        }
+        MultiReentrantMutex::new(self.engine.clone(), self.owners.clone(), handles)
     }
 
     /// Returns the current time on the clock of [`Moment`], which keeps running while the machine is

@@ -2,7 +2,10 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex};
+use leasehold::{
+    AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex, ReentrantMutex,
+    Released,
+};
 use leasehold_testkit::{Random, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +20,11 @@ on_every_store! {
     the_loss_of_one_is_the_loss_of_all,
     a_lease_of_several_ends_when_it_ends,
     several_cancelled_at_every_await,
+    an_owner_holds_several_reentrant_locks_and_re_enters_each,
+    a_waiter_for_several_reentrant_locks_holds_none,
+    owners_of_several_reentrant_locks_take_turns,
+    the_loss_of_one_reentrant_lock_is_the_loss_of_all,
+    several_reentrant_locks_cancelled_at_every_await,
 }
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
@@ -205,4 +213,125 @@ async fn several_cancelled_at_every_await(store: &TestStore) {
         at_rest(&b, &["a", "b", "c"]).await;
     }
     drop(taken);
+}
+
+fn reentrant(client: &Client, name: &str) -> ReentrantMutex {
+    client.reentrant_mutex(name).expect("a good name")
+}
+
+async fn reentrant_at_rest(client: &Client, names: &[&str]) {
+    for name in names {
+        until_at_rest(&reentrant(client, name)).await;
+    }
+}
+
+async fn an_owner_holds_several_reentrant_locks_and_re_enters_each(store: &TestStore) {
+    let [a, b] = [store.client("one").await, store.client("another").await];
+    let owner = a.new_owner();
+    let both = a.multi_reentrant_mutex(["b", "a", "b"]).expect("good names").owned_by(&owner);
+    assert_eq!(both.names().map(ToString::to_string).collect::<Vec<_>>(), ["a", "b"]);
+    let alone = reentrant(&a, "b").owned_by(&owner).acquire().await.expect("acquired");
+    let guard = both.acquire().await.expect("it holds one of them already");
+    assert_eq!(guard.owner(), &owner);
+    assert_eq!(guard.fencing_token("b"), Some(alone.fencing_token()), "one token for each owner's turn");
+    guard.check().expect("held");
+    let again = both.try_acquire().await.expect("an answer").granted().expect("it holds them");
+    let inner = reentrant(&a, "a").owned_by(&owner).acquire().await.expect("it holds it");
+    assert_eq!(inner.count(), 3);
+    assert_eq!(alone.release().await.expect("released"), Released::StillHeld { count: 2 });
+    guard.release().await.expect("released");
+    inner.release().await.expect("released");
+    again.check().expect("a hold of its own");
+    match b.multi_reentrant_mutex(["a", "b"]).expect("good names").try_acquire().await.expect("an answer") {
+        MultiAttempt::Taken { lock, .. } => assert_eq!(lock.as_str(), "a"),
+        MultiAttempt::Granted(_) => panic!("both are taken"),
+    }
+    again.release().await.expect("released");
+    reentrant_at_rest(&b, &["a", "b"]).await;
+    let many = a.multi_reentrant_mutex((0..65).map(|n| n.to_string())).expect_err("too many");
+    assert_eq!(many, LockError::TooManyNames { given: 65, max: 64 });
+    assert_eq!(a.multi_reentrant_mutex::<&str>([]).expect_err("none"), LockError::NoName);
+}
+
+async fn a_waiter_for_several_reentrant_locks_holds_none(store: &TestStore) {
+    let [a, b] = [store.client("one").await, store.client("another").await];
+    let taken = reentrant(&b, "b").acquire().await.expect("acquired");
+    let all = a.multi_reentrant_mutex(["a", "b", "c"]).expect("good names");
+    let missed = all.acquire_timeout(Duration::ZERO).await;
+    assert!(
+        matches!(&missed, Err(AcquireError::TimedOut { lock, .. }) if lock.as_str() == "b"),
+        "{missed:?}"
+    );
+    let waits = tokio::spawn(async move { all.acquire().await });
+    until_waiting(&reentrant(&b, "b"), 1).await;
+    for name in ["a", "c"] {
+        let free = reentrant(&b, name).try_acquire().await.expect("an answer");
+        assert!(matches!(free, Attempt::Granted(_)), "{name} is held by a waiter");
+    }
+    taken.release().await.expect("released");
+    let guard =
+        tokio::time::timeout(SOON, waits).await.expect("in time").expect("no panic").expect("acquired");
+    assert_eq!(guard.fencing_tokens().count(), 3);
+    guard.release().await.expect("released");
+    reentrant_at_rest(&a, &["a", "b", "c"]).await;
+}
+
+/// Owners in two processes, with random sets in random order: none waits for ever.
+async fn owners_of_several_reentrant_locks_take_turns(store: &TestStore) {
+    let clients = [store.client("one").await, store.client("another").await];
+    let inside = Arc::new([const { AtomicU32::new(0) }; NAMES.len()]);
+    let tasks: Vec<_> = (0..6_u64)
+        .map(|seed| {
+            let client = clients[usize::try_from(seed % 2).expect("0 or 1")].clone();
+            let inside = inside.clone();
+            tokio::spawn(async move {
+                let random = Random::from_seed(seed);
+                for _ in 0..6 {
+                    let names = some(&random);
+                    let all = client.multi_reentrant_mutex(names.iter().copied()).expect("good names");
+                    let guard = all.acquire().await.expect("acquired");
+                    for at in names
+                        .iter()
+                        .map(|name| NAMES.iter().position(|n| n == name).expect("it is one of the names"))
+                    {
+                        assert_eq!(inside[at].fetch_add(1, Ordering::SeqCst), 0, "two are in");
+                        tokio::task::yield_now().await;
+                        inside[at].fetch_sub(1, Ordering::SeqCst);
+                    }
+                    guard.release().await.expect("released");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(SOON * 3, task).await.expect("every task has its turn").expect("no panic");
+    }
+    reentrant_at_rest(&clients[0], &NAMES).await;
+}
+
+async fn the_loss_of_one_reentrant_lock_is_the_loss_of_all(store: &TestStore) {
+    let [a, b] = [store.client("one").await, store.client("another").await];
+    let all = a.multi_reentrant_mutex(["a", "b"]).expect("good names").owned_by(&a.new_owner());
+    let guard = all.acquire().await.expect("acquired");
+    let seen = reentrant(&b, "b").inspect_full().await.expect("an answer").observed.expect("it has a holder");
+    reentrant(&b, "b").force_release(seen).await.expect("freed");
+    let lost = tokio::time::timeout(SOON, guard.lost()).await.expect("the loss is reported");
+    assert_eq!((lost.lock.as_str(), &lost.reason), ("b", &LostReason::ForceReleased));
+    assert!(guard.check().is_err());
+    let error = guard.release().await.expect_err("one of them is lost");
+    assert!(error.failed.len() == 1 && error.to_string().starts_with("`b`: "), "{error}");
+    reentrant_at_rest(&a, &["a", "b"]).await;
+}
+
+/// Failure row 4.
+async fn several_reentrant_locks_cancelled_at_every_await(store: &TestStore) {
+    let [a, b] = [store.client("one").await, store.client("another").await];
+    let all = a.multi_reentrant_mutex(["a", "b"]).expect("good names").owned_by(&a.new_owner());
+    let points = cancel_at_every_await(
+        || async { drop(all.acquire().await.expect("acquired")) },
+        async |_| reentrant_at_rest(&b, &["a", "b"]).await,
+    )
+    .await;
+    println!("{points} points");
+    reentrant_at_rest(&b, &["a", "b"]).await;
 }

@@ -15,6 +15,7 @@ on_every_store! {
     a_set_is_renewed_while_its_thread_does_nothing,
     a_set_is_lost_as_a_whole,
     a_dropped_set_is_released,
+    a_thread_re_enters_its_set,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -119,4 +120,23 @@ fn a_dropped_set_is_released(store: &TestStore) {
     });
     assert!(ended.join().is_err());
     other.multi_mutex(NAMES).unwrap().acquire_timeout(2500 * MS).unwrap().release().unwrap();
+}
+
+fn a_thread_re_enters_its_set(store: &TestStore) {
+    let (client, other) = (store.blocking_client(), store.blocking_client());
+    let set = client.multi_reentrant_mutex(NAMES).unwrap();
+    let guard = set.acquire_timeout(20 * S).unwrap();
+    let again = set.try_acquire().unwrap().granted().expect("this thread holds them");
+    assert_eq!(again.owner(), guard.owner());
+    let one = client.reentrant_mutex("b").unwrap().acquire().unwrap();
+    assert_eq!(one.count(), 3);
+    thread::scope(|threads| {
+        let tried = threads.spawn(|| set.try_acquire().unwrap().granted().is_none());
+        assert!(tried.join().unwrap(), "another thread is another owner");
+    });
+    one.release().unwrap();
+    guard.release().unwrap();
+    again.check().unwrap();
+    again.release().unwrap();
+    other.multi_reentrant_mutex(NAMES).unwrap().acquire_timeout(20 * S).unwrap().release().unwrap();
 }

@@ -45,7 +45,7 @@ pub use types::id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
 pub use types::key::{KeyError, KeySpace, LockKeys};
 pub use types::label::{Label, LabelError, OwnValue, OwnValueError};
 pub use types::lease::{Lease, LeaseError};
-pub use types::name::{LockName, NameError};
+pub use types::name::{KeyedName, LockName, NameError};
 pub use types::retry::{Backoff, RetryPolicy};
 pub use types::time::{Moment, drift, whole_millis};
 pub use types::token_block::TokenBlock;

@@ -242,6 +242,16 @@ pub struct MultiReleaseError {
     pub failed: Vec<(LockName, ReleaseError)>,
 }
 
+impl MultiReleaseError {
+    /// Fails with the loss of a lock, if there is one, or else with the first error. The other locks are released in the
+    /// background.
+    pub(crate) fn into_worst(self) -> Result<(), ReleaseError> {
+        let mut errors: Vec<_> = self.failed.into_iter().map(|(_, error)| error).collect();
+        let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
+        if errors.is_empty() { Ok(()) } else { Err(errors.swap_remove(lost.unwrap_or_default())) }
+    }
+}
+
 impl fmt::Display for MultiReleaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (name, error)) in self.failed.iter().enumerate() {

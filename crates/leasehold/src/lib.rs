@@ -28,6 +28,7 @@
 //! | elect a leader, or observe the current one | [`Client::election`], [`Election::campaign`], [`Election::observe`] |
 //! | run a job at most once per period across all processes | [`Client::once_per`], [`OncePer`] |
 //! | admit several holders: readers, or up to `n` permits | [`Client::rwlock`], [`Client::semaphore`] |
+//! | limit permits for each tenant or key as well, fairly | [`Client::keyed_semaphore`] |
 //! | wait until other tasks and processes arrive | [`Client::latch`], [`Client::barrier`] |
 //! | propagate the owner over HTTP | the module `tower`, with the feature of that name |
 //! | set how long a hold lasts | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
@@ -116,6 +117,7 @@ pub use lock::barrier::{Barrier, BarrierWaitResult};
 pub use lock::contention::Contention;
 pub use lock::election::{Election, Leader, Leaders, Leadership};
 pub use lock::handle::Attempt;
+pub use lock::keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 pub use lock::latch::Latch;
 pub use lock::multi::reentrant::{MultiReentrantGuard, MultiReentrantMutex};
 pub use lock::multi::{MultiAttempt, MultiGuard, MultiMutex};

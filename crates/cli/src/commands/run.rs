@@ -14,7 +14,6 @@ use crate::lock::once_per::OncePerArgs;
 use crate::lock::owner::OwnerArgs;
 use crate::lock::request::LockRequest;
 use crate::lock::shared::SharedArgs;
-use crate::lock::shared_guard::SharedGuard;
 use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -187,8 +186,8 @@ impl Progress {
             .map(|(name, fence)| AcquiredLock { name: name.to_string(), fence: fence.as_u64() })
             .collect();
         self.count = Some(guard.count());
-        self.mode = guard.shared().map(SharedGuard::mode);
-        self.permits = guard.shared().and_then(SharedGuard::permits);
+        self.mode = guard.mode();
+        self.permits = guard.permits();
     }
 }
 
@@ -281,6 +280,7 @@ Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run nightly --wait 10s --store redis://db.example.org -- ./backup.sh
   leasehold run uploads --permits 3 -- ./upload.sh
+  leasehold run exports --permits 20 --key acme --per-key 2 -- ./export.sh
   leasehold run digest --once-per 55m --at-most 2h -- ./send-digest
 
 Signals, the environment of the command, the loss of a lock, reentrant and

@@ -3,8 +3,8 @@
 use crate::lock::shared_guard::SharedGuard;
 use crate::output::printable::quoted;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, LockName, LostHold, Moment, MultiGuard, Owner, PeriodGuard,
-    ReentrantGuard, ReleaseError,
+    ExtendError, FencingToken, Guard, KeyedPermit, Leadership, LockName, LostHold, Moment, MultiGuard,
+    MultiReleaseError, Owner, PeriodGuard, ReentrantGuard, ReleaseError,
 };
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,8 @@ pub(crate) enum AnyGuard {
         owner: Option<Owner>,
     },
     Multi(MultiGuard),
+    /// Permits of a key.
+    Keyed(KeyedPermit),
     /// A period, which is never renewed.
     OncePer(PeriodGuard),
     Leadership(Leadership),
@@ -33,6 +35,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Shared { guard, .. } => vec![(guard.name(), guard.fencing_token())],
             Self::Multi(guard) => guard.fencing_tokens().collect(),
+            Self::Keyed(permit) => vec![(permit.name(), permit.fencing_token())],
             Self::OncePer(guard) => vec![(guard.name(), guard.fencing_token())],
             Self::Leadership(guard) => vec![(guard.name(), guard.fencing_token())],
         }
@@ -48,7 +51,7 @@ impl AnyGuard {
         match self {
             Self::Reentrant(guard) => Some(guard.owner()),
             Self::Shared { owner, .. } => owner.as_ref(),
-            Self::Mutex(_) | Self::Multi(_) | Self::OncePer(_) | Self::Leadership(_) => None,
+            Self::Mutex(_) | Self::Multi(_) | Self::Keyed(_) | Self::OncePer(_) | Self::Leadership(_) => None,
         }
     }
 
@@ -59,15 +62,28 @@ impl AnyGuard {
             Self::Mutex(_)
             | Self::Shared { .. }
             | Self::Multi(_)
+            | Self::Keyed(_)
             | Self::OncePer(_)
             | Self::Leadership(_) => 1,
         }
     }
 
-    /// The guard of a lock that can be shared.
-    pub(crate) const fn shared(&self) -> Option<&SharedGuard> {
+    /// The mode of a lock that can be shared, as a word for programs.
+    pub(crate) const fn mode(&self) -> Option<&'static str> {
         match self {
-            Self::Shared { guard, .. } => Some(guard),
+            Self::Shared { guard, .. } => Some(guard.mode()),
+            Self::Keyed(_) => Some("permits"),
+            Self::Mutex(_) | Self::Reentrant(_) | Self::Multi(_) | Self::OncePer(_) | Self::Leadership(_) => {
+                None
+            }
+        }
+    }
+
+    /// The number of permits.
+    pub(crate) fn permits(&self) -> Option<u32> {
+        match self {
+            Self::Shared { guard, .. } => guard.permits(),
+            Self::Keyed(permit) => Some(permit.count()),
             Self::Mutex(_) | Self::Reentrant(_) | Self::Multi(_) | Self::OncePer(_) | Self::Leadership(_) => {
                 None
             }
@@ -80,6 +96,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => guard.valid_until(),
             Self::Shared { guard, .. } => guard.valid_until(),
             Self::Multi(guard) => guard.valid_until(),
+            Self::Keyed(permit) => permit.valid_until(),
             Self::OncePer(guard) => guard.valid_until(),
             Self::Leadership(guard) => guard.valid_until(),
         }
@@ -91,6 +108,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => guard.remaining(),
             Self::Shared { guard, .. } => guard.remaining(),
             Self::Multi(guard) => guard.remaining(),
+            Self::Keyed(permit) => permit.remaining(),
             Self::OncePer(guard) => guard.remaining(),
             Self::Leadership(guard) => guard.remaining(),
         }
@@ -102,6 +120,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => guard.check(),
             Self::Shared { guard, .. } => guard.check(),
             Self::Multi(guard) => guard.check(),
+            Self::Keyed(permit) => permit.check(),
             Self::OncePer(guard) => guard.check(),
             Self::Leadership(guard) => guard.check(),
         }
@@ -113,6 +132,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => guard.is_capped(),
             Self::Shared { guard, .. } => guard.is_capped(),
             Self::Multi(guard) => guard.is_capped(),
+            Self::Keyed(permit) => permit.is_capped(),
             Self::OncePer(_) => true,
             Self::Leadership(guard) => guard.is_capped(),
         }
@@ -126,6 +146,7 @@ impl AnyGuard {
             | Self::Reentrant(_)
             | Self::Shared { .. }
             | Self::Multi(_)
+            | Self::Keyed(_)
             | Self::Leadership(_) => "--max-hold",
         }
     }
@@ -136,6 +157,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => guard.lost_signal(),
             Self::Shared { guard, .. } => guard.lost_signal(),
             Self::Multi(guard) => guard.lost_signal(),
+            Self::Keyed(permit) => permit.lost_signal(),
             // A period ends by the clock, and its loss is not notified.
             Self::OncePer(_) => CancellationToken::new(),
             Self::Leadership(guard) => guard.lost_signal(),
@@ -148,6 +170,7 @@ impl AnyGuard {
             Self::Reentrant(guard) => guard.extend().await,
             Self::Shared { guard, .. } => guard.extend().await,
             Self::Multi(guard) => guard.extend().await,
+            Self::Keyed(permit) => permit.extend().await,
             Self::OncePer(_) => Ok(()),
             Self::Leadership(guard) => guard.extend().await,
         }
@@ -162,11 +185,15 @@ impl AnyGuard {
             Self::OncePer(guard) => guard.finish().await,
             Self::Leadership(guard) => guard.resign().await,
             Self::Shared { guard, .. } => guard.release().await,
-            Self::Multi(guard) => guard.release().await.map_err(|error| {
-                let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
-                let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
-                errors.swap_remove(lost.unwrap_or_default())
-            }),
+            Self::Multi(guard) => guard.release().await.map_err(worst),
+            Self::Keyed(permit) => permit.release().await.map_err(worst),
         }
     }
+}
+
+/// The loss of a lock, if there is one, or else the first error.
+fn worst(error: MultiReleaseError) -> ReleaseError {
+    let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
+    let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
+    errors.swap_remove(lost.unwrap_or_default())
 }

@@ -45,7 +45,7 @@ impl LockRequest {
     ) -> Result<Self, Failure> {
         let (owner, shared) = (owner.source()?, shared.mode()?);
         let [name] = &names[..] else {
-            reject_several(names.len(), owner.as_ref(), shared, once_per)?;
+            reject_several(names.len(), owner.as_ref(), shared.as_ref(), once_per)?;
             return Ok(Self::Multi(names));
         };
         let name = name.clone();
@@ -114,9 +114,13 @@ impl LockRequest {
                 let lock = usable(client.reentrant_mutex(name.clone()))?.owned_by(&owner.owner(client));
                 acquire_reentrant(lock, options).await.map(AnyGuard::Reentrant)
             }
+            Self::Shared(name, SharedMode::Permits { count, total, resize, key: Some(key) }, _) => {
+                let permits = (*count, *total, *resize);
+                shared::acquire_permits_of_key(client, name, permits, key, options).await.map(AnyGuard::Keyed)
+            }
             Self::Shared(name, mode, owner) => {
                 let owner = owner.as_ref().map(|owner| owner.owner(client));
-                let guard = acquire_shared(client, name, *mode, owner.as_ref(), options).await?;
+                let guard = acquire_shared(client, name, mode, owner.as_ref(), options).await?;
                 Ok(AnyGuard::Shared { guard, owner })
             }
             Self::OncePer { name, period, at_most } => {
@@ -131,7 +135,7 @@ impl LockRequest {
 fn reject_several(
     names: usize,
     owner: Option<&OwnerSource>,
-    shared: Option<SharedMode>,
+    shared: Option<&SharedMode>,
     once_per: &OncePerArgs,
 ) -> Result<(), Failure> {
     if owner.is_some() {
@@ -181,7 +185,7 @@ async fn acquire_reentrant(
 async fn acquire_shared(
     client: &Client,
     name: &LockName,
-    mode: SharedMode,
+    mode: &SharedMode,
     owner: Option<&Owner>,
     options: &AcquireOptions,
 ) -> Result<SharedGuard, Failure> {
@@ -192,10 +196,10 @@ async fn acquire_shared(
     match mode {
         SharedMode::Read => shared::acquire_read(rwlock()?, options).await,
         SharedMode::Write => shared::acquire_write(rwlock()?, options).await,
-        SharedMode::Permits { count, total, resize } => {
-            let semaphore = usable(client.semaphore(name.clone(), total))?;
-            let semaphore = if resize { semaphore.resize_on_mismatch() } else { semaphore };
-            shared::acquire_permits(semaphore, count, options).await
+        SharedMode::Permits { count, total, resize, key: _ } => {
+            let semaphore = usable(client.semaphore(name.clone(), *total))?;
+            let semaphore = if *resize { semaphore.resize_on_mismatch() } else { semaphore };
+            shared::acquire_permits(semaphore, *count, options).await
         }
     }
 }

@@ -6,7 +6,9 @@ use crate::lock::wait_limit::WaitLimit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
 use clap::Args;
-use leasehold::{RwLock, Semaphore};
+use leasehold::{
+    AcquireError, Client, KeyedPermit, KeyedSemaphore, LockName, MultiAttempt, Refused, RwLock, Semaphore,
+};
 
 #[derive(Args)]
 #[command(next_help_heading = "Lock")]
@@ -31,10 +33,27 @@ pub(crate) struct SharedArgs {
     /// Change N to this one where others use another
     #[arg(long, requires = "permits")]
     resize: bool,
+
+    /// Of this tenant, user or other key, for which --per-key limits the permits as well
+    #[arg(long, value_name = "KEY", requires_all = ["permits", "per_key"])]
+    key: Option<String>,
+
+    /// At most M of the N permits for the same --key; keys take turns
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(requires_all = ["permits", "key"])]
+    per_key: Option<u32>,
+}
+
+/// A limit of permits for a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyLimit {
+    key: String,
+    /// How many permits the key may have.
+    permits: u32,
 }
 
 /// What a command acquires of a shared lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SharedMode {
     Read,
     Write,
@@ -44,6 +63,8 @@ pub(crate) enum SharedMode {
         total: u32,
         /// Set if this total replaces that of others.
         resize: bool,
+        /// Set if the permits are those of a key.
+        key: Option<KeyLimit>,
     },
 }
 
@@ -58,10 +79,70 @@ impl SharedArgs {
                 if count > total {
                     return Err(Failure::usage(anyhow!("--take {count} is more than --permits {total}")));
                 }
-                Some(SharedMode::Permits { count, total, resize: self.resize })
+                Some(SharedMode::Permits {
+                    count,
+                    total,
+                    resize: self.resize,
+                    key: self.key_limit(total, count)?,
+                })
             }
             _ => None,
         })
+    }
+}
+
+impl SharedArgs {
+    /// The limit for the key, if there is one. Each of the two options requires the other.
+    fn key_limit(&self, total: u32, count: u32) -> Result<Option<KeyLimit>, Failure> {
+        let (Some(key), Some(permits)) = (self.key.clone(), self.per_key) else { return Ok(None) };
+        if permits > total {
+            return Err(Failure::usage(anyhow!("--per-key {permits} is more than --permits {total}")));
+        }
+        if count > permits {
+            return Err(Failure::usage(anyhow!("--take {count} is more than --per-key {permits}")));
+        }
+        Ok(Some(KeyLimit { key, permits }))
+    }
+}
+
+/// Acquires permits of a key.
+pub(crate) async fn acquire_permits_of_key(
+    client: &Client,
+    name: &LockName,
+    (count, total, resize): (u32, u32, bool),
+    KeyLimit { key, permits }: &KeyLimit,
+    options: &AcquireOptions,
+) -> Result<KeyedPermit, Failure> {
+    let semaphore = client.keyed_semaphore(name.clone(), total, *permits).map_err(Failure::usage)?;
+    let semaphore = if resize { semaphore.resize_on_mismatch() } else { semaphore };
+    let semaphore = options.max_hold.into_iter().fold(semaphore, KeyedSemaphore::max_hold);
+    let acquired = match options.wait {
+        WaitLimit::Try => match semaphore.try_acquire_many(key, count).await {
+            Ok(MultiAttempt::Taken { lock, contention }) => {
+                let of_key =
+                    if lock == *semaphore.name() { "" } else { "all permits of this key are taken: " };
+                return Err(Failure::taken(options.conflict, anyhow!("{of_key}{contention}")));
+            }
+            Ok(MultiAttempt::Granted(permit)) => Ok(permit),
+            Err(error) => Err(error),
+        },
+        WaitLimit::AtMost(limit) => semaphore.acquire_many_timeout(key, count, limit).await,
+        WaitLimit::Forever => semaphore.acquire_many(key, count).await,
+    };
+    match acquired {
+        Err(AcquireError::Impossible(refused @ Refused::Disagreement { requested, known })) => {
+            let option = match (requested == total, requested == *permits) {
+                (false, _) => "--per-key",
+                (true, false) => "--permits",
+                (true, true) => "--permits or --per-key",
+            };
+            let advice = format!(
+                "the name is used with {option} {known} now: use that, or --resize to make it {requested} for all"
+            );
+            let error = AcquireError::Impossible(refused);
+            Err(Failure::usage(anyhow::Error::new(error).context(advice)))
+        }
+        acquired => options.acquired(acquired),
     }
 }
 

@@ -206,3 +206,58 @@ fn a_command_ends_with_its_own_permit() {
     assert_eq!(fixture.status()["taken"], 1);
     end(other);
 }
+
+#[test]
+fn permits_are_limited_for_each_key_and_in_all() {
+    let fixture = Fixture::sqlite();
+    let of = |key: &'static str| ["--permits", "3", "--key", key, "--per-key", "2"];
+    let (one, first) = running(&fixture, &of("a"));
+    let (two, second) = running(&fixture, &of("a"));
+    assert!(first < second, "each has a token of its own");
+    let full = finish(command(&fixture, &[&of("a")[..], &["--try"]].concat(), "echo never"), "");
+    full.check(75, "all permits of this key are taken: held by ");
+    let (three, _) = running(&fixture, &of("b"));
+    let full = finish(command(&fixture, &[&of("b")[..], &["--try"]].concat(), "echo never"), "");
+    full.check(75, "held by ");
+    assert!(!full.stderr.contains("of this key"), "{full:?}");
+    finish(command(&fixture, &[&of("c")[..], &["--wait", "50ms"]].concat(), "echo never"), "")
+        .check(75, "timed out");
+    assert_eq!(fixture.status()["taken"], 3);
+    let shown = fixture.run(&["show", "job#key:a", "--json"]);
+    assert_eq!(line(&shown.stdout)["taken"], 2, "{shown:?}");
+    let mut next = start(command(&fixture, &[&of("a")[..], &["--json"]].concat(), "true"));
+    until("it waits", || line(&fixture.run(&["show", "job#key:a", "--json"]).stdout)["waiting"] == 1);
+    end(one);
+    assert_eq!(status(&mut next), Some(0));
+    let numbers = ["--permits", "3", "--key", "a", "--per-key", "1"];
+    let advice = "the name is used with --per-key 2 now: use that, or --resize to make it 1 for all";
+    finish(command(&fixture, &numbers, "echo never"), "").check(2, advice);
+    end(two);
+    end(three);
+    let report = finish(command(&fixture, &[&of("a")[..], &["--take", "2", "--json"]].concat(), "true"), "");
+    report.check(0, "");
+    let report = line(&report.stderr);
+    assert_eq!((&report["portion"], &report["permits"]), (&"permits".into(), &2.into()), "{report}");
+    assert_eq!(
+        (&report["name"], &report["locks"].as_array().map(Vec::len)),
+        (&"job".into(), &Some(1)),
+        "{report}"
+    );
+}
+
+#[test]
+fn options_for_keys_that_do_not_fit_are_refused() {
+    let fixture = Fixture::sqlite();
+    let refused = |options: &[&str], text: &str| {
+        finish(command(&fixture, options, "echo never"), "").check(2, text);
+    };
+    refused(&["--permits", "3", "--key", "a"], "--per-key <M>");
+    refused(&["--permits", "3", "--per-key", "2"], "--key <KEY>");
+    refused(&["--key", "a", "--per-key", "2"], "--permits <N>");
+    refused(&["--permits", "3", "--key", "a", "--per-key", "4"], "--per-key 4 is more than --permits 3");
+    refused(
+        &["--permits", "3", "--key", "a", "--per-key", "1", "--take", "2"],
+        "--take 2 is more than --per-key 1",
+    );
+    refused(&["--permits", "3", "--key", "a", "--per-key", "0"], "0 is not in 1..=");
+}

@@ -4,6 +4,11 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+/// Between a name and a key. The encoded key has no `#`, so the last one ends the name.
+const KEY_MARK: &str = "#key:";
+/// Before the hash of a key. An encoded key has two hexadecimal digits after each `%`.
+const HASHED_MARK: &str = "%sha1:";
+
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters.
 ///
 /// Cheap to clone. Further restrictions depend on the store's keys: see
@@ -74,6 +79,70 @@ impl LockName {
     /// ```
     pub fn hash_tag(&self) -> &str {
         hashed(&self.0)
+    }
+}
+
+/// A name that many locks share, each for a key.
+///
+/// Two different pairs of a name and a key have different names, and a key adds no hash tag. The name of a lock is the
+/// shared one, `#key:`, and the key with `#`, `%`, `{`, `}` and control characters percent-encoded. A key for which that is
+/// too long is replaced by `%sha1:` and its [hash](LockName::hashed), and differs from others as the hash does.
+///
+/// ```
+/// use leasehold_core::{KeyedName, LockName};
+///
+/// let exports = KeyedName::new(LockName::new("exports")?)?;
+/// assert_eq!(exports.for_key("acme").as_str(), "exports#key:acme");
+/// assert_eq!(exports.for_key("50%\n{}").as_str(), "exports#key:50%25%0A%7B%7D");
+/// assert!(exports.for_key(&"x".repeat(1_000)).as_str().starts_with("exports#key:%sha1:"));
+/// # Ok::<(), leasehold_core::NameError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct KeyedName(LockName);
+
+impl KeyedName {
+    /// The longest shared name, in bytes.
+    pub const MAX_LEN: usize = LockName::MAX_LEN - KEY_MARK.len() - HASHED_MARK.len() - 40;
+
+    /// Fails if the name has more than [`MAX_LEN`](Self::MAX_LEN) bytes.
+    pub fn new(name: LockName) -> Result<Self, NameError> {
+        match name.0.len() {
+            len if len > Self::MAX_LEN => Err(NameError::TooLongForKeys { len }),
+            _ => Ok(Self(name)),
+        }
+    }
+
+    /// The shared name.
+    pub const fn name(&self) -> &LockName {
+        &self.0
+    }
+
+    /// The name of the lock for a key, which may be any text, also an empty one.
+    pub fn for_key(&self, key: &str) -> LockName {
+        let name = &self.0;
+        let encoded = format!("{name}{KEY_MARK}{}", KeyText(key));
+        if encoded.len() <= LockName::MAX_LEN {
+            return LockName(encoded.into());
+        }
+        LockName(format!("{name}{KEY_MARK}{HASHED_MARK}{}", LockName::hashed(key)).into())
+    }
+}
+
+/// A key, as part of a name.
+struct KeyText<'a>(&'a str);
+
+impl fmt::Display for KeyText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            if c.is_control() || matches!(c, '#' | '%' | '{' | '}') {
+                for byte in c.encode_utf8(&mut [0; 4]).bytes() {
+                    write!(f, "%{byte:02X}")?;
+                }
+            } else {
+                write!(f, "{c}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -163,6 +232,14 @@ pub enum NameError {
         /// The length of the text, in bytes.
         len: usize,
     },
+    /// The text is longer than [`KeyedName::MAX_LEN`].
+    #[error(
+        "a lock name for keys has at most 461 bytes, this one has {len}: shorten it, or use `LockName::hashed`"
+    )]
+    TooLongForKeys {
+        /// The length of the text, in bytes.
+        len: usize,
+    },
     /// The text has a control character.
     #[error("a lock name has no control characters, but {found:?} is at byte {at}")]
     Control {
@@ -215,5 +292,55 @@ mod tests {
         for odd in ["*", "a b", "'\"", "{", "}{", "a}b", "[x]?", "\\", "日本"] {
             assert_eq!(LockName::new(odd).as_ref().map(LockName::as_str), Ok(odd));
         }
+    }
+
+    #[test]
+    fn pairs_of_a_name_and_a_key_have_different_names() {
+        let long = "k".repeat(600);
+        let hash = LockName::hashed(&long);
+        let keys = [
+            "",
+            "a",
+            "A",
+            "#",
+            "#key:",
+            "#key:a",
+            "%",
+            "%23",
+            "%23key:a",
+            "{",
+            "}",
+            "{a}",
+            "\0",
+            "\n",
+            "\u{85}",
+            "é",
+            "日本",
+            "/",
+            "*",
+            "a b",
+            &long,
+            &format!("{long}k"),
+            &format!("%sha1:{hash}"),
+            &format!("sha1:{hash}"),
+            hash.as_str(),
+        ]
+        .map(str::to_owned);
+        let longest = "n".repeat(461);
+        let names = ["a", "a#key:", "a#key:a", "a#key:%23", "{t}/a", "a{b", "é", &longest];
+        let mut seen = std::collections::BTreeMap::new();
+        for name in names {
+            let keyed = LockName::new(name).and_then(KeyedName::new).expect("a good name");
+            for key in &keys {
+                let made = keyed.for_key(key);
+                assert_eq!(LockName::new(made.as_str()).as_ref(), Ok(&made), "a good name: {made:?}");
+                assert_eq!(tag(made.as_str()), tag(name), "{made:?}");
+                let before = seen.insert(made.clone(), (name, key.clone()));
+                assert_eq!(before, None, "{made:?}");
+            }
+        }
+        let too_long = LockName::new("n".repeat(462)).expect("a good name");
+        assert_eq!(KeyedName::new(too_long), Err(NameError::TooLongForKeys { len: 462 }));
+        assert_eq!(KeyedName::MAX_LEN, 461);
     }
 }

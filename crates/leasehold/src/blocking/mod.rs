@@ -49,6 +49,7 @@ mod facade;
 mod barrier;
 mod election;
 mod guard;
+mod keyed_semaphore;
 mod latch;
 mod multi;
 mod mutex;
@@ -60,6 +61,7 @@ mod semaphore;
 pub use barrier::Barrier;
 pub use election::{Election, HoldEnds, Leaders, Leadership, OncePer, PeriodGuard};
 pub use guard::Guard;
+pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 pub use latch::Latch;
 pub use multi::{MultiGuard, MultiMutex, MultiReentrantGuard, MultiReentrantMutex};
 pub use mutex::Mutex;
@@ -316,6 +318,12 @@ facade! {
         ///
         /// Fails like [`leasehold::Client::semaphore`](crate::Client::semaphore).
         pub fn semaphore(name, permits: u32) -> Semaphore;
+
+        /// Creates a handle to the [`KeyedSemaphore`] of that name: at most `permits` permits in all, and at most
+        /// `permits_per_key` for each key. Sends nothing and does not block.
+        ///
+        /// Fails like [`leasehold::Client::keyed_semaphore`](crate::Client::keyed_semaphore).
+        pub fn keyed_semaphore(name, permits: u32, permits_per_key: u32) -> KeyedSemaphore;
 
         /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer.
         /// Sends nothing and does not block.

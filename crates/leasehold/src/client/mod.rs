@@ -20,6 +20,7 @@ use crate::guard::owner::{Owner, OwnerFactory};
 use crate::lock::barrier::Barrier;
 use crate::lock::election::Election;
 use crate::lock::handle::LockHandle;
+use crate::lock::keyed_semaphore::KeyedSemaphore;
 use crate::lock::latch::Latch;
 use crate::lock::multi::MultiMutex;
 use crate::lock::multi::reentrant::MultiReentrantMutex;
@@ -167,6 +168,26 @@ impl Client {
     {
         check_count("permits", permits, Semaphore::MAX_PERMITS)?;
         Ok(Semaphore::new(self.engine.clone(), &self.checked(Lock::semaphore(parse_name(name)?))?, permits))
+    }
+
+    /// Creates a handle to the [`KeyedSemaphore`] of that name: at most `permits` permits in all, and at most
+    /// `permits_per_key` for each key. Both numbers apply unless the store already has others.
+    ///
+    /// Fails like [`semaphore`](Self::semaphore), for zero permits per key or more than `permits`, and for a name of more
+    /// than 461 bytes. Nothing is sent.
+    pub fn keyed_semaphore<N>(
+        &self,
+        name: N,
+        permits: u32,
+        permits_per_key: u32,
+    ) -> Result<KeyedSemaphore, LockError>
+    where
+        N: TryInto<LockName>,
+        N::Error: Into<NameError>,
+    {
+        let all = self.semaphore(name, permits)?;
+        check_count("permits per key", permits_per_key, permits)?;
+        KeyedSemaphore::new(all, permits_per_key)
     }
 
     /// Creates a handle to the [`RwLock`] of that name, which is held by many readers or by one writer.

@@ -12,7 +12,8 @@ use std::time::Duration;
 ///
 /// All guards of one lock implement it: [`Guard`], [`ReentrantGuard`](crate::ReentrantGuard),
 /// [`ReadGuard`](crate::ReadGuard), [`UpgradableGuard`](crate::UpgradableGuard), [`WriteGuard`](crate::WriteGuard),
-/// [`Permit`](crate::Permit), [`Leadership`](crate::Leadership) and [`PeriodGuard`](crate::PeriodGuard). All but the last
+/// [`Permit`](crate::Permit), [`KeyedPermit`](crate::KeyedPermit), [`Leadership`](crate::Leadership) and
+/// [`PeriodGuard`](crate::PeriodGuard). All but the last and the [`KeyedPermit`](crate::KeyedPermit), which is two holds,
 /// also dereference to a [`Guard`]. A [`MultiGuard`](crate::MultiGuard) has several names and tokens, and does not
 /// implement it.
 ///

@@ -14,7 +14,7 @@ use crate::error::{ExtendError, LostHold, ReleaseError, ReturnPermitsError};
 use crate::guard::existing_leases::ExistingLeases;
 use crate::guard::unreleased::Unreleased;
 use crate::store::Fault;
-use leasehold_core::machine::renewal::ExtendRequest;
+use leasehold_core::machine::renewal::{ExtendRequest, HoldLimits, RenewalPlan};
 use leasehold_core::{
     Executed, Extend, Extended, FencingToken, HoldStatus, Lease, LockName, Moment, Op, Release,
     ReleaseAction, Released, Reply, Votes, whole_millis,
@@ -91,6 +91,21 @@ impl Guard {
     /// Sets what happens to the hold when the guard is released or dropped.
     pub(crate) fn release_policy(mut self, release_policy: ReleasePolicy) -> Self {
         self.release_policy = release_policy;
+        self
+    }
+
+    /// Keeps the hold by another plan and with other limits from now on: `given` is the lease of its handle, and `lease` how
+    /// long it lasts without a renewal.
+    pub(crate) fn replan(
+        mut self,
+        given: Option<Lease>,
+        lease: Duration,
+        plan: (RenewalPlan, HoldLimits),
+        now: Moment,
+    ) -> Self {
+        self.lease = given;
+        self.hold.set_lease(lease);
+        self.engine.keeper.replan(self.tracking, plan, now);
         self
     }
 

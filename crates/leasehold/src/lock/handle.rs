@@ -622,6 +622,16 @@ impl LockHandle {
         valid.map(|()| Some(guard))
     }
 
+    /// From now on keeps a hold that another handle has acquired by the settings of this one, as if it were acquired now.
+    pub(crate) fn keep(&self, guard: Guard) -> Result<Guard, LeaseError> {
+        let now = self.now();
+        let duration = self.duration()?;
+        let RenewalTerms { plan, limits, lease, valid } =
+            self.renewal_terms(duration, ExistingLeases::default(), now);
+        let guard = guard.replan(self.lease, lease, (plan, limits), now);
+        valid.map(|()| guard)
+    }
+
     fn guard(&self, hold: Arc<Hold>, tracking: TrackingId, entry: &Arc<LockEntry>) -> Guard {
         Guard::new(self.engine.clone(), entry.clone(), hold, tracking, self.lease, self.release_policy)
     }

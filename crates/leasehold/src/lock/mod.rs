@@ -4,6 +4,7 @@ pub(crate) mod barrier;
 pub(crate) mod contention;
 pub(crate) mod election;
 pub(crate) mod handle;
+pub(crate) mod keyed_semaphore;
 pub(crate) mod latch;
 mod low_priority;
 pub(crate) mod multi;

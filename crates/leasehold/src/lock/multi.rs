@@ -181,12 +181,17 @@ pub struct MultiGuard {
 }
 
 impl MultiGuard {
-    fn new(engine: &Arc<Engine>, guards: Vec<Guard>) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, guards: Vec<Guard>) -> Self {
         let signal = CancellationToken::new();
         for guard in &guards {
             guard.share_signal(&signal);
         }
         Self { engine: engine.clone(), guards, signal }
+    }
+
+    /// The guards, each for itself.
+    pub(super) fn into_guards(self) -> Vec<Guard> {
+        self.guards
     }
 
     /// Adds a lock.

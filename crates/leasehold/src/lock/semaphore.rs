@@ -63,6 +63,16 @@ impl Semaphore {
         Self { handle: LockHandle::new(engine, lock), total, resizes: false }
     }
 
+    /// The semaphore of another name, with another number of permits, and with no other setting than whether its number
+    /// replaces that of the other clients.
+    pub(crate) fn sibling(&self, lock: &Lock, total: u32) -> Self {
+        Self { resizes: self.resizes, ..Self::new(self.handle.engine.clone(), lock, total) }
+    }
+
+    pub(crate) const fn handle(&self) -> &LockHandle {
+        &self.handle
+    }
+
     settings! {
         /// Sets the lease: a hold ends when its lease ends. Without this setting, a watchdog renews the hold
         /// for as long as its [`Permit`] lives.
@@ -316,7 +326,7 @@ impl Semaphore {
         self.handle.force_release(observed).await
     }
 
-    fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
+    pub(crate) fn set(mut self, change: impl Fn(&mut LockHandle)) -> Self {
         change(&mut self.handle);
         self
     }
@@ -327,7 +337,17 @@ impl Semaphore {
     }
 
     async fn acquire_within(&self, count: u32, limit: Option<Duration>) -> Result<Permit, AcquireError> {
-        let (start, mut resizes) = (self.handle.now(), 0);
+        self.acquire_since(count, limit, self.handle.now()).await
+    }
+
+    /// Acquires `count` permits by a call that began at `start`: its limit counts from then.
+    pub(crate) async fn acquire_since(
+        &self,
+        count: u32,
+        limit: Option<Duration>,
+        start: Moment,
+    ) -> Result<Permit, AcquireError> {
+        let mut resizes = 0;
         let (until, _) = self.handle.limit(limit, start);
         loop {
             match self.handle.acquire_since(&self.options(count), limit, start).await {
@@ -427,6 +447,10 @@ impl Permit {
             self.count = kept;
         }
         Ok(())
+    }
+
+    pub(crate) fn into_guard(self) -> Guard {
+        self.guard
     }
 
     /// Releases the permits, and admits the next waiters: like [`Guard::release`], including errors and

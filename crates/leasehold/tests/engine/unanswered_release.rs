@@ -5,8 +5,8 @@ use crate::fixture::{force_release, mutex};
 use crate::until::until_waiting;
 use leasehold::store::Op;
 use leasehold::{Client, LostReason, ReleaseError, Released};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -272,4 +272,65 @@ async fn a_release_taken_over_by_a_shutdown_reports_the_remaining_count() {
     let released = release.await.expect("no panic").expect("it was executed");
     assert_eq!(released, Released::StillHeld { count: 1 });
     elsewhere.release().await.expect("released");
+}
+
+/// A permit by key is two holds. What of them was not released is handed back, and that of the key is not released before
+/// that of all.
+#[tokio::test(start_paused = true)]
+async fn the_permits_by_key_that_were_not_released_are_handed_back() {
+    for silent in ["s", "s#key:x"] {
+        let released = Arc::new(Mutex::new(Vec::new()));
+        let is_down = Arc::new(AtomicBool::new(true));
+        let (names, down) = (released.clone(), is_down.clone());
+        let store = FaultyStore::with_sessions(move |lock, op| {
+            if !matches!(op, Op::Release(_)) {
+                return Behavior::Execute;
+            }
+            names.lock().expect("no panic").push(lock.name.to_string());
+            let is_lost = lock.name.as_str() == silent && down.load(Ordering::SeqCst);
+            if is_lost { Behavior::LoseRequest } else { Behavior::Execute }
+        });
+        let client = store.client_with_timeout(CALL).await;
+        let keyed = client.keyed_semaphore("s", 2, 1).expect("good numbers");
+        let permit = keyed.acquire("x").await.expect("acquired");
+        let mut error = permit.release().await.expect_err("the store does not answer");
+        let mut order = released.lock().expect("no panic").clone();
+        order.dedup();
+        assert_eq!(order, ["s", "s#key:x"]);
+        let (name, error) = error.failed.pop().filter(|_| error.failed.is_empty()).expect("one of them");
+        assert_eq!(name.as_str(), silent);
+        let taken = [keyed.all().clone(), keyed.of_key("x")]
+            .map(async |semaphore| semaphore.inspect().await.expect("an answer").taken());
+        let [all, of_key] = taken;
+        assert_eq!((all.await, of_key.await), (u64::from(silent == "s"), u64::from(silent != "s")));
+        is_down.store(false, Ordering::SeqCst);
+        error.into_unreleased().expect("it is not released").release().await.expect("released");
+        assert_eq!(keyed.available_permits("x").await.expect("an answer"), 1);
+    }
+}
+
+/// The hold of the key is lost while it waits for all: it begins again, and no other client has more than its permits.
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_permits_are_lost_while_it_waits_acquires_them_again() {
+    let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);
+    let (client, other) = (store.client_with_timeout(CALL).await, store.healthy_client().await);
+    let keyed = |client: &Client| client.keyed_semaphore("s", 1, 1).expect("good numbers");
+    let held = keyed(&other).acquire("y").await.expect("acquired");
+    let waits = tokio::spawn({
+        let keyed = keyed(&client);
+        async move { keyed.acquire("x").await.expect("acquired") }
+    });
+    until_waiting(keyed(&other).all(), 1).await;
+    let of_key = keyed(&other).of_key("x");
+    let before = of_key.inspect().await.expect("an answer").shared_holders;
+    let seen = before[0].observed().expect("it can be released");
+    of_key.force_release(seen).await.expect("freed");
+    sleep(SOON / 2).await;
+    let after = of_key.inspect().await.expect("an answer").shared_holders;
+    assert!(after[0].fence > before[0].fence, "{before:?} {after:?}");
+    until_waiting(keyed(&other).all(), 1).await;
+    held.release().await.expect("released");
+    let permit = timeout(SOON, waits).await.expect("in time").expect("no panic");
+    permit.check().expect("both are held");
+    permit.release().await.expect("released");
 }

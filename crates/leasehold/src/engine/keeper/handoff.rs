@@ -160,6 +160,21 @@ impl Keeper {
         true
     }
 
+    /// Keeps a hold by another plan and with other limits from now on. Does nothing if it is lost.
+    pub(crate) fn replan(&self, id: TrackingId, (plan, limits): (RenewalPlan, HoldLimits), now: Moment) {
+        let mut state = self.shared.state();
+        let Some(tracked) = state.tracked.get_mut(&id).filter(|tracked| !tracked.lost) else { return };
+        tracked.schedule.hand_off(plan, limits, now);
+        tracked.update_hold();
+        tracked.hold.limit_validity(tracked.schedule.valid_until());
+        let due = state.reschedule(id);
+        let early = due < state.wakes_at;
+        drop(state);
+        if early {
+            self.shared.wake.notify_one();
+        }
+    }
+
     /// Requests tokens from the store at once, for the next waiter.
     pub(in crate::engine) fn reserve(&self, id: TrackingId, request: ReserveRequest) {
         self.shared.reserve(id, request);

@@ -46,6 +46,7 @@ mod detached;
 mod election;
 mod ends;
 mod handoff;
+mod keyed_semaphore;
 mod latch_barrier;
 mod multi;
 mod mutex;

@@ -3,7 +3,9 @@
 use super::{MS, S};
 use crate::cases::store::TestStore;
 use leasehold::blocking::{Client, ConversionError, Error, RwLock};
-use leasehold::{AcquireError, Attempt, LockMode, LostReason, Owner, Refused, ReleaseError, RunError};
+use leasehold::{
+    AcquireError, Attempt, LockMode, LostReason, MultiAttempt, Owner, Refused, ReleaseError, RunError,
+};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +14,7 @@ on_every_store! {
     blocking:
     no_more_threads_enter_than_there_are_permits,
     permits_are_taken_together_and_their_number_can_change,
+    permits_by_key_are_taken_of_both,
     readers_of_all_threads_read_at_once_and_a_writer_is_alone,
     a_thread_reads_again_and_does_not_wait_for_itself,
     an_explicit_owner_precedes_the_scope_and_the_scope_the_thread,
@@ -90,6 +93,33 @@ fn permits_are_taken_together_and_their_number_can_change(store: &TestStore) {
     assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
     one.release().unwrap();
     two.release().unwrap();
+}
+
+fn permits_by_key_are_taken_of_both(store: &TestStore) {
+    let keyed = store.blocking_client().keyed_semaphore("s", 3, 2).unwrap();
+    let two = keyed.acquire_many("x", 2).unwrap();
+    assert_eq!((two.count(), two.name().as_str()), (2, "s"));
+    let taken = |attempt: MultiAttempt<_>| match attempt {
+        MultiAttempt::Taken { lock, .. } => lock.to_string(),
+        MultiAttempt::Granted(_) => panic!("acquired"),
+    };
+    assert_eq!(taken(keyed.try_acquire("x").unwrap()), "s#key:x");
+    assert_eq!(taken(keyed.try_acquire_many("y", 2).unwrap()), "s");
+    assert_eq!((keyed.available_permits("x").unwrap(), keyed.available_permits("y").unwrap()), (0, 1));
+    let timed_out = keyed.acquire_timeout("x", 300 * MS).expect_err("two are taken");
+    assert!(matches!(timed_out, Error::Failed(AcquireError::TimedOut { .. })), "{timed_out:?}");
+    let status = keyed.run("y", |permit| {
+        permit.check().unwrap();
+        (keyed.all().inspect().unwrap().taken(), keyed.of_key("y").inspect().unwrap().taken())
+    });
+    assert_eq!(status.unwrap(), (3, 1));
+    let lost =
+        keyed.clone().max_hold(300 * MS).run("y", |permit| permit.lost_timeout(20 * S).unwrap().is_some());
+    assert!(matches!(&lost, Err(Error::Failed(RunError::LostAtRelease { result: true, .. }))), "{lost:?}");
+    two.extend().unwrap();
+    two.release().unwrap();
+    until("all are released", || keyed.all().inspect().unwrap().taken() == 0);
+    assert_eq!(keyed.available_permits("x").unwrap(), 2);
 }
 
 fn readers_of_all_threads_read_at_once_and_a_writer_is_alone(store: &TestStore) {

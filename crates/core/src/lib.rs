@@ -47,7 +47,7 @@ pub use types::label::{Label, LabelError, OwnValue, OwnValueError};
 pub use types::lease::{Lease, LeaseError};
 pub use types::name::{KeyedName, LockName, NameError};
 pub use types::retry::{Backoff, RetryPolicy};
-pub use types::time::{Moment, drift, whole_millis};
+pub use types::time::{Moment, delay_margin, drift, whole_millis};
 pub use types::token_block::TokenBlock;
 
 /// The first lease of every hold, unless the caller requested a shorter one.

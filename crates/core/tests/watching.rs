@@ -48,6 +48,7 @@ fn terms(mode: LockMode) -> AcquireTerms {
         liveness: Liveness::Session { alive_ms: LIVES_MS },
         queue: true,
         poll_often: false,
+        margin: Duration::ZERO,
         fresh_hold: false,
         mode,
     }

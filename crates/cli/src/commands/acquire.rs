@@ -72,7 +72,12 @@ pub(crate) struct AcquireArgs {
 impl AcquireArgs {
     /// How to acquire the lock, with what is left of the time to wait.
     fn options(&self, wait: WaitLimit) -> AcquireOptions {
-        AcquireOptions { wait, max_hold: None, conflict: Exit::new(self.conflict_exit_code) }
+        AcquireOptions {
+            wait,
+            max_hold: None,
+            lock_delay: None,
+            conflict: Exit::new(self.conflict_exit_code),
+        }
     }
 }
 

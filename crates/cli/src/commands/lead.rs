@@ -63,6 +63,14 @@ pub(crate) struct LeadArgs {
     #[arg(long, conflicts_with = "session")]
     no_session: bool,
 
+    /// After a loss of the leadership, let no other process lead for that much longer
+    ///
+    /// For resources that cannot compare fencing tokens: what the command has still under way has that long to end. The
+    /// lease alone ends the leadership then, and no session: after a crash, the next process leads when the lease and this
+    /// are over. When the command ends by itself, or this process resigns, another one leads at once.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    lock_delay: Option<Duration>,
+
     /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
     ///
     /// If the server does not answer, the command gets SIGTERM that long before the lease or the session ends. So it
@@ -139,7 +147,7 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
     let name = super::lock_name(&args.name)?;
     let config = ClientConfig::from_args(&args.store)?;
     config.check_session(args.session)?;
-    let ends_with_session = !args.no_session && config.has_heartbeats();
+    let ends_with_session = !args.no_session && args.lock_delay.is_none() && config.has_heartbeats();
     let lease = GivenLease::new("--lease", args.lease.unwrap_or(DEFAULT_LEASE));
     let times = JobTimes::new(lease, ends_with_session, args.session, args.kill_grace)?;
     let config = config.watchdog_lease(times.lease).label(args.label.as_deref());
@@ -155,7 +163,10 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
     };
     let election = client.election(name.clone());
     let outcome = match election.map_err(|error| Failure::usage(error).failed_to("use", &name)) {
-        Ok(election) => lead_until_end(&client, &election, &times, args, &mut signals, progress).await,
+        Ok(election) => {
+            let election = args.lock_delay.into_iter().fold(election, Election::lock_delay);
+            lead_until_end(&client, &election, &times, args, &mut signals, progress).await
+        }
         Err(failure) => Err(failure),
     };
     shut_down(&client, CALL_TIMEOUT).await;
@@ -185,7 +196,7 @@ async fn lead_until_end(
         let ended = job::run(client, &guard, times, &args.command, signals).await;
         progress.command = ended.as_ref().ok().map(|ended| ended.exit).or(progress.command);
         let term = Term::new(&ended);
-        match (job::release::release(client, guard, ended).await, term) {
+        match (job::release::release(client, guard, args.lock_delay, ended).await, term) {
             // Another process may lead now.
             (Err(failure), Term::Lost { was_started, requested: None }) => {
                 log::warning(&format!("{}; campaigning again", failure.message()));

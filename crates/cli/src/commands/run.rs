@@ -23,6 +23,7 @@ use crate::output::report::{ErrorReport, json_line};
 use crate::store::CALL_TIMEOUT;
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
+use anyhow::anyhow;
 use clap::{Arg, Args};
 use leasehold::Client;
 use serde::Serialize;
@@ -77,6 +78,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
     max_hold: Option<Duration>,
 
+    /// After a loss, keep the lock taken for that much longer; the lease alone ends it then
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
+    #[arg(conflicts_with_all = ["key", "once_per"])]
+    lock_delay: Option<Duration>,
+
     #[command(flatten)]
     once_per: OncePerArgs,
 
@@ -122,7 +128,12 @@ impl RunArgs {
 
     /// How to acquire the lock, with what is left of the time to wait.
     fn acquire_options(&self, wait: WaitLimit) -> AcquireOptions {
-        AcquireOptions { wait, max_hold: self.max_hold, conflict: self.conflict() }
+        AcquireOptions {
+            wait,
+            max_hold: self.max_hold,
+            lock_delay: self.lock_delay,
+            conflict: self.conflict(),
+        }
     }
 
     fn lease(&self) -> GivenLease {
@@ -217,10 +228,17 @@ struct Report<'a> {
 async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let names = args.names.iter().map(|name| super::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
     let request = LockRequest::from_args(names, &args.owner, &args.shared, &args.once_per)?;
+    if args.lock_delay.is_some() && request.names().len() > 1 {
+        return Err(Failure::usage(anyhow!(
+            "--lock-delay takes one lock, and {} are named",
+            request.names().len()
+        )));
+    }
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let config = ClientConfig::from_args(&args.store)?;
     config.check_session(args.session)?;
-    let ends_with_session = !args.no_session && request.can_use_session() && config.has_heartbeats();
+    let can_use_session = !args.no_session && args.lock_delay.is_none() && request.can_use_session();
+    let ends_with_session = can_use_session && config.has_heartbeats();
     let times = JobTimes::new(args.lease(), ends_with_session, args.session, args.kill_grace)?;
     let config = config.watchdog_lease(times.lease);
     let config = if args.no_session || matches!(request, LockRequest::OncePer { .. }) {
@@ -262,7 +280,7 @@ async fn run_under_lock(
     tracing::info!(locks = %guard.quoted_names(), "acquired");
     let ended = job::run(client, &guard, times, &args.command, signals).await;
     progress.command = ended.as_ref().ok().map(|ended| ended.exit);
-    job::release::release(client, guard, ended).await
+    job::release::release(client, guard, args.lock_delay, ended).await
 }
 
 pub(super) const AFTER_HELP: &str = "\

@@ -7,14 +7,22 @@ use crate::output::failure::Failure;
 use crate::output::log;
 use anyhow::anyhow;
 use leasehold::{Client, LostReason, ReleaseError};
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Releases the lock. Returns the exit status of the command, or the failure if the command was not started or the
-/// lock was lost while it ran.
+/// lock was lost while it ran. If the command was ended because of its lock, that is not released before the lock delay is
+/// over: what the command has begun may still go on.
 pub(crate) async fn release(
     client: &Client,
     guard: AnyGuard,
+    lock_delay: Option<Duration>,
     ended: Result<CommandEnd, Failure>,
 ) -> Result<Exit, Failure> {
+    if let (Ok(CommandEnd { lock_ended: true, .. }), Some(delay)) = (&ended, lock_delay) {
+        // Once the hold has ended, the store keeps the lock for the delay.
+        let _ = timeout(delay, guard.lost_signal().cancelled()).await;
+    }
     let locks = guard.quoted_names();
     let valid_until = guard.valid_until();
     let (known_loss, ending) = (guard.check().err().map(|lost| lost.reason), ending(&guard));

@@ -14,6 +14,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) wait: WaitLimit,
     /// The cap of the hold, if it has one.
     pub(crate) max_hold: Option<Duration>,
+    /// For how long the lock stays taken after a loss.
+    pub(crate) lock_delay: Option<Duration>,
     /// The exit status if another client holds the lock.
     pub(crate) conflict: Exit,
 }

@@ -153,6 +153,7 @@ pub(crate) async fn acquire_permits(
     options: &AcquireOptions,
 ) -> Result<SharedGuard, Failure> {
     let semaphore = options.max_hold.into_iter().fold(semaphore, Semaphore::max_hold);
+    let semaphore = options.lock_delay.into_iter().fold(semaphore, Semaphore::lock_delay);
     let permit = match options.wait {
         WaitLimit::Try => options.granted(semaphore.try_acquire_many(count).await),
         WaitLimit::AtMost(limit) => options.acquired(semaphore.acquire_many_timeout(count, limit).await),
@@ -164,6 +165,7 @@ pub(crate) async fn acquire_permits(
 /// Acquires a read lock.
 pub(crate) async fn acquire_read(lock: RwLock, options: &AcquireOptions) -> Result<SharedGuard, Failure> {
     let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
+    let lock = options.lock_delay.into_iter().fold(lock, RwLock::lock_delay);
     let guard = match options.wait {
         WaitLimit::Try => options.granted(lock.try_read().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.read_timeout(limit).await),
@@ -175,6 +177,7 @@ pub(crate) async fn acquire_read(lock: RwLock, options: &AcquireOptions) -> Resu
 /// Acquires the write lock.
 pub(crate) async fn acquire_write(lock: RwLock, options: &AcquireOptions) -> Result<SharedGuard, Failure> {
     let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
+    let lock = options.lock_delay.into_iter().fold(lock, RwLock::lock_delay);
     let guard = match options.wait {
         WaitLimit::Try => options.granted(lock.try_write().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.write_timeout(limit).await),

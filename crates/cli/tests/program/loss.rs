@@ -1,6 +1,6 @@
 //! A command whose lock is lost ends before another client can acquire the lock.
 
-use super::fixture::{Fixture, LIMIT, expect, runs, start_with_errors, status, until};
+use super::fixture::{Fixture, LIMIT, expect, runs, start, start_with_errors, status, until};
 use leasehold_testkit::{RedisServer, Stopwatch, Worker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -171,4 +171,59 @@ fn what_ended_a_command_under_a_cap_is_named() {
     expect(&mut silenced, "leasehold: `job` cannot be renewed in time: ending the command");
     assert_eq!(status(&mut silenced), Some(70));
     server.resume().expect("it is stopped");
+}
+
+/// Nothing but the lease and the delay ends the lock of a killed process, not even on SQLite, which notices its end at once.
+#[test]
+fn the_lock_of_a_killed_process_stays_taken_for_the_delay() {
+    let server = RedisServer::start().expect("there is a server");
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
+        for command in ["run", "lead"] {
+            let options =
+                ["--lease", "1s", "--lock-delay", "2s", "--", "sh", "-c", "echo started; read line"];
+            let mut holder = start(fixture.command(&[&[command, "job"], &options[..]].concat()));
+            expect(&mut holder, "started");
+            holder.kill().expect("it runs");
+            let killed = Stopwatch::start();
+            // At once with a session on SQLite, and in 1 s at most without the delay.
+            let next = fixture.run(&[command, "job", "--", "true"]);
+            next.check(0, "");
+            let waited = killed.elapsed();
+            assert!(waited >= Duration::from_secs(2), "{command}: {waited:?}");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_ends_in_time_leaves_no_delay() {
+    let fixture = Fixture::sqlite();
+    fixture.script(&["--lock-delay", "1h"], "true").check(0, "");
+    fixture.assert_free();
+    let refused = |options: &[&str], text: &str| fixture.run(options).check(2, text);
+    refused(
+        &["run", "a", "b", "--lock-delay", "1s", "--", "true"],
+        "--lock-delay takes one lock, and 2 are named",
+    );
+    refused(&["run", "a", "--once-per", "1h", "--lock-delay", "1s", "--", "true"], "cannot be used with");
+    let keyed = ["--permits", "3", "--key", "k", "--per-key", "1"];
+    refused(
+        &[&["run", "a", "--lock-delay", "1s"], &keyed[..], &["--", "true"]].concat(),
+        "cannot be used with",
+    );
+}
+
+/// The server falls silent, and the command ends before the lease. Then the server answers again: the lock is not released.
+#[test]
+fn a_command_that_was_ended_because_of_its_lock_leaves_the_delay() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let options = ["--lease", "3s", "--kill-grace", "1s", "--lock-delay", "3s"];
+    let (mut run, _) = start_stubborn(&fixture, &options);
+    server.stop().expect("it runs");
+    until("it gets SIGTERM", || fixture.read("signals") == "term\n");
+    server.resume().expect("it is stopped");
+    assert_eq!(status(&mut run), Some(70));
+    fixture.script(&[], "true").check(0, "");
+    let gap = now_ns() - last_beat(&fixture);
+    assert!(gap >= Duration::from_secs(3).as_nanos(), "{gap} ns after the command");
 }

@@ -76,6 +76,19 @@ pub fn drift(lease: Duration) -> Duration {
     lease / 100 + (lease / 10).min(Duration::from_millis(2))
 }
 
+/// How much longer than the client relies on a hold the store must keep it, so that at least `delay` passes between these
+/// two ends although the two clocks do not run at exactly the same rate.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert_eq!(leasehold_core::delay_margin(Duration::ZERO), Duration::ZERO);
+/// assert_eq!(leasehold_core::delay_margin(Duration::from_secs(99)), Duration::from_secs(100));
+/// ```
+pub fn delay_margin(delay: Duration) -> Duration {
+    delay.saturating_add(delay / 99)
+}
+
 /// A lease in whole milliseconds, as stores count it: at least one, and rounded up, because the client relies
 /// on the fraction as well.
 ///

@@ -278,6 +278,9 @@ macro_rules! setting {
     (max_renewals $kind:ident) => {
         setting! { $kind max_renewals(most: u32), "Caps how often a hold is renewed" }
     };
+    (lock_delay $kind:ident) => {
+        setting! { $kind lock_delay(delay: std::time::Duration), "Keeps the lock taken for a while after a loss" }
+    };
     (max_wait $kind:ident) => {
         setting! { $kind max_wait(limit: std::time::Duration), "Limits how long calls wait, which is forever without it" }
     };

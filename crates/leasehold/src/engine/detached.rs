@@ -31,6 +31,8 @@ pub(crate) struct Detached {
     pub(crate) claim: Claim,
     pub(crate) fence: FencingToken,
     pub(crate) lease: Duration,
+    /// How much longer the store keeps it.
+    pub(crate) margin: Duration,
     /// Until when it is valid: counted from before its lease was requested.
     pub(crate) valid_until: Moment,
 }
@@ -139,8 +141,8 @@ impl UnextendedHold<'_> {
         let lease = lease.remaining(engine.environment.system_time()).map_err(NotDetached::Lease)?;
         let now = engine.environment.now();
         let within = engine.timings.call.min(grant.valid_until.since(now));
-        hold.may_last(now + within + lease);
-        match extend(engine, &hold.lock, &hold.claim, lease, within).await {
+        hold.may_last(now + within + hold.store_lease(lease));
+        match extend(engine, &hold.lock, &hold.claim, (lease, hold.margin()), within).await {
             Ok(valid_until) if valid_until > engine.environment.now() => {
                 // No keeper renews it meanwhile.
                 let limit = limit.map_or(valid_until, |limit| limit.min(valid_until));
@@ -150,7 +152,7 @@ impl UnextendedHold<'_> {
                 }
                 self.done = true;
                 let (claim, fence) = (self.hold.claim.clone(), self.hold.fence);
-                Ok(Detached { claim, fence, lease, valid_until })
+                Ok(Detached { claim, fence, lease, margin: self.hold.margin(), valid_until })
             }
             Ok(_) => Err(NotDetached::AcquireFailure(AcquireFailure::LeaseTooShort)),
             Err(ExtendFailure::NotHeld) => {
@@ -201,19 +203,19 @@ enum ExtendFailure {
     Fault(Fault),
 }
 
-/// Extends a hold and returns until when it is valid: counted from the sending.
+/// Extends a hold, which the store keeps for the margin longer, and returns until when it is valid: counted from the sending.
 async fn extend(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
-    lease: Duration,
+    (lease, margin): (Duration, Duration),
     within: Duration,
 ) -> Result<Moment, ExtendFailure> {
     let sent_at = engine.environment.now();
     // It is not known when the record was last renewed, and no keeper renews it: each extend does.
     let op = Op::Extend(Extend {
         claim: claim.clone(),
-        lease_ms: whole_millis(lease),
+        lease_ms: whole_millis(lease + margin),
         keep_record: true,
         reserve: None,
         fence: None,
@@ -230,12 +232,12 @@ async fn loss_reason(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool)
     query_loss_reason(&*engine.store, &*engine.environment, engine.timings, lock, claim, in_time).await
 }
 
-/// Extends a detached hold. `in_time` is set if its lease had not ended, as far as its holder knows.
+/// Extends a detached hold by a lease and a margin. `in_time` is set if its lease had not ended, as far as its holder knows.
 pub(crate) async fn extend_detached(
     engine: &Engine,
     lock: &Lock,
     claim: &Claim,
-    lease: Duration,
+    lease: (Duration, Duration),
     in_time: bool,
 ) -> Result<(), NotExtended> {
     match extend(engine, lock, claim, lease, engine.timings.call).await {
@@ -314,24 +316,24 @@ pub(crate) enum NotAttached {
 pub(crate) async fn attach(
     engine: &Engine,
     lock: &Lock,
-    detached: (Claim, FencingToken),
+    (claim, fence, margin): (Claim, FencingToken, Duration),
     lease: Duration,
     in_time: bool,
     may_last: Duration,
 ) -> Result<(Arc<LockEntry>, Arc<Hold>), NotAttached> {
-    let (claim, fence) = detached;
     let reserved =
         engine.attached.reserve(claim.hold, engine.environment.now()).ok_or(NotAttached::Already)?;
     let within = engine.timings.call.min(lease);
-    let may_last_until = engine.environment.now() + (within + lease).max(may_last);
-    match extend(engine, lock, &claim, lease, within).await {
+    let may_last_until = engine.environment.now() + (within + lease + margin).max(may_last);
+    match extend(engine, lock, &claim, (lease, margin), within).await {
         Ok(valid_until) => {
             let entry = if lock.kind.is_shared() { engine.own_entry(lock) } else { engine.entry(lock) };
             // It lives by its lease alone, even if the client that attaches it has a session.
             let session =
                 Arc::new(Session::new(entry.partition, claim.hold.session(), Liveness::Lease, NEVER));
             let weak = Arc::downgrade(&entry);
-            let hold = Arc::new(Hold::new(lock.clone(), claim, fence, valid_until, session, weak));
+            let hold = Hold::new(lock.clone(), claim, fence, valid_until, session, weak);
+            let hold = Arc::new(hold.with_margin(margin));
             hold.may_last(may_last_until);
             // Another handle released it while it was extended.
             let released = || NotAttached::NotExtended(NotExtended::Lost(LostReason::Released));

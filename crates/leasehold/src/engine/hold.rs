@@ -106,6 +106,10 @@ pub(crate) struct Hold {
     may_last_until: AtomicU64,
     /// The lease that it is renewed with, in microseconds; zero until the keeper has it.
     lease: AtomicU64,
+    /// How much longer the store keeps it than this client relies on it.
+    margin: Duration,
+    /// Set once it is known whether it is released, or left to expire at the store.
+    is_released: OnceLock<bool>,
     /// The votes of the last extend over a quorum: the nodes that have it, and in the upper half all nodes. Zero if
     /// there was none.
     votes: AtomicU64,
@@ -140,6 +144,8 @@ impl Hold {
             idle: AtomicBool::new(false),
             may_last_until: AtomicU64::new(valid_until.as_micros()),
             lease: AtomicU64::new(0),
+            margin: Duration::ZERO,
+            is_released: OnceLock::new(),
             votes: AtomicU64::new(0),
             capped: OnceLock::new(),
             lost: OnceLock::new(),
@@ -162,7 +168,29 @@ impl Hold {
         next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
         next.votes.store(self.votes.load(Ordering::Acquire), Ordering::Release);
         next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
-        Self { store_fence: self.store_fence, ..next }
+        Self { store_fence: self.store_fence, margin: self.margin, ..next }
+    }
+
+    /// The same hold, which the store keeps for longer than this client relies on it.
+    pub(super) fn with_margin(self, margin: Duration) -> Self {
+        Self { margin, ..self }
+    }
+
+    /// How much longer the store keeps it than this client relies on it.
+    pub(super) fn margin(&self) -> Duration {
+        self.margin
+    }
+
+    /// The lease to request at the store, so that this client may rely on the hold for `lease`.
+    pub(crate) fn store_lease(&self, lease: Duration) -> Duration {
+        lease + self.margin
+    }
+
+    /// Whether the hold may be released at the store. The answer of the first call is final, since a release may be repeated.
+    /// A hold with a margin that has ended before it was released is left to expire: what its holder has begun may still go
+    /// on, and a release would grant the lock to another client before the margin is over.
+    pub(super) fn may_release(&self, now: Moment) -> bool {
+        self.margin.is_zero() || *self.is_released.get_or_init(|| now < self.valid_until())
     }
 
     /// Marks it as idle: its guard was released, and the process keeps it for hand-off.

@@ -11,6 +11,8 @@
 //! 6. A hold that the next local waiter can take over without the store is [handed off][handoff] instead.
 //! 7. A release without an answer returns an error with the hold, which can be released again. If the caller drops that,
 //!    the keeper goes on, as for a dropped guard. Until then nothing is sent, but by a shutdown.
+//! 8. A hold with a lock delay that has ended before its release began is not released: it expires at the store, when the
+//!    delay is over. This holds for every path that would release it, also at a cap, at a reconnect and at a shutdown.
 //!
 //! [handoff]: super::local::lock_entry::handoff
 
@@ -111,7 +113,11 @@ async fn release_at_store(
         engine.keeper.forget(tracking);
         return Err(wait_for_background_release(engine, hold, in_flight, &stop).await);
     }
-    let begun_in_time = engine.environment.now() < hold.valid_until();
+    let now = engine.environment.now();
+    if !hold.may_release(now) {
+        return Err(left_to_expire(engine, entry, hold, tracking, in_flight).await);
+    }
+    let begun_in_time = now < hold.valid_until();
     let mut pending = PendingRelease {
         engine,
         entry,
@@ -161,6 +167,30 @@ async fn release_at_store(
         std::mem::forget(unanswered);
     }
     result
+}
+
+/// Ends a hold that has ended before its release, and that the store keeps for its margin (8). Returns why it was lost.
+///
+/// Cancel safety: if the future is dropped, nothing more is sent about the hold.
+async fn left_to_expire(
+    engine: &Engine,
+    entry: &LockEntry,
+    hold: &Hold,
+    tracking: TrackingId,
+    in_flight: Option<CancellationToken>,
+) -> NotReleased {
+    entry.remove_hold(hold);
+    engine.keeper.forget(tracking);
+    if let Some(in_flight) = in_flight {
+        in_flight.cancelled().await;
+    }
+    if hold.is_invalid() {
+        // The reason is known, or will be in a moment.
+        hold.signal().cancelled().await;
+    }
+    let reason = hold.reason(engine.environment.now());
+    hold.lose(reason.clone());
+    NotReleased::Lost(reason)
 }
 
 /// A release without an answer. If it is dropped, the keeper goes on.
@@ -266,6 +296,7 @@ pub(crate) fn abandon(
     // Otherwise the shutdown releases it (4).
     if !engine.gate.is_closed() && !make_idle(engine, entry, hold, tracking, policy) {
         if engine.keeper.retire(tracking).background_release.is_none() {
+            // Unless it is left to expire (8).
             engine.keeper.release(hold);
         }
         entry.remove_hold(hold);
@@ -342,7 +373,8 @@ impl PendingRelease<'_> {
         let environment = &self.engine.environment;
         let random = &mut || environment.random();
         for claim in self.entry.handle_answer(request, answer, environment.now(), random) {
-            self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
+            let margin = self.entry.longest_margin();
+            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, margin);
         }
     }
 }
@@ -365,7 +397,8 @@ impl Drop for PendingRelease<'_> {
             }
         }
         if let Some(claim) = self.requested.and_then(|requested| self.entry.end_release(requested)) {
-            self.engine.keeper.undo(&self.engine.store, &self.hold.lock, claim);
+            let margin = self.entry.longest_margin();
+            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, margin);
         }
         if !self.done {
             self.engine.keeper.release(self.hold);

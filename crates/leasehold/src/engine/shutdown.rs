@@ -112,10 +112,16 @@ impl Engine {
         }
         // A hold that is being released already has its own cleanup and its own reason.
         taken.retain(|taken| !taken.in_background);
+        let now = self.environment.now();
+        let mut left_to_expire = BTreeSet::new();
         for TakenHold { hold, .. } in taken.iter().filter(|taken| !taken.releasing) {
+            if !hold.may_release(now) {
+                left_to_expire.insert(hold.claim.hold);
+            }
             let lapsed = hold.check(&*self.environment).err();
             hold.lose(lapsed.unwrap_or(LostReason::ShutDown));
         }
+        taken.retain(|taken| !left_to_expire.contains(&taken.hold.claim.hold));
         let (releasing, staying): (Vec<_>, Vec<_>) = taken.into_iter().partition(|taken| taken.releasing);
         let sent_by_user = staying.iter().filter(|taken| taken.sent_by_user);
         let sent_by_user = sent_by_user.map(|taken| taken.hold.clone()).collect();

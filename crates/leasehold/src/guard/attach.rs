@@ -69,7 +69,7 @@ impl DetachedHold {
         let latest = engine.environment.system_time() + engine.timings.call + lease;
         let before = self.expires_at;
         self.expires_at = before.max(latest);
-        match engine::extend_detached(engine, &self.lock, &self.claim, lease, in_time).await {
+        match engine::extend_detached(engine, &self.lock, &self.claim, (lease, self.margin), in_time).await {
             Ok(()) => {
                 self.expires_at = before.max(engine.environment.system_time() + lease);
                 Ok(())
@@ -168,7 +168,7 @@ impl DetachedHold {
         let engine = &client.engine;
         let lease = engine.timings.watchdog;
         let (in_time, max_remaining) = (self.is_in_time(engine), self.max_remaining(engine));
-        let hold_id = (self.claim.clone(), self.fencing_token());
+        let hold_id = (self.claim.clone(), self.fencing_token(), self.margin);
         match engine::attach(engine, &self.lock, hold_id, lease, in_time, max_remaining).await {
             Ok((entry, hold)) => {
                 let schedule = RenewalSchedule::new(
@@ -200,5 +200,6 @@ impl DetachedHold {
     fn max_remaining(&self, engine: &Engine) -> Duration {
         // At least its lease: `expires_at` comes from another clock.
         self.expires_at.duration_since(engine.environment.system_time()).unwrap_or_default().max(self.lease())
+            + self.margin
     }
 }

@@ -4,7 +4,9 @@
 //! changes nothing.
 
 use crate::engine::Detached;
-use leasehold_core::{Claim, FencingToken, HoldId, Kind, Lease, Lock, LockName, OwnValue, whole_millis};
+use leasehold_core::{
+    Claim, FencingToken, HoldId, Kind, Lease, Lock, LockName, OwnValue, delay_margin, whole_millis,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -47,14 +49,16 @@ pub struct DetachedHold {
     fence: FencingToken,
     /// The lease requested.
     lease: Duration,
+    /// How much longer the store keeps it: the margin of a lock delay.
+    pub(crate) margin: Duration,
     /// When it ends at the latest, by the wall clock of the client that acquired or last extended it: approximate.
     pub(crate) expires_at: SystemTime,
 }
 
 impl DetachedHold {
     pub(crate) fn new(lock: Lock, detached: Detached, expires_at: SystemTime) -> Self {
-        let Detached { claim, fence, lease, .. } = detached;
-        Self { lock, claim, fence, lease, expires_at }
+        let Detached { claim, fence, lease, margin, .. } = detached;
+        Self { lock, claim, fence, lease, margin, expires_at }
     }
 
     /// Returns the lock's name.
@@ -90,6 +94,7 @@ impl DetachedHold {
             value: self.claim.value.clone(),
             fence: self.fence.as_u64(),
             lease_ms: whole_millis(self.lease),
+            margin_ms: if self.margin.is_zero() { 0 } else { whole_millis(self.margin) },
             ends_by_ms: u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX),
         };
         let versioned = Versioned { format: FORMAT, text };
@@ -128,7 +133,11 @@ impl FromStr for DetachedHold {
             return Err(DetachedTextError::Malformed);
         };
         let claim = Claim { hold: text.hold, value: text.value };
-        Ok(Self { lock, claim, fence: FencingToken::new(text.fence), lease, expires_at })
+        let margin = Duration::from_millis(text.margin_ms);
+        if margin > delay_margin(Lease::MAX) {
+            return Err(DetachedTextError::Malformed);
+        }
+        Ok(Self { lock, claim, fence: FencingToken::new(text.fence), lease, margin, expires_at })
     }
 }
 
@@ -189,5 +198,12 @@ struct Text {
     value: Option<OwnValue>,
     fence: u64,
     lease_ms: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    margin_ms: u64,
     ends_by_ms: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

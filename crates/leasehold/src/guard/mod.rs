@@ -303,10 +303,11 @@ impl Guard {
         let sent_at = engine.environment.now();
         let allowed = engine.keeper.allowed_lease(self.tracking, sent_at, request);
         let (lease, keep_record) = allowed.map_err(|remaining| ExtendError::Capped { remaining })?;
-        let lease_ms = whole_millis(lease);
+        let store_lease = self.hold.store_lease(lease);
+        let lease_ms = whole_millis(store_lease);
         let op = Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None });
         let within = engine.timings.call.min(self.remaining());
-        self.hold.may_last(sent_at + within + lease);
+        self.hold.may_last(sent_at + within + store_lease);
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
         let Some(reply) = reply else { return Err(self.shut_down().await.into()) };
         match reply {

@@ -75,6 +75,10 @@ impl Election {
         /// Caps how often a leadership is renewed: see [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
+        /// Keeps the lock taken for at least `delay` after a loss of a leadership: like
+        /// [`Mutex::lock_delay`](crate::Mutex::lock_delay).
+        pub fn lock_delay(self, delay: Duration) -> Self;
+
         /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

@@ -21,6 +21,7 @@ use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
 use leasehold_core::{
     Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, Refused, RetryPolicy,
+    delay_margin,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +105,8 @@ pub(crate) struct LockHandle {
     max_hold: Option<Duration>,
     /// The cap on the number of renewals.
     max_renewals: Option<u32>,
+    /// For how long the lock stays taken after a loss.
+    lock_delay: Duration,
 }
 
 /// What differs between kinds of locks in one acquisition.
@@ -172,6 +175,17 @@ impl LockHandle {
         self.max_renewals = Some(most);
     }
 
+    pub(crate) fn lock_delay(&mut self, delay: Duration) {
+        self.lock_delay = delay;
+    }
+
+    /// What ends a hold, and how much longer the store keeps it than this client relies on it. The death of a session would end
+    /// the hold without a delay.
+    fn liveness_and_margin(&self, options: &AcquireOptions, of_session: Liveness) -> (Liveness, Duration) {
+        let by_lease = options.by_lease || !self.lock_delay.is_zero();
+        (if by_lease { Liveness::Lease } else { of_session }, delay_margin(self.lock_delay))
+    }
+
     pub(crate) fn max_wait(&mut self, limit: Duration) {
         self.max_wait = Some(limit);
     }
@@ -212,6 +226,7 @@ impl LockHandle {
             release_policy: ReleasePolicy::default(),
             max_hold: None,
             max_renewals: None,
+            lock_delay: Duration::ZERO,
         }
     }
 
@@ -437,8 +452,8 @@ impl LockHandle {
         if options.value.is_some() {
             return Ok(None);
         }
-        let liveness = if options.by_lease { Liveness::Lease } else { self.engine.sessions.liveness };
-        let Some(acquired) = engine::take_idle(&self.engine, &self.entry, liveness, duration.lease()) else {
+        let kept = self.liveness_and_margin(options, self.engine.sessions.liveness);
+        let Some(acquired) = engine::take_idle(&self.engine, &self.entry, kept, duration.lease()) else {
             return Ok(None);
         };
         let Some(tracking) = acquired.tracking else { return Ok(None) };
@@ -451,8 +466,13 @@ impl LockHandle {
             Some(lease) => lease.remaining(self.engine.environment.system_time())?,
             None => self.engine.timings.watchdog,
         };
-        if let Some(max) = self.engine.store.capabilities().max_lease.filter(|max| lease > *max) {
-            return Err(LeaseError::TooLongForStore { lease, max });
+        let delay = self.lock_delay;
+        if delay > Lease::MAX {
+            return Err(LeaseError::TooLong(delay));
+        }
+        let kept = lease + delay_margin(delay);
+        if let Some(max) = self.engine.store.capabilities().max_lease.filter(|max| kept > *max) {
+            return Err(LeaseError::TooLongForStore { lease: kept, max });
         }
         let max_hold = self.max_hold.map(|cap| Lease::For(cap).check().map(|_| cap)).transpose()?;
         Ok(HoldDuration { lease, max_hold })
@@ -468,13 +488,15 @@ impl LockHandle {
         session: Option<Arc<Session>>,
     ) -> AcquireParams {
         let liveness = session.as_ref().map_or(self.engine.sessions.liveness, |session| session.liveness);
+        let (liveness, margin) = self.liveness_and_margin(options, liveness);
         let queues = self.engine.store.capabilities().queue;
         let terms = Arc::new(AcquireTerms {
             lease,
             label: self.engine.label.clone(),
             value: options.value.clone(),
             expire_foreign: self.expire_foreign,
-            liveness: if options.by_lease { Liveness::Lease } else { liveness },
+            liveness,
+            margin,
             queue: !once && self.retry.is_none() && queues,
             poll_often: self.release_policy.free_every.is_some()
                 || !queues
@@ -643,9 +665,10 @@ impl LockHandle {
         let left = self.lease.map(|lease| lease.remaining(self.engine.environment.system_time())).transpose();
         // The sum of leases may exceed the store's limit, though each lease alone was checked.
         let longest = self.engine.store.capabilities().max_lease;
-        let too_long = |left: Duration| longest.filter(|max| existing.with(left) > *max);
+        let kept = |left: Duration| existing.with(left) + delay_margin(self.lock_delay);
+        let too_long = |left: Duration| longest.filter(|max| kept(left) > *max);
         let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
-            Some((left, max)) => Err(LeaseError::TooLongForStore { lease: existing.with(left), max }),
+            Some((left, max)) => Err(LeaseError::TooLongForStore { lease: kept(left), max }),
             None => Ok(left),
         });
         let (plan, lease) = match &left {
@@ -668,8 +691,9 @@ impl LockHandle {
         };
         // Holds of this process may not have been extended to their full leases yet.
         let here = self.entry.longest_lease(acquired.hold.fence, now);
+        let at_store = Duration::from_millis(holds.lease_ms);
         ExistingLeases {
-            longest: here.max(Duration::from_millis(holds.lease_ms)),
+            longest: here.max(at_store.saturating_sub(delay_margin(self.lock_delay))),
             sum_leases: options.sum_leases,
         }
     }

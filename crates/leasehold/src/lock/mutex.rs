@@ -90,6 +90,39 @@ impl Mutex {
         /// a hold with a lease ends with that lease.
         pub fn max_renewals(self, most: u32) -> Self;
 
+        /// Keeps the lock taken for at least `delay` after a loss, for resources that cannot compare
+        /// [fencing tokens](Guard::fencing_token): what a holder that is late has still under way has that long to end. Consul
+        /// calls this the lock-delay.
+        ///
+        /// The client requests each lease longer by `delay` and a little, and relies on the hold without that. So whenever
+        /// the hold ends at its holder first, by its lease, by a [cap](Self::max_hold), in an outage or a suspend, another client
+        /// is granted the lock `delay` later at the earliest. After that the guard sends no release: it fails with
+        /// [`ReleaseError::Lost`](crate::ReleaseError::Lost), and the lock ends by its time.
+        ///
+        /// A release in time frees the lock at once, and so does a shutdown of the client. There is no delay where the hold ends at
+        /// the store first: a forced release, a key that was removed, lost data, a fail-over. The price: the hold does not
+        /// end with the client's [session](crate::ClientBuilder::session_ttl). After the death of its process the lock
+        /// stays taken for the rest of the lease and the delay, so set a shorter
+        /// [watchdog lease](crate::ClientBuilder::watchdog_lease). A grant that a dead waiter receives lasts for 3 s and the
+        /// delay.
+        ///
+        /// A delay of more than 366 days is refused by the acquire, with [`AcquireError::Lease`].
+        ///
+        /// ```
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// use leasehold::Client;
+        /// use std::time::Duration;
+        ///
+        /// let client = Client::connect("memory:").await?;
+        /// let export = client.mutex("export")?.lock_delay(Duration::from_millis(500));
+        /// let guard = export.clone().lease(Duration::from_millis(200)).acquire().await?;
+        /// let lost = guard.lost().await; // a write to a disk that knows no tokens may still be under way
+        /// drop(guard);
+        /// assert!(export.try_acquire().await?.granted().is_none(), "{lost}, and still taken");
+        /// # Ok(()) }
+        /// ```
+        pub fn lock_delay(self, delay: Duration) -> Self;
+
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

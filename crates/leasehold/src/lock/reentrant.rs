@@ -91,6 +91,10 @@ impl ReentrantMutex {
         /// each guard separately.
         pub fn max_renewals(self, most: u32) -> Self;
 
+        /// Keeps the lock taken for at least `delay` after a loss of a guard: like
+        /// [`Mutex::lock_delay`](crate::Mutex::lock_delay).
+        pub fn lock_delay(self, delay: Duration) -> Self;
+
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

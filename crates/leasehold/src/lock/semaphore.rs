@@ -85,6 +85,10 @@ impl Semaphore {
         /// Caps how often a hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
+        /// Keeps the lock taken for at least `delay` after a loss of a hold: like
+        /// [`Mutex::lock_delay`](crate::Mutex::lock_delay).
+        pub fn lock_delay(self, delay: Duration) -> Self;
+
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

@@ -7,6 +7,7 @@ mod environment;
 mod faulty_store;
 mod fixture;
 mod handoff;
+mod lock_delay;
 mod loss;
 mod multi;
 mod reentrant;

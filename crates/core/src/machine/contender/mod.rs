@@ -65,6 +65,9 @@ pub struct AcquireTerms {
     /// Set to poll as often at the front of the queue as clients that do not queue: if such clients share the lock, or if
     /// no notification can arrive.
     pub poll_often: bool,
+    /// How much longer the store keeps the hold than the client relies on it: the [margin](crate::delay_margin) of a lock
+    /// delay.
+    pub margin: Duration,
     /// The requested mode.
     pub mode: LockMode,
     /// Set if each request is for a new hold, because a store without a queue may have undone the previous
@@ -140,6 +143,7 @@ pub struct WaitStatus {
 ///     liveness: Liveness::Session { alive_ms: 10_000 },
 ///     queue: true,
 ///     poll_often: false,
+///     margin: Duration::ZERO,
 ///     mode: LockMode::Exclusive,
 ///     fresh_hold: false,
 /// };
@@ -199,11 +203,12 @@ enum ContenderState {
 struct RequestedHold {
     claim: Claim,
     liveness: Liveness,
+    margin: Duration,
     /// For how long the queue entry was requested.
     queue_ttl: Duration,
     poll_often: bool,
     mode: LockMode,
-    /// Set if no other request is for this hold.
+    /// Set if no other request is for this hold, or none is any more.
     fresh_hold: bool,
     /// The last few requests.
     sent_requests: VecDeque<SentRequest>,
@@ -219,7 +224,7 @@ struct SentRequest {
     nonce: Nonce,
     /// When it was sent.
     sent_at: Moment,
-    /// How long the hold lasts if the request is granted.
+    /// How long the client may rely on the hold if the request is granted.
     lease: Duration,
     /// The session that the request named as the predecessor.
     predecessor: Option<SessionId>,
@@ -303,6 +308,7 @@ impl Contender {
         let requested = self.requested.get_or_insert_with(|| RequestedHold {
             claim: Claim { hold: new_hold_id(session, random), value: terms.value.clone() },
             liveness: terms.liveness,
+            margin: terms.margin,
             queue_ttl,
             poll_often: terms.poll_often,
             mode: terms.mode,
@@ -323,7 +329,7 @@ impl Contender {
         let queue = terms.queue.then(|| Enqueue { nonce, ttl_ms: whole_millis(queue_ttl) });
         let request = Acquire {
             claim: requested.claim.clone(),
-            lease_ms: whole_millis(lease),
+            lease_ms: whole_millis(lease + terms.margin),
             label: terms.label.clone(),
             queue,
             expire_foreign_ms: terms.expire_foreign.map(whole_millis),
@@ -337,8 +343,8 @@ impl Contender {
     /// Whether the requested hold matches these terms. If it does not, the caller must give it up.
     pub fn matches(&self, terms: &AcquireTerms) -> bool {
         let fits = |requested: &RequestedHold| {
-            (&requested.claim.value, requested.liveness, requested.mode)
-                == (&terms.value, terms.liveness, terms.mode)
+            (&requested.claim.value, requested.liveness, requested.margin, requested.mode)
+                == (&terms.value, terms.liveness, terms.margin, terms.mode)
         };
         self.requested.as_ref().is_none_or(fits)
     }
@@ -350,7 +356,8 @@ impl Contender {
         let Some((requested, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
-                let remaining = Duration::from_millis(*remaining_ms);
+                let margin = requested.margin;
+                let remaining = Duration::from_millis(*remaining_ms).saturating_sub(margin);
                 let claim = requested.claim.clone();
                 let valid_until = sent.sent_at + remaining - drift(remaining);
                 self.note_reply();
@@ -362,7 +369,7 @@ impl Contender {
                         claim,
                         fence: *fence,
                         valid_until,
-                        may_last_until: now + remaining,
+                        may_last_until: now + remaining + margin,
                         others_wait: *others_wait,
                         owner_holds: *owner_holds,
                     })
@@ -372,6 +379,12 @@ impl Contender {
                     ContenderState::Sleeping(now)
                 } else if remaining > least * 2 {
                     // This reply was slow, but the next one may not be.
+                    ContenderState::Sleeping(now)
+                } else if !margin.is_zero() {
+                    // An old hold that the store keeps for the margin. No task has relied on it: it is given up.
+                    if let Some(requested) = &mut self.requested {
+                        requested.fresh_hold = true;
+                    }
                     ContenderState::Sleeping(now)
                 } else {
                     // An old hold that is almost over can be requested anew after its end.
@@ -436,7 +449,7 @@ impl Contender {
             return;
         }
         let Some((requested, sent)) = self.sent_request(nonce) else { return self.poll_soon(now) };
-        let claim = requested.claim.clone();
+        let (claim, margin) = (requested.claim.clone(), requested.margin);
         let valid_until = sent.sent_at + sent.lease - drift(sent.lease);
         // If the request was sent long ago, little or nothing is left of its lease. The reply to a new
         // request carries the whole lease, because the store counts from the grant.
@@ -448,7 +461,7 @@ impl Contender {
             claim,
             fence,
             valid_until,
-            may_last_until: now + sent.lease,
+            may_last_until: now + sent.lease + margin,
             others_wait: true,
             owner_holds: None,
         });

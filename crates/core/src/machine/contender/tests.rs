@@ -14,6 +14,7 @@ fn terms() -> AcquireTerms {
         liveness: Liveness::Session { alive_ms: 10_000 },
         queue: true,
         poll_often: false,
+        margin: Duration::ZERO,
         mode: LockMode::Exclusive,
         fresh_hold: false,
     }
@@ -644,4 +645,40 @@ fn quick_hand_offs_cost_no_further_requests() {
         contender.handle_grant(nonce, fence(), now);
         assert!(contender.take_grant().is_some());
     }
+}
+
+#[test]
+fn a_margin_is_requested_and_not_relied_on() {
+    let mut random = counter();
+    let margin = Duration::from_secs(10);
+    let with = || AcquireTerms { margin, ..terms() };
+    let mut contender = Contender::new(session(1), 0);
+    let (nonce, request) = expect_send(contender.poll(ms(0), &with(), &mut random));
+    assert_eq!(request.lease_ms, 13_000);
+    contender.handle_grant(nonce, fence(), ms(500));
+    let grant = contender.take_grant().expect("granted");
+    assert_eq!(grant.valid_until, ms(3_000) - drift(FIRST_LEASE));
+    assert_eq!(grant.may_last_until, ms(500 + 13_000), "the store counts from the grant");
+
+    // A request without the margin is for another hold.
+    let (nonce, first) = expect_send(contender.poll(ms(1_000), &with(), &mut random));
+    assert!(contender.matches(&with()) && !contender.matches(&terms()));
+    let granted = |remaining_ms| Acquired::Granted {
+        fence: fence(),
+        remaining_ms,
+        others_wait: false,
+        owner_holds: None,
+    };
+    contender.handle_reply(nonce, &granted(12_000), ms(1_001), &mut random);
+    let grant = contender.take_grant().expect("granted");
+    assert_eq!(grant.valid_until, ms(3_000) - drift(Duration::from_secs(2)));
+    assert_eq!(grant.may_last_until, ms(1_001 + 12_000));
+    assert_eq!(grant.claim, first.claim);
+
+    // A hold of which only the margin is left is given up.
+    let (nonce, old) = expect_send(contender.poll(ms(2_000), &with(), &mut random));
+    contender.handle_reply(nonce, &granted(10_050), ms(2_001), &mut random);
+    assert_eq!(contender.give_up_fresh(), Some(old.claim.clone()));
+    let (_, next) = expect_send(contender.poll(ms(2_001), &with(), &mut random));
+    assert_ne!(next.claim, old.claim);
 }

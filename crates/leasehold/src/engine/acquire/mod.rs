@@ -89,7 +89,7 @@ impl<'a> AcquiredHold<'a> {
 pub(crate) fn take_idle<'a>(
     engine: &'a Engine,
     entry: &LockEntry,
-    liveness: Liveness,
+    (liveness, margin): (Liveness, Duration),
     lease: Duration,
 ) -> Option<AcquiredHold<'a>> {
     if !entry.lock.kind.supports_handoff() {
@@ -98,7 +98,7 @@ pub(crate) fn take_idle<'a>(
     let session = engine.sessions.current(entry.partition);
     let permit = engine.gate.permit();
     let now = engine.environment.now();
-    let (hold, tracking, reserve) = entry.take_idle(&session, liveness, lease, now)?;
+    let (hold, tracking, reserve) = entry.take_idle(&session, (liveness, margin), lease, now)?;
     Some(AcquiredHold::handed_off(engine, hold, tracking, reserve, permit))
 }
 
@@ -377,7 +377,8 @@ impl QueuedWaiter<'_> {
 
     fn undo(&self, claims: Vec<Claim>) {
         for claim in claims {
-            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim);
+            let margin = self.entry.longest_margin();
+            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, margin);
         }
     }
 

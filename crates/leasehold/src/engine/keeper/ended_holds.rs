@@ -6,7 +6,8 @@
 //!
 //! 1. What would end within a first lease anyway is not remembered: a lock that is held only briefly costs nothing here.
 //! 2. There are never more than [`MAX_ENDED`]. The oldest are forgotten first, and then end with their leases.
-//! 3. What ends after a reconnect is released at that store, and not again, though the comparison may be later.
+//! 3. What is left to expire at the store is not remembered: a release would end it before its margin.
+//! 4. What ends after a reconnect is released at that store, and not again, though the comparison may be later.
 
 use crate::engine::Hold;
 use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Partition, Release, ReleaseAction};
@@ -40,6 +41,9 @@ struct EndedHold {
 impl EndedHolds {
     /// Remembers a hold that has ended.
     pub(super) fn add(&mut self, hold: &Hold, now: Moment) {
+        if !hold.may_release(now) {
+            return;
+        }
         let until = hold.may_last_until();
         // A dropped guard is released and forgotten.
         let is_known = self.holds.back().is_some_and(|last| last.claim.hold == hold.claim.hold);
@@ -61,7 +65,7 @@ impl EndedHolds {
     }
 
     /// The releases of those that a store of these partitions may still have, each with how many had ended when it was
-    /// reconnected (3).
+    /// reconnected (4).
     pub(super) fn releases(
         &mut self,
         reconnected: &BTreeMap<Partition, u64>,
@@ -121,5 +125,20 @@ mod tests {
         assert_eq!(released(&mut ended, &reconnected, now), [before.claim, after.claim]);
         assert!(released(&mut ended, &reconnected, now + REMEMBERED_FOR).is_empty());
         assert_eq!(released(&mut ended, &BTreeMap::new(), now), []);
+    }
+
+    /// It expires when its margin is over, and a release would end it before.
+    #[test]
+    fn a_hold_that_is_left_to_expire_is_not_released_after_a_reconnect() {
+        let (now, margin) = (Moment::from_micros(1_000_000), Duration::from_secs(10));
+        let [late, in_time] = [1, 2].map(|number| hold(number).with_margin(margin));
+        late.invalidate();
+        let mut ended = EndedHolds::default();
+        ended.add(&late, now);
+        ended.add(&in_time, now);
+        // What was decided at first counts: it is released, however late that is repeated.
+        in_time.invalidate();
+        ended.add(&in_time, now);
+        assert_eq!((late.may_release(now), in_time.may_release(now), ended.ended()), (false, true, 1));
     }
 }

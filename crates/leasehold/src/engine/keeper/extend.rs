@@ -62,7 +62,7 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     let within = shared.timings.call.min(soonest.since(sent_at) / 2).max(Duration::from_millis(1));
     let op = |sent: &Sent| {
         let claim = sent.hold.claim.clone();
-        let (lease_ms, keep_record) = (whole_millis(sent.lease), sent.keep_record);
+        let (lease_ms, keep_record) = (whole_millis(sent.hold.store_lease(sent.lease)), sent.keep_record);
         (
             sent.hold.lock.clone(),
             Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None }),

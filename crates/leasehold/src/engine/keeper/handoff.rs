@@ -30,7 +30,7 @@ impl ReserveInFlight {
     pub(super) fn new(id: TrackingId, tracked: &mut TrackedHold, may_last: Duration, now: Moment) -> Self {
         let request = tracked.reserve.take().unwrap_or_default();
         if let Some(lease) = request.lease {
-            tracked.hold.may_last(now + may_last + lease);
+            tracked.hold.may_last(now + may_last + tracked.hold.store_lease(lease));
         }
         let token = CancellationToken::new();
         tracked.in_flight = Some(token.clone());
@@ -45,7 +45,7 @@ pub(super) async fn send_reserve(shared: Arc<Shared>, pending: ReserveInFlight) 
     // Half of the remaining time, so that the front still has time for an alternative.
     let left = hold.kept_until().since(sent_at) / 2;
     let within = shared.timings.call.min(left).max(Duration::from_millis(1));
-    let lease = request.lease.unwrap_or(Lease::MIN);
+    let lease = request.lease.map_or(Lease::MIN, |lease| hold.store_lease(lease));
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: request.notify_wanted });
     let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
     let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve, fence: None });

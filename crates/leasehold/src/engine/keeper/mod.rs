@@ -401,15 +401,19 @@ impl Keeper {
         KeeperHandle(Arc::downgrade(&self.shared))
     }
 
-    /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed.
-    pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim) {
-        let until = self.shared.environment.now() + FIRST_LEASE + self.shared.timings.call;
+    /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed. The store keeps what it
+    /// granted for `margin` longer than a first lease.
+    pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim, margin: Duration) {
+        let until = self.shared.environment.now() + FIRST_LEASE + margin + self.shared.timings.call;
         self.shared.post(lock.clone(), claim, until, Some(main.clone()));
     }
 
-    /// Releases a hold whose guard was dropped.
+    /// Releases a hold whose guard was dropped, if it [may be released](Hold::may_release).
     pub(crate) fn release(&self, hold: &Hold) {
         let now = self.shared.environment.now();
+        if !hold.may_release(now) {
+            return;
+        }
         let until = hold.may_last_until().max(now + self.shared.timings.call);
         self.shared.state().ended_holds.add(hold, now);
         self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);

@@ -114,6 +114,10 @@ impl State {
                     work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, LostReason::Expired)));
                     continue;
                 }
+                RenewalAction::Release if !tracked.hold.margin().is_zero() => {
+                    work.lost.extend(self.stop_extending(id).map(|hold| (id, hold, LostReason::Capped)));
+                    continue;
+                }
                 RenewalAction::Release => {
                     work.capped.extend(self.give_up(id, now));
                     continue;
@@ -122,7 +126,7 @@ impl State {
                     work.reserves.push(ReserveInFlight::new(id, tracked, call, now));
                 }
                 RenewalAction::Extend { lease, keep_record } => {
-                    tracked.hold.may_last(now + call + lease);
+                    tracked.hold.may_last(now + call + tracked.hold.store_lease(lease));
                     let ends_soon = tracked.schedule.valid_until().since(now) < call * 2;
                     let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
                     let sent = Sent { id, hold: tracked.hold.clone(), lease, keep_record };

@@ -69,6 +69,8 @@ pub(in crate::engine) struct State {
     superseded: Vec<Claim>,
     /// Requests sent with releases that are in flight; with the claim, once the request was given up (5).
     sent_with_release: BTreeMap<HoldId, Option<Claim>>,
+    /// The longest margin that a task has requested: for as much longer the store may keep what is undone.
+    longest_margin: Duration,
     /// How often this process has released the lock.
     releases: u32,
     /// Local hand-off state of the hold that the store granted (9).
@@ -158,6 +160,7 @@ impl LockEntry {
             holds: BTreeMap::new(),
             superseded: Vec::new(),
             sent_with_release: BTreeMap::new(),
+            longest_margin: Duration::ZERO,
             releases: 0,
             handoff: None,
             closed: false,
@@ -173,6 +176,7 @@ impl LockEntry {
     /// Joins the queue. Returns the number of the waiter.
     pub(in crate::engine) fn join(&self, terms: Arc<AcquireTerms>) -> u64 {
         let mut state = self.state();
+        state.longest_margin = state.longest_margin.max(terms.margin);
         let bypass = (self.lock.kind == Kind::Reentrant)
             .then(|| ReentrantBypass::new(state.contender.session(), self.slot));
         let id = state.queue.join(terms, bypass);
@@ -255,7 +259,8 @@ impl LockEntry {
             if terms.fresh_hold { None } else { Handoff::of(&self.lock, &grant, now, state.queue.last_id()) };
         let session = session.with_liveness(terms.liveness);
         let (claim, until, entry) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
-        let hold = Arc::new(Hold::new(self.lock.clone(), claim, grant.fence, until, session, entry));
+        let hold = Hold::new(self.lock.clone(), claim, grant.fence, until, session, entry);
+        let hold = Arc::new(hold.with_margin(terms.margin));
         hold.may_last(grant.may_last_until);
         // Holds with another token are gone: the store has just granted a newer one.
         state.holds.retain(|_, current| current.hold.fence == hold.fence);
@@ -522,6 +527,11 @@ impl LockEntry {
     /// Whether a task of this process holds the lock.
     pub(crate) fn is_held(&self, now: Moment) -> bool {
         self.state().current_hold(now).is_some()
+    }
+
+    /// How much longer than its lease the store may keep what a task has requested.
+    pub(in crate::engine) fn longest_margin(&self) -> Duration {
+        self.state().longest_margin
     }
 
     /// The longest lease of the holds in this process that have this token.

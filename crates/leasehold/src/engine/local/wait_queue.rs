@@ -195,6 +195,7 @@ mod tests {
             liveness: Liveness::Session { alive_ms: 10_000 },
             queue: true,
             poll_often: false,
+            margin: Duration::ZERO,
             fresh_hold: false,
             mode: LockMode::Exclusive,
         })

@@ -8,7 +8,7 @@
 //!    the front takes it, and owns it only once the keeper agrees.
 //! 2. Exactly one party is responsible for returning an idle hold: the front; or, with an empty queue, the keeper,
 //!    which checks the entry when the time is over; or the last task to leave the queue.
-//! 3. A hold is handed off only to a request that it satisfies: same value, session and liveness.
+//! 3. A hold is handed off only to a request that it satisfies: same value, session, liveness and margin.
 //! 4. While the store is consulted, the front only waits for the reply. It always comes, or the hold is lost.
 
 use super::{CurrentHold, LockEntry, State, WaiterAction};
@@ -97,7 +97,9 @@ fn min_remaining(lease: Duration) -> Duration {
 
 /// Whether a hold satisfies these terms (3).
 fn satisfies(hold: &Hold, terms: &AcquireTerms) -> bool {
-    terms.value.is_none() && terms.mode == LockMode::Exclusive && terms.liveness == hold.session.liveness
+    terms.value.is_none()
+        && terms.mode == LockMode::Exclusive
+        && (terms.liveness, terms.margin) == (hold.session.liveness, hold.margin())
 }
 
 impl LockEntry {
@@ -134,6 +136,8 @@ impl LockEntry {
             HandoffDecision::HandOff => None,
         };
         hold.set_idle();
+        // It is released from here on, whenever that is sent.
+        hold.may_release(now);
         (handoff.idle, handoff.idle_since) = (Some(tracking), now);
         // Also with tasks in the queue, as they may leave it. The previous holder may have set a longer time.
         let until = policy.max_idle.map(|max_idle| now + max_idle);
@@ -148,7 +152,7 @@ impl LockEntry {
     pub(in crate::engine) fn take_idle(
         &self,
         session: &Session,
-        liveness: Liveness,
+        (liveness, margin): (Liveness, Duration),
         lease: Duration,
         now: Moment,
     ) -> Option<(Arc<Hold>, TrackingId, Option<ReserveRequest>)> {
@@ -157,7 +161,8 @@ impl LockEntry {
         let (tracking, hold) = (handoff.idle?, &state.holds.get(&handoff.hold)?.hold);
         let ends = hold.kept_until().min(hold.valid_until());
         let new_waiter = state.queue.last_id() + 1;
-        let suits = hold.session.id == session.id && hold.session.liveness == liveness;
+        let suits =
+            hold.session.id == session.id && (hold.session.liveness, hold.margin()) == (liveness, margin);
         if !suits
             || now + min_remaining(lease) > ends
             || handoff.cohort.decide(now, new_waiter) != HandoffDecision::HandOff

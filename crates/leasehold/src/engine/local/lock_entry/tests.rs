@@ -30,6 +30,7 @@ fn terms() -> Arc<AcquireTerms> {
         liveness: Liveness::Session { alive_ms: 10_000 },
         queue: true,
         poll_often: false,
+        margin: Duration::ZERO,
         fresh_hold: false,
         mode: LockMode::Exclusive,
     })

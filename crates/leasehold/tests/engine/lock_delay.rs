@@ -197,19 +197,21 @@ async fn the_delay_holds_after_a_grant_by_a_message_and_after_a_hand_off() {
 /// Tasks of a process with different delays, or none, share a lock: none passes on a hold that is kept for too short.
 #[tokio::test(start_paused = true)]
 async fn a_hold_is_not_handed_off_to_a_task_with_another_delay() {
-    let is_down = Arc::default();
-    let (client, other) = clients(&is_down).await;
-    let plain = mutex(&client, "a");
-    let first = plain.acquire().await.expect("acquired");
-    let waits = tokio::spawn({
-        let delayed = plain.clone().lock_delay(DELAY);
-        async move { delayed.acquire().await.expect("acquired") }
-    });
-    sleep(100 * MS).await;
-    first.release().await.expect("released");
-    let second = waits.await.expect("no panic");
-    is_down.store(true, Ordering::SeqCst);
-    assert_kept(gap(second.lost(), mutex(&other, "a").acquire()).await);
+    for shorter in [Duration::ZERO, 1_000 * MS] {
+        let is_down = Arc::default();
+        let (client, other) = clients(&is_down).await;
+        let ours = mutex(&client, "a");
+        let first = ours.clone().lock_delay(shorter).acquire().await.expect("acquired");
+        let waits = tokio::spawn({
+            let delayed = ours.lock_delay(DELAY);
+            async move { delayed.acquire().await.expect("acquired") }
+        });
+        sleep(100 * MS).await;
+        first.release().await.expect("released");
+        let second = waits.await.expect("no panic");
+        is_down.store(true, Ordering::SeqCst);
+        assert_kept(gap(second.lost(), mutex(&other, "a").acquire()).await);
+    }
 }
 
 /// The replies to the first requests are lost: the hold is of an older request, and the store keeps it for the delay.

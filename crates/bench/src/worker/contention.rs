@@ -58,6 +58,7 @@ pub(crate) struct Contender {
 
 /// A lock of any kind.
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "a worker has one of them")]
 enum AnyLock {
     Mutex(Mutex),
     RwLock(RwLock, u8),

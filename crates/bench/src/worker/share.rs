@@ -29,6 +29,7 @@ pub(crate) enum SharedKind {
 }
 
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "a worker has one of them")]
 enum SharedLock {
     RwLock(RwLock),
     Semaphore(Semaphore),

@@ -116,7 +116,8 @@ impl LockRequest {
             }
             Self::Shared(name, SharedMode::Permits { count, total, resize, key: Some(key) }, _) => {
                 let permits = (*count, *total, *resize);
-                shared::acquire_permits_of_key(client, name, permits, key, options).await.map(AnyGuard::Keyed)
+                let acquire = shared::acquire_permits_of_key(client, name, permits, key, options);
+                Box::pin(acquire).await.map(AnyGuard::Keyed)
             }
             Self::Shared(name, mode, owner) => {
                 let owner = owner.as_ref().map(|owner| owner.owner(client));

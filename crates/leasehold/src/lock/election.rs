@@ -75,8 +75,8 @@ impl Election {
         /// Caps how often a leadership is renewed: see [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
 
-        /// Keeps the lock taken for at least `delay` after a loss of a leadership: like
-        /// [`Mutex::lock_delay`](crate::Mutex::lock_delay).
+        /// Lets no other candidate lead for at least `delay` after a loss of a leadership: like
+        /// [`Mutex::lock_delay`](crate::Mutex::lock_delay). Until then, observers see the old leader.
         pub fn lock_delay(self, delay: Duration) -> Self;
 
         /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.

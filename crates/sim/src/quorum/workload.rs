@@ -84,7 +84,7 @@ impl Task {
             self.use_lock().await;
         }
         for number in 0..self.world.locks.len() {
-            self.use_at_last(LockId(u8::try_from(number).unwrap_or(0))).await;
+            Box::pin(self.use_at_last(LockId(u8::try_from(number).unwrap_or(0)))).await;
         }
         self.world.record(&Event::TaskEnded(self.number));
     }

@@ -232,7 +232,7 @@ async fn either_number_is_refused_or_replaces_that_of_the_others(store: &TestSto
     let (a, b) = (store.client("a").await, store.client("b").await);
     let old = keyed(&a, 4, 1).acquire("x").await.expect("acquired");
     let disagreement = |refused: Result<KeyedPermit, AcquireError>| match refused {
-        Err(AcquireError::Impossible(Refused::Disagreement { requested, known })) => (requested, known),
+        Err(AcquireError::Impossible(Refused::Disagreement { requested, known, .. })) => (requested, known),
         other => panic!("{other:?}"),
     };
     assert_eq!(disagreement(keyed(&b, 4, 2).acquire("x").await), (2, 1));

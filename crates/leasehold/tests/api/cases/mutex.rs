@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 on_every_store! {
     asynchronous:
+    a_lock_delay_follows_a_loss_and_no_release,
     one_at_a_time_over_tasks_and_clients,
     a_release_hands_the_lock_on_and_tokens_grow,
     a_try_reports_the_holder,
@@ -817,4 +818,39 @@ async fn a_dropped_shutdown_continues(store: &TestStore) {
     assert_eq!(guard.check().expect_err("it is lost at once").reason, LostReason::ShutDown);
     until_at_rest(&other.mutex("m").expect("a good name")).await;
     client.shutdown(10_000 * MS).await.expect("the store answers");
+}
+
+async fn a_lock_delay_follows_a_loss_and_no_release(store: &TestStore) {
+    const DELAY: Duration = Duration::from_secs(2);
+    let (a, b) = (store.client("a").await, store.client("b").await);
+    let (ours, theirs) = (a.mutex("m").expect("a good name"), b.mutex("m").expect("a good name"));
+    let released = ours.clone().lock_delay(Duration::from_secs(3_600)).acquire().await.expect("acquired");
+    released.release().await.expect("released");
+    theirs
+        .try_acquire()
+        .await
+        .expect("an answer")
+        .granted()
+        .expect("free")
+        .release()
+        .await
+        .expect("released");
+    for is_extended in [false, true] {
+        let guard = ours.clone().lock_delay(DELAY).lease(500 * MS).acquire().await.expect("acquired");
+        if is_extended {
+            guard.extend_to(1_500 * MS).await.expect("extended");
+        }
+        let deadline = guard.valid_until();
+        let waits = tokio::spawn({
+            let theirs = theirs.clone();
+            async move { theirs.acquire().await.expect("acquired") }
+        });
+        assert_eq!(guard.lost().await.reason, LostReason::Expired);
+        let late = guard.release().await;
+        assert!(matches!(late, Err(ReleaseError::Lost(LostReason::Expired))), "{late:?}");
+        let next = waits.await.expect("no panic");
+        let after = b.now().since(deadline);
+        assert!(after >= DELAY, "{after:?} after the deadline");
+        next.release().await.expect("released");
+    }
 }

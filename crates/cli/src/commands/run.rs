@@ -66,7 +66,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
     session: Option<Duration>,
 
-    /// No session: after a crash, only the lease ends the lock
+    /// After a crash, only the lease ends the lock
     #[arg(long, conflicts_with = "session", help_heading = TIME_LIMITS)]
     no_session: bool,
 
@@ -74,11 +74,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
     kill_grace: Option<Duration>,
 
-    /// Maximum time to hold the lock: the command is ended before that is over
+    /// Maximum time: ends the command before it is over
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
     max_hold: Option<Duration>,
 
-    /// After a loss, keep the lock taken for that much longer; the lease alone ends it then
+    /// Keep the lock taken that long after a loss
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = TIME_LIMITS)]
     #[arg(conflicts_with_all = ["key", "once_per"])]
     lock_delay: Option<Duration>,
@@ -89,7 +89,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     store: StoreArgs,
 
-    /// Print one line of JSON at the end, on standard error
+    /// Print a line of JSON at the end, on standard error
     #[arg(long, help_heading = OUTPUT)]
     json: bool,
 
@@ -298,7 +298,6 @@ Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run nightly --wait 10s --store redis://db.example.org -- ./backup.sh
   leasehold run uploads --permits 3 -- ./upload.sh
-  leasehold run exports --permits 20 --key acme --per-key 2 -- ./export.sh
   leasehold run digest --once-per 55m --at-most 2h -- ./send-digest
 
 Signals, the environment of the command, the loss of a lock, reentrant and

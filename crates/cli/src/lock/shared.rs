@@ -34,11 +34,11 @@ pub(crate) struct SharedArgs {
     #[arg(long, requires = "permits")]
     resize: bool,
 
-    /// Of this tenant, user or other key, for which --per-key limits the permits as well
+    /// Take them for this tenant or other key, with --per-key
     #[arg(long, value_name = "KEY", requires_all = ["permits", "per_key"])]
     key: Option<String>,
 
-    /// At most M of the N permits for the same --key; keys take turns
+    /// At most M of the N permits for the same --key
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(requires_all = ["permits", "key"])]
     per_key: Option<u32>,

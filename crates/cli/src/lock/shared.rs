@@ -130,7 +130,7 @@ pub(crate) async fn acquire_permits_of_key(
         WaitLimit::Forever => semaphore.acquire_many(key, count).await,
     };
     match acquired {
-        Err(AcquireError::Impossible(refused @ Refused::Disagreement { requested, known })) => {
+        Err(AcquireError::Impossible(refused @ Refused::Disagreement { requested, known, .. })) => {
             let option = match (requested == total, requested == *permits) {
                 (false, _) => "--per-key",
                 (true, false) => "--permits",

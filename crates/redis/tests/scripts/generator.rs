@@ -298,11 +298,7 @@ impl Sequence<'_> {
                 Op::Release(Release { action: ReleaseAction::KeepPermits { .. }, .. }),
                 Reply::Release(Released { status: HoldStatus::Held, .. }),
             ) => {
-                seen(match before_parts {
-                    _ if grants > 0 => "gave permits back, and let in",
-                    before if before != after => "gave permits back",
-                    _ => "kept all permits",
-                });
+                seen(returned_permits(grants, before_parts != after));
                 (None, None)
             }
             (Op::Release(_), Reply::Release(released)) => {
@@ -362,5 +358,14 @@ impl Sequence<'_> {
             }
             _ => {}
         }
+    }
+}
+
+/// What came of a request to return permits.
+const fn returned_permits(grants: usize, changed: bool) -> &'static str {
+    match (grants, changed) {
+        (0, false) => "kept all permits",
+        (0, true) => "gave permits back",
+        _ => "gave permits back, and let in",
     }
 }

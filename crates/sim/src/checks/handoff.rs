@@ -75,7 +75,7 @@ struct LocalHold {
     keep_for: Duration,
     /// Until when the process takes it for valid, at least.
     valid_until: Instant,
-    /// When that guard was acquired. An extend that was sent before may have had a longer lease.
+    /// When that guard was acquired. An extend that was sent before can be for a longer lease.
     acquired_at: Instant,
     /// When that guard was released; `None` while it is in use.
     released_at: Option<Instant>,

@@ -238,7 +238,7 @@ mod tests {
             let observe = |done: &Execution<'_>| check.observe(Instant(0), &Event::Executed(done), &context);
             let change = |state: &mut _, reply: &mut _| {
                 if is_last {
-                    change(state, reply)
+                    change(state, reply);
                 }
             };
             let op = write(u8::try_from(n).unwrap_or_default(), owner);

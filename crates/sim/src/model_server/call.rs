@@ -89,6 +89,19 @@ impl Call {
     }
 }
 
+/// What a release does with the lock.
+fn release_action(text: &str) -> CallResult<ReleaseAction> {
+    Ok(match text {
+        "grant" => ReleaseAction::Grant,
+        "free" => ReleaseAction::Free,
+        "publish" => ReleaseAction::FreeAndPublish,
+        _ => match text.strip_prefix("keep ") {
+            Some(count) => ReleaseAction::KeepPermits { count: parsed(count)? },
+            None => ReleaseAction::Cooldown { for_ms: parsed(text)? },
+        },
+    })
+}
+
 impl LockCall {
     fn parse(script: Script, kind: Kind, keys: &[&str], mut arguments: Arguments<'_>) -> CallResult<Self> {
         let mut released = String::new();
@@ -169,18 +182,10 @@ impl LockCall {
             }
             Script::Release => {
                 arguments.text()?.clone_into(&mut mailboxes);
-                let action = match arguments.text()? {
-                    "grant" => ReleaseAction::Grant,
-                    "free" => ReleaseAction::Free,
-                    "publish" => {
-                        arguments.last()?.clone_into(&mut released);
-                        ReleaseAction::FreeAndPublish
-                    }
-                    keep if keep.starts_with("keep ") => {
-                        ReleaseAction::KeepPermits { count: parsed(keep.trim_start_matches("keep "))? }
-                    }
-                    for_ms => ReleaseAction::Cooldown { for_ms: parsed(for_ms)? },
-                };
+                let action = release_action(arguments.text()?)?;
+                if action == ReleaseAction::FreeAndPublish {
+                    arguments.last()?.clone_into(&mut released);
+                }
                 let next = if arguments.is_empty() {
                     None
                 } else {

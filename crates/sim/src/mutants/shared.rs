@@ -41,9 +41,10 @@ impl Mutant {
         let upgradable = |hold: &SharedHold| hold.mode == LockMode::Upgradable;
         let mode = if let Op::Acquire(request) = op { request.mode } else { LockMode::Exclusive };
         match (self, op, mode) {
-            (Self::ReaderBesideWriter, _, LockMode::Read) => without(state, writes, now_us, op, alive),
+            (Self::ReaderBesideWriter, _, LockMode::Read) | (Self::TwoMayWrite, _, LockMode::Write) => {
+                without(state, writes, now_us, op, alive)
+            }
             (Self::UpgradeBesideReaders, _, LockMode::Upgrade) => without(state, reads, now_us, op, alive),
-            (Self::TwoMayWrite, _, LockMode::Write) => without(state, writes, now_us, op, alive),
             (Self::TwoMayUpgrade, _, LockMode::Upgradable) => without(state, upgradable, now_us, op, alive),
             (Self::PermitsWeighOne, _, LockMode::Permits { .. }) => {
                 with_one_permit_each(state, now_us, op, alive)

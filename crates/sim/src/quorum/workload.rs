@@ -81,7 +81,7 @@ impl Task {
         self.world.record(&Event::TaskBegan(self.number));
         while self.world.now() < self.config.work_until {
             self.pause(self.config.idle).await;
-            self.use_lock().await;
+            Box::pin(self.use_lock()).await;
         }
         for number in 0..self.world.locks.len() {
             Box::pin(self.use_at_last(LockId(u8::try_from(number).unwrap_or(0)))).await;
@@ -140,7 +140,7 @@ impl Task {
             if is_reentrant && guards.len() < MAX_DEPTH && self.random.chance(400) {
                 guards.extend(self.acquire(lock).await);
             } else {
-                self.work(&mut guards).await;
+                Box::pin(self.work(&mut guards)).await;
             }
             if guards.is_empty() {
                 return;

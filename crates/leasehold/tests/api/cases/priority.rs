@@ -96,7 +96,7 @@ async fn each_kind_has_priorities(store: &TestStore) {
     let one = permits.acquire().await.expect("acquired");
     let low = b.semaphore("s", 2).expect("a good name").low_priority_for(HOUR);
     let waits = tokio::spawn(async move { low.acquire_many(2).await.expect("acquired").release().await });
-    // It is in no queue, so it stands in the way of no one permit.
+    // It is in no queue, so it keeps no single permit from others.
     let two = permits.try_acquire().await.expect("an answer").granted().expect("one is free");
     for permit in [one, two] {
         permit.release().await.expect("released");

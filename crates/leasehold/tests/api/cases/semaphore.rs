@@ -226,7 +226,7 @@ async fn all_free_permits_are_those_of_the_number_that_the_next_acquire_sets(sto
         assert_eq!(disagreement(before.drain().await), (known, given));
         all.release().await.expect("released");
     }
-    // A resize stays for those who ask for their number.
+    // A resize stays for clients that ask for their number.
     three.resize(4).await.expect("resized");
     let all = five.drain().await.expect("an answer").granted().expect("all are free");
     assert_eq!(all.count(), 5, "no client uses it, and the resize was not for this number");

@@ -28,6 +28,7 @@ pub use op::liveness::Liveness;
 pub use op::lock::Lock;
 pub use op::mode::LockMode;
 pub use op::notification::{Notification, NotificationError};
+pub use op::proclaim::{Proclaim, Proclaimed};
 pub use op::raise_fence::{FenceRaised, RaiseFence};
 pub use op::refused::Refused;
 pub use op::release::{Release, ReleaseAction, Released};

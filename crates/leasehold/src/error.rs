@@ -11,7 +11,9 @@ pub use crate::guard::unreleased::ReleaseError;
 use crate::lock::contention::Contention;
 use crate::store::{Fault, StoreUrlError};
 pub use any::Error;
-use leasehold_core::{FencingToken, KeyError, LeaseError, LockName, NameError, OwnValueError, Refused};
+use leasehold_core::{
+    FencingToken, KeyError, LabelError, LeaseError, LockName, NameError, OwnValueError, Refused,
+};
 use std::fmt;
 use std::time::Duration;
 
@@ -402,6 +404,47 @@ pub enum ReturnPermitsError {
     /// still be; the same call again returns them once.
     #[error("the permits may not have been returned: {0}")]
     Store(#[source] Fault),
+}
+
+/// Why a leader did not publish another value.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::{Client, ProclaimError};
+///
+/// # let leadership = Client::connect("memory:").await?.election("scheduler")?.campaign().await?;
+/// match leadership.proclaim("10.0.0.3:8080").await {
+///     Ok(()) => println!("every observer sees it"),
+///     Err(ProclaimError::Lost(lost)) => println!("another one may lead: {lost}"),
+///     // Still the leader. It is safe to try again.
+///     Err(ProclaimError::Store(fault)) => println!("it may be published, or not: {fault}"),
+///     Err(error) => return Err(error.into()),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProclaimError {
+    /// It no longer leads. A value of a leader that follows was not changed.
+    #[error(transparent)]
+    Lost(#[from] LostHold),
+    /// The value is invalid. Nothing was sent.
+    #[error(transparent)]
+    Value(#[from] LabelError),
+    /// The store could not be reached, refused the request, or did not reply: the value may have been published, or may
+    /// still be.
+    #[error("the value may not have been published: {0}")]
+    Store(#[source] Fault),
+}
+
+impl ProclaimError {
+    /// Returns what happened between the client and its store, if that is the cause.
+    pub const fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Store(fault) => Some(fault),
+            Self::Lost(_) | Self::Value(_) => None,
+        }
+    }
 }
 
 /// Why a future that was to run under a lock has no result, or one that cannot be relied on.

@@ -104,7 +104,7 @@ pub use client::stop::StopError;
 pub use engine::{LostReason, ShutdownError, UnreleasedLock};
 pub use error::{
     AcquireError, ConnectError, Error, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
-    MultiReleaseError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
+    MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
 };
 pub use guard::Guard;
 pub use guard::attach::AttachError;

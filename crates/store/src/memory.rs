@@ -11,9 +11,10 @@ use crate::store::Store;
 use crate::subscription::{Publisher, Subscription};
 use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
-use leasehold_core::model::{LockState, Sessions, Watermark};
+use leasehold_core::model::{Content, LockState, Sessions, Watermark};
 use leasehold_core::{
-    Acquire, KeyError, Kind, Lock, MultiAcquired, Op, Partition, Reply, SessionId, SessionOp, SessionReply,
+    Acquire, KeyError, Kind, Label, Lock, MultiAcquired, Op, Partition, Reply, SessionId, SessionOp,
+    SessionReply,
 };
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -112,7 +113,7 @@ impl MemoryStore {
             None => locks.entry(lock.clone()).or_insert_with(|| LockState::new(lock.kind)),
         };
         let subscribers = publishers.get(lock).filter(|_| lock.kind == Kind::Election);
-        let before = subscribers.map(|_| state.value.as_ref().map(|value| value.content.clone()));
+        let before = subscribers.map(|_| leader_of(state));
         let was_settled = state.is_settled();
         state.watermark = *watermark;
         let (reply, notifications) = match other {
@@ -123,7 +124,7 @@ impl MemoryStore {
         if state.is_settled() && !was_settled {
             idle.push_back(lock.clone());
         }
-        if before.is_some_and(|before| before != state.value.as_ref().map(|value| value.content.clone())) {
+        if before.is_some_and(|before| before != leader_of(state)) {
             subscribers.into_iter().flatten().for_each(|(_, publisher)| publisher.notify());
         }
         let deliveries: Vec<_> = notifications
@@ -295,4 +296,11 @@ impl Store for MemoryStore {
     fn check(&self, _lock: &Lock) -> Result<(), KeyError> {
         Ok(())
     }
+}
+
+/// What observers of an Election see change: the hold at its key, and the text of its holder.
+fn leader_of(state: &LockState) -> (Option<Content>, Option<Label>) {
+    let content = state.value.as_ref().map(|value| value.content.clone());
+    let holder = state.record.as_ref().and_then(|record| record.last_holder.as_ref());
+    (content, holder.map(|holder| holder.label.clone()))
 }

@@ -7,11 +7,11 @@
 //!    forged one costs a poll, a lost one a delay.
 //! 2. The observer also polls without notifications: when the leader's lease ends unless it is extended, and at regular
 //!    intervals. Two polls are never closer together than [`MIN_POLL_INTERVAL`], however many notifications arrive.
-//! 3. Each leader is reported once, in the order of the tokens. A leader that came and went between two polls
-//!    is not reported.
+//! 3. Each leader is reported once, in the order of the tokens, and again with each other value that it proclaims. What came
+//!    and went between two polls is not reported.
 
 use crate::machine::jitter::Jitter;
-use crate::{FencingToken, Holder, Moment};
+use crate::{FencingToken, Holder, Label, Moment};
 use std::time::Duration;
 
 /// The minimum interval between two polls.
@@ -28,7 +28,7 @@ const EXPIRY_JITTER: Duration = Duration::from_millis(50);
 /// See [`LeaderObserver`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaderChange {
-    /// A new leader.
+    /// A new leader, or the same with another value.
     Leader(Holder),
     /// There is no leader, or no longer one.
     NoLeader,
@@ -72,9 +72,10 @@ pub struct LeaderObserver {
     not_before: Moment,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Reported {
-    Leader(FencingToken),
+    /// With its value.
+    Leader(Option<Label>),
     NoLeader,
 }
 
@@ -137,7 +138,13 @@ impl LeaderObserver {
             return changed.then_some(LeaderChange::NoLeader);
         };
         match self.greatest_fence {
-            Some(greatest_fence) if fence == greatest_fence => return None,
+            Some(greatest_fence) if fence == greatest_fence => {
+                // A leader that was reported as gone is not reported again.
+                match &self.reported {
+                    Some(Reported::Leader(value)) if *value != leader.label => {}
+                    _ => return None,
+                }
+            }
             // The server has lost its data: this holder leads, but the last reported leader does not.
             Some(greatest_fence) if fence < greatest_fence => {
                 let changed = self.reported != Some(Reported::NoLeader);
@@ -147,7 +154,7 @@ impl LeaderObserver {
             _ => {}
         }
         self.greatest_fence = Some(fence);
-        self.reported = Some(Reported::Leader(fence));
+        self.reported = Some(Reported::Leader(leader.label.clone()));
         Some(LeaderChange::Leader(leader.clone()))
     }
 
@@ -160,7 +167,7 @@ impl LeaderObserver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Label, LockMode};
+    use crate::LockMode;
     use proptest::prelude::*;
 
     fn at(ms: u64) -> Moment {
@@ -198,6 +205,19 @@ mod tests {
         assert_eq!(observer.handle_holder(Some(&leader(5)), at(1), 0), Some(LeaderChange::NoLeader));
         assert_eq!(observer.handle_holder(Some(&leader(5)), at(1), 0), None);
         assert!(matches!(observer.handle_holder(Some(&leader(8)), at(2), 0), Some(LeaderChange::Leader(_))));
+    }
+
+    #[test]
+    fn another_value_of_the_same_leader_is_reported_once() {
+        let mut observer = LeaderObserver::new();
+        let with = |value: &str| Holder { label: Label::new(value).ok(), ..leader(7) };
+        for value in ["web", "ready", "web"] {
+            let change = observer.handle_holder(Some(&with(value)), at(0), 0);
+            assert_eq!(change, Some(LeaderChange::Leader(with(value))));
+            assert_eq!(observer.handle_holder(Some(&with(value)), at(1), 0), None);
+        }
+        assert_eq!(observer.handle_holder(None, at(2), 0), Some(LeaderChange::NoLeader));
+        assert_eq!(observer.handle_holder(Some(&with("again")), at(3), 0), None, "it was reported as gone");
     }
 
     #[test]

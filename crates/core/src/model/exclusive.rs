@@ -10,8 +10,8 @@ use super::reentrant_holds::{ReentrantHold, ReentrantHolds};
 use super::value::{Content, Value};
 use crate::{
     Acquire, Acquired, Claim, Ended, Extend, Extended, FenceRaised, FencingToken, HoldStatus, Kind,
-    Notification, OwnValue, OwnerHolds, Predecessor, RaiseFence, Refused, Release, ReleaseAction, Released,
-    Reserve, TokenBlock,
+    Notification, OwnValue, OwnerHolds, Predecessor, Proclaim, Proclaimed, RaiseFence, Refused, Release,
+    ReleaseAction, Released, Reserve, TokenBlock,
 };
 
 impl LockState {
@@ -178,6 +178,23 @@ impl LockState {
             reentrant.fence = changed(reentrant.fence);
         }
         FenceRaised::Raised
+    }
+
+    /// Replaces the label of the leader, which observers see.
+    pub(super) fn proclaim(&mut self, proclaim: &Proclaim) -> Proclaimed {
+        let Proclaim { claim, fence, observed, value } = proclaim;
+        if !self.is_held_by(claim) || self.fence_of(claim) != Some(*fence) {
+            return Proclaimed::NotHeld;
+        }
+        let recorded = self.record.as_mut().and_then(|record| record.last_holder.as_mut());
+        let Some(recorded) = recorded else { return Proclaimed::NotHeld };
+        if recorded.label != *value {
+            if recorded.label != *observed {
+                return Proclaimed::Changed { value: recorded.label.clone() };
+            }
+            recorded.label = value.clone();
+        }
+        Proclaimed::Done
     }
 
     /// Reserves fencing tokens for a hold that is known to be the last granted one.

@@ -99,6 +99,7 @@ impl LockState {
             }
             Op::Resize(resize) => self.resize(now, *resize, &mut notifications).map(Reply::Resize),
             Op::RaiseFence(raise_fence) => Ok(Reply::RaiseFence(self.raise_fence(now, raise_fence))),
+            Op::Proclaim(proclaim) => Ok(Reply::Proclaim(self.proclaim(proclaim))),
         };
         let ends_too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended | Extended::Reserved { .. })))
             if stored.as_ref().is_some_and(|stored| stored.ends_before(now.ms + extend.lease_ms)));

@@ -16,6 +16,7 @@ pub(crate) mod liveness;
 pub(crate) mod lock;
 pub(crate) mod mode;
 pub(crate) mod notification;
+pub(crate) mod proclaim;
 pub(crate) mod raise_fence;
 pub(crate) mod refused;
 pub(crate) mod release;
@@ -26,8 +27,8 @@ pub(crate) mod votes;
 
 use crate::{
     Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, FenceRaised, ForceRelease, ForceReleased,
-    Inspect, Inspection, Kind, RESERVED_OWNER, RaiseFence, Refused, Release, ReleaseAction, Released, Resize,
-    Resized,
+    Inspect, Inspection, Kind, Proclaim, Proclaimed, RESERVED_OWNER, RaiseFence, Refused, Release,
+    ReleaseAction, Released, Resize, Resized,
 };
 
 /// One operation on one lock.
@@ -96,6 +97,8 @@ pub enum Op {
     Resize(Resize),
     /// Raise the fencing token of a hold to the value that a quorum of stores agreed on.
     RaiseFence(RaiseFence),
+    /// Replace the text that observers of an Election see for its leader.
+    Proclaim(Proclaim),
 }
 
 impl Op {
@@ -135,6 +138,7 @@ impl Op {
             }
             Self::Extend(extend) => named(&extend.claim),
             Self::RaiseFence(raise) => named(&raise.claim),
+            Self::Proclaim(proclaim) => named(&proclaim.claim),
             Self::Inspect(inspect) => inspect.claim.as_ref().is_none_or(named),
             Self::Evict(_) | Self::ForceRelease(_) | Self::Resize(_) => true,
         }
@@ -147,6 +151,7 @@ impl Op {
             Self::Release(release) => release.next.as_ref().is_none_or(|next| next.mode.applies_to(kind)),
             Self::Resize(_) => kind == Kind::Semaphore,
             Self::RaiseFence(_) => kind.supports_quorum(),
+            Self::Proclaim(_) => kind == Kind::Election,
             Self::Extend(Extend { reserve: Some(_), .. }) => kind.supports_handoff(),
             Self::Extend(_) | Self::Inspect(_) | Self::Evict(_) | Self::ForceRelease(_) => true,
         }
@@ -175,6 +180,8 @@ pub enum Reply {
     Resize(Resized),
     /// To an [`Op::RaiseFence`].
     RaiseFence(FenceRaised),
+    /// To an [`Op::Proclaim`].
+    Proclaim(Proclaimed),
     /// The operation has no meaning here and had no effect. A client whose request for a shared lock is
     /// refused stops waiting for it, which can admit other waiters.
     Refused(Refused),

@@ -2,7 +2,7 @@
 
 use super::facade::IntoBlocking;
 use super::{Error, call};
-use crate::error::{AcquireError, InspectError, ReleaseError};
+use crate::error::{AcquireError, InspectError, ProclaimError, ReleaseError};
 use crate::lock::election::Campaigns;
 use crate::{Attempt, DetachedHold, HoldEnd, Leader, LostHold, Status};
 use leasehold_core::{FencingToken, LockName, Moment};
@@ -137,6 +137,21 @@ facade! {
 
         /// Returns the fencing token of this leadership: a number greater than that of every earlier one.
         pub fn fencing_token(&self) -> FencingToken;
+    }
+
+    wait {
+        /// Publishes another value: see [`leasehold::Leadership::proclaim`](crate::Leadership::proclaim).
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let client = leasehold::blocking::Client::connect("memory:")?;
+        /// let scheduler = client.election("scheduler")?;
+        /// let leadership = scheduler.campaign()?;
+        /// leadership.proclaim("10.0.0.3:8080")?;
+        /// assert_eq!(scheduler.leader()?.expect("there is a leader").label, "10.0.0.3:8080");
+        /// # Ok(()) }
+        /// ```
+        pub fn proclaim(&self, value: impl AsRef<str>) -> Result<(), Error<ProclaimError>>;
     }
 
     end {

@@ -2,7 +2,7 @@
 
 use super::{
     AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
-    MultiReleaseError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
+    MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
 };
 use crate::blocking::{self, AsyncContext};
 use crate::store::{Fault, StoreUrlError};
@@ -56,6 +56,9 @@ pub enum Error {
     /// A hold was not extended.
     #[error(transparent)]
     Extend(#[from] ExtendError),
+    /// A leader did not publish another value.
+    #[error(transparent)]
+    Proclaim(#[from] ProclaimError),
     /// A lock was not released. The error may have the hold, to try again.
     #[error(transparent)]
     Release(#[from] ReleaseError),
@@ -131,6 +134,7 @@ impl Error {
             Self::Extend(error) | Self::Attach(AttachError::NotExtended { error, .. }) => {
                 matches!(error, ExtendError::Lost(_))
             }
+            Self::Proclaim(error) => matches!(error, ProclaimError::Lost(_)),
             Self::Release(error) => matches!(error, ReleaseError::Lost(_)),
             Self::ReturnPermits(error) => matches!(error, ReturnPermitsError::Lost(_)),
             Self::ReleaseMany(MultiReleaseError { failed }) => {
@@ -153,6 +157,7 @@ impl Error {
             | Self::ReturnPermits(ReturnPermitsError::Store(fault)) => Some(fault),
             Self::Acquire(AcquireError::NotExtended(error)) => error.fault(),
             Self::Extend(error) | Self::Attach(AttachError::NotExtended { error, .. }) => error.fault(),
+            Self::Proclaim(error) => error.fault(),
             Self::Release(error) => error.fault(),
             Self::ReleaseMany(MultiReleaseError { failed }) => {
                 failed.iter().find_map(|(_, error)| error.fault())

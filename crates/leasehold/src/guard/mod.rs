@@ -5,6 +5,7 @@ pub(crate) mod detached;
 pub(crate) mod existing_leases;
 pub(crate) mod lock_guard;
 pub(crate) mod owner;
+mod proclaim;
 pub(crate) mod status;
 pub(crate) mod unreleased;
 mod watching;

@@ -1,7 +1,7 @@
 //! Leader election: one leader at a time, which other clients can observe.
 
 use crate::engine::{Engine, LeaderWatch};
-use crate::error::{AcquireError, ForceReleaseError, InspectError, ReleaseError, RunError};
+use crate::error::{AcquireError, ForceReleaseError, InspectError, ProclaimError, ReleaseError, RunError};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
@@ -12,12 +12,13 @@ use crate::lock::run::run_under;
 use futures_util::Stream;
 use leasehold_core::machine::observe::LeaderChange;
 use leasehold_core::{
-    FencingToken, Holder, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy, SessionId,
+    FencingToken, Holder, Label, Lease, Lock, LockName, Moment, ObservedHolder, RetryPolicy, SessionId,
 };
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use tokio::sync::Mutex;
 
 /// The pauses between campaigns.
 const CAMPAIGN_AGAIN: RetryPolicy =
@@ -137,7 +138,7 @@ impl Election {
     /// Cancel safety: if the future is dropped, a leadership that may have begun is ended in the background.
     pub async fn try_campaign(&self) -> Result<Attempt<Leadership>, AcquireError> {
         let tried = self.handle.try_acquire(&AcquireOptions::default()).await?;
-        Ok(tried.map(|acquired| Leadership { guard: acquired.guard }))
+        Ok(tried.map(|acquired| self.leadership(acquired.guard)))
     }
 
     /// Campaigns, runs a future while it leads, and drops the future if it no longer leads. The closure
@@ -257,7 +258,11 @@ impl Election {
 
     async fn campaign_within(&self, limit: Option<Duration>) -> Result<Leadership, AcquireError> {
         let acquired = self.handle.acquire(&AcquireOptions::default(), limit).await?;
-        Ok(Leadership { guard: acquired.guard })
+        Ok(self.leadership(acquired.guard))
+    }
+
+    fn leadership(&self, guard: Guard) -> Leadership {
+        Leadership { guard, published: Mutex::new(self.handle.engine.label.clone()) }
     }
 }
 
@@ -324,9 +329,43 @@ impl Campaigns {
 #[must_use = "dropping a leadership resigns it"]
 pub struct Leadership {
     guard: Guard,
+    /// What observers see, as far as is known. Locked during a change: one after the other.
+    published: Mutex<Label>,
 }
 
 impl Leadership {
+    /// Publishes another value: observers see it as the leader's [label](Leader::label) in place of what they saw before,
+    /// which is at first the [label](crate::ClientBuilder::label) of the client. The leadership goes on, with the same
+    /// fencing token, and [`Leaders`] returns the leader once more. A new leadership begins with the client's label again.
+    ///
+    /// A value is a text of at most 256 bytes without control characters: an address, or the name of a key with more. If two
+    /// tasks publish at the same time, one value follows the other.
+    ///
+    /// Fails with [`ProclaimError::Lost`] if it no longer leads: then the values of later leaders are unchanged. Fails with
+    /// [`ProclaimError::Store`] if the store does not reply within the call timeout, or refuses the request: then
+    /// observers may see the value or not, and calling again with the same or another value is safe.
+    ///
+    /// Cancel safety: if the future is dropped, the value may have been published, or may still be. A request that arrives
+    /// after a later call has succeeded changes nothing, unless the value before it was published again by then.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn load() -> &'static str { "10.0.0.3:8080" }
+    /// let client = leasehold::Client::builder("memory:").label("web-3").connect().await?;
+    /// let scheduler = client.election("scheduler")?;
+    /// let leadership = scheduler.campaign().await?;
+    /// let address = load().await;
+    /// leadership.proclaim(address).await?; // ready for requests
+    /// let leader = scheduler.leader().await?.expect("there is a leader");
+    /// assert_eq!((leader.label.as_str(), leader.fence), (address, leadership.fencing_token()));
+    /// # Ok(()) }
+    /// ```
+    pub async fn proclaim(&self, value: impl AsRef<str>) -> Result<(), ProclaimError> {
+        let value = Label::new(value)?;
+        let mut published = self.published.lock().await;
+        self.guard.proclaim(&mut published, &value).await
+    }
+
     /// Resigns: the next candidate in the queue leads.
     ///
     /// Fails if the leadership had already ended, with the reason, and if the store does not reply within the
@@ -370,7 +409,7 @@ impl fmt::Debug for Leadership {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The label of its client.
+    /// The label of its client, or the value that it [proclaimed](Leadership::proclaim) last.
     pub label: String,
     /// Its fencing token: greater than that of every earlier leader.
     pub fence: FencingToken,
@@ -395,8 +434,8 @@ impl Leader {
 
 /// The successive leaders of an election: [`Election::observe`].
 ///
-/// Each leader is reported once, in order of the fencing tokens. A leader whose term was so short that it
-/// ended between two polls is left out. On Redis, changes are announced by message; what a message says does not
+/// Each leader is reported once, in order of the fencing tokens, and again with each value that it
+/// [proclaims](Leadership::proclaim). What began and ended between two polls is left out. On Redis, changes are announced by message; what a message says does not
 /// count, and a poll follows each. Observers also poll without a message: when the leader's lease would end,
 /// and every 5 to 10 s. On other stores, and where no messages can arrive, they poll every 250 to 500 ms; the
 /// memory store notifies at once.

@@ -115,6 +115,7 @@ fragments! {
     FORCE_RELEASE_TAIL = "force_release";
     SHARED_FORCE_RELEASE_TAIL = "shared_force_release";
     RAISE_FENCE_TAIL = "raise_fence";
+    PROCLAIM_TAIL = "proclaim";
     REENTRANT_RAISE_FENCE_TAIL = "reentrant_raise_fence";
     RESIZE_TAIL = "resize";
     HEARTBEAT_TAIL = "heartbeat";
@@ -219,6 +220,9 @@ pub(crate) const ELECTION: Texts = Texts {
     force_release: script!("election force_release": ELECTION_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
     raise_fence: None,
 };
+/// Replaces the text of the leader.
+pub(crate) const PROCLAIM: &str =
+    script!("election proclaim": FORMAT, NUMBERS, PUBLISH, CHECK_RECORD, RECORD_FIELDS, PROCLAIM_TAIL);
 const ELECTION_RELEASE: &str = script!("election release": ELECTION_GRANTS, END_CLAIM, RELEASE_TAIL);
 
 pub(crate) const REENTRANT: Texts = Texts {
@@ -291,6 +295,7 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
     });
     let others = [
         RESIZE,
+        PROCLAIM,
         EXTEND,
         ACQUIRE_ALL,
         BATCH,

@@ -10,7 +10,7 @@ use super::session_keys::SessionKeys;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, ForceRelease, Heartbeat, Inspect, Kind, Liveness, Lock, LockKeys,
-    LockName, ObservedHolder, Op, Release, ReleaseAction, Resize, SessionId,
+    LockName, ObservedHolder, Op, Proclaim, Release, ReleaseAction, Resize, SessionId,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -73,6 +73,7 @@ struct Scripts {
     election: KindScripts,
     shared: KindScripts,
     resize: Script,
+    proclaim: Script,
     extend: Script,
     acquire_all: Script,
     batch: Script,
@@ -92,6 +93,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     election: KindScripts::new(&lua::ELECTION),
     shared: KindScripts::new(&lua::SHARED),
     resize: Script::new(lua::RESIZE),
+    proclaim: Script::new(lua::PROCLAIM),
     extend: Script::new(lua::EXTEND),
     acquire_all: Script::new(lua::ACQUIRE_ALL),
     batch: Script::new(lua::BATCH),
@@ -150,6 +152,11 @@ impl Call {
             Op::Evict(evict) => Self::evict(scripts, evict, kind, session_keys, keys),
             Op::ForceRelease(request) => Self::force_release(scripts, request, kind, session_keys, keys),
             Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, session_keys, keys),
+            Op::Proclaim(Proclaim { claim, fence, observed, value }) if kind == Kind::Election => {
+                let mut call = Self::of(&SCRIPTS.proclaim, [keys.name(), keys.record()]);
+                call.claim(claim).cmd.arg(fence.to_string()).arg(observed.as_str()).arg(value.as_str());
+                call
+            }
             Op::RaiseFence(raise) => {
                 let mut call = Self::of(scripts.raise_fence.as_ref()?, [keys.name(), keys.record()]);
                 call.claim(&raise.claim).cmd.arg(raise.fence.to_string()).arg(if raise.exact {

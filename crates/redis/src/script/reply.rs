@@ -13,7 +13,7 @@ pub(crate) use value::Malformed;
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
     HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds, Predecessor,
-    Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
+    Proclaimed, Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
 };
 use redis::Value;
 use value::{Read, count, items, lossy, number, shown, text};
@@ -42,6 +42,7 @@ pub(crate) fn read(op: &Op, value: &Value) -> Read<Reply> {
         Op::ForceRelease(_) => force_released(value).map(Reply::ForceRelease),
         Op::Resize(_) => resized(value).map(Reply::Resize),
         Op::RaiseFence(_) => fence_raised(value).map(Reply::RaiseFence),
+        Op::Proclaim(_) => proclaimed(value).map(Reply::Proclaim),
         _ => Err(Malformed),
     }
 }
@@ -403,6 +404,17 @@ fn fence_raised(value: &Value) -> Read<FenceRaised> {
     match number(value)? {
         0 => Ok(FenceRaised::NotHeld),
         1 => Ok(FenceRaised::Raised),
+        _ => Err(Malformed),
+    }
+}
+
+fn proclaimed(value: &Value) -> Read<Proclaimed> {
+    match items(value)? {
+        [word] if text(word)? == "proclaimed" => Ok(Proclaimed::Done),
+        [word] if text(word)? == "not_held" => Ok(Proclaimed::NotHeld),
+        [word, found] if text(word)? == "changed" => {
+            Ok(Proclaimed::Changed { value: Label::new(text(found)?).map_err(|_| Malformed)? })
+        }
         _ => Err(Malformed),
     }
 }

@@ -43,7 +43,16 @@ fn the_scripts_of_a_mutex_mean_what_the_model_means() {
 
 #[test]
 fn the_scripts_of_an_election_mean_what_the_model_means() {
-    let seen = ["adopted", "left in cooldown", "found in cooldown", "another string", "published leader"];
+    let seen = [
+        "adopted",
+        "left in cooldown",
+        "found in cooldown",
+        "another string",
+        "published leader",
+        "proclaimed",
+        "proclaims another value",
+        "does not lead",
+    ];
     means_what_the_model_means(Kind::Election, &seen);
 }
 

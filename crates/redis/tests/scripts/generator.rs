@@ -4,8 +4,8 @@ use crate::fixture::WITHIN;
 use crate::sequence::Sequence;
 use leasehold_core::model::LockState;
 use leasehold_core::{
-    Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode, Refused,
-    Release, ReleaseAction, Released, Resized, TokenBlock,
+    Acquired, Ended, Evicted, Extend, Extended, ForceReleased, HeartbeatReply, HoldStatus, LockMode,
+    Proclaimed, Refused, Release, ReleaseAction, Released, Resized, TokenBlock,
 };
 use leasehold_store::{Notification, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::conformance::{ForeignWrite, WorkloadStep};
@@ -60,7 +60,7 @@ impl Sequence<'_> {
         for _ in 0..2 {
             let op = self.workload.op(&self.state);
             // The hold is compared first; without a hold the record is not read.
-            if matches!(op, Op::Extend(_) | Op::RaiseFence(_)) {
+            if matches!(op, Op::Extend(_) | Op::RaiseFence(_) | Op::Proclaim(_)) {
                 continue;
             }
             self.note(&format!("{op:?}, with a damaged record"));
@@ -96,6 +96,9 @@ impl Sequence<'_> {
             Reply::Acquire(Acquired::Granted { .. }) => seen("granted"),
             Reply::Acquire(Acquired::Taken { .. }) => seen("taken"),
             Reply::Acquire(Acquired::AlreadyEnded(_)) => seen("already ended"),
+            Reply::Proclaim(Proclaimed::Done) => seen("proclaimed"),
+            Reply::Proclaim(Proclaimed::Changed { .. }) => seen("proclaims another value"),
+            Reply::Proclaim(Proclaimed::NotHeld) => seen("does not lead"),
             Reply::Extend(Extended::Extended) => seen("extended"),
             Reply::Extend(Extended::NotHeld) => seen("not held"),
             Reply::Extend(Extended::Reserved { block, others_wait }) => {

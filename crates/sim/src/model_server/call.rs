@@ -6,8 +6,8 @@ use super::reply::Failure;
 use super::script::{KindSource, Script};
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, ForceRelease, Heartbeat, HoldId, Inspect, Kind, Label, Liveness,
-    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction, Reserve,
-    Resize,
+    Lock, LockMode, LockName, ObservedHolder, Op, OwnValue, Proclaim, RaiseFence, Release, ReleaseAction,
+    Reserve, Resize,
 };
 use std::str::FromStr;
 
@@ -171,6 +171,12 @@ impl LockCall {
                 claim: claim.ok_or_else(malformed)?,
                 fence: parsed(arguments.text()?)?,
                 exact: arguments.text()? == "1",
+            }),
+            Script::Proclaim => Op::Proclaim(Proclaim {
+                claim: claim.ok_or_else(malformed)?,
+                fence: parsed(arguments.text()?)?,
+                observed: arguments.label()?,
+                value: arguments.label()?,
             }),
             Script::Heartbeat
             | Script::SessionList

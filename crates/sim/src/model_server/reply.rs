@@ -3,8 +3,8 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, ForceReleased, HeartbeatReply,
-    HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Refused, Released, Reply, Resized,
-    SessionReply,
+    HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Proclaimed, Refused, Released, Reply,
+    Resized, SessionReply,
 };
 
 /// An error reply.
@@ -138,6 +138,11 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
             let values = [Value::bulk(hold_status(*status)), Value::Array(holder_fields(holder.as_ref()))];
             let remaining_holds = (kind == Kind::Reentrant).then(|| Value::number(*remaining_holds));
             Value::Array(values.into_iter().chain(remaining_holds).chain(next).collect())
+        }
+        Reply::Proclaim(Proclaimed::Done) => Value::Array(vec![Value::bulk("proclaimed")]),
+        Reply::Proclaim(Proclaimed::NotHeld) => Value::Array(vec![Value::bulk("not_held")]),
+        Reply::Proclaim(Proclaimed::Changed { value }) => {
+            Value::Array(vec![Value::bulk("changed"), Value::bulk(value.as_str())])
         }
         Reply::RaiseFence(raised) => Value::Integer(i64::from(*raised == FenceRaised::Raised)),
         Reply::Resize(Resized::Done) => Value::Array(vec![Value::bulk("resized")]),

@@ -20,6 +20,7 @@ pub(super) enum Script {
     ForceRelease,
     Resize,
     RaiseFence,
+    Proclaim,
     Heartbeat,
     /// Of the sessions in an index.
     SessionList,
@@ -31,7 +32,7 @@ pub(super) enum Script {
 const HEAD: &str = "-- leasehold ";
 
 /// The scripts, by the last word of their first line.
-const NAMES: [(&str, Script); 15] = [
+const NAMES: [(&str, Script); 16] = [
     ("acquire", Script::Acquire),
     ("acquire_all", Script::AcquireAll),
     ("batch", Script::Batch),
@@ -44,6 +45,7 @@ const NAMES: [(&str, Script); 15] = [
     ("force_release", Script::ForceRelease),
     ("resize", Script::Resize),
     ("raise_fence", Script::RaiseFence),
+    ("proclaim", Script::Proclaim),
     ("heartbeat", Script::Heartbeat),
     ("list", Script::SessionList),
     ("read", Script::SessionRead),

@@ -98,6 +98,9 @@ macro_rules! conformance_cases {
             a_forced_release_ends_all_holds_of_an_owner: reentrant;
             a_foreign_hold_of_the_same_owner_counts: reentrant;
             another_kind_of_lock_is_refused: election reentrant;
+            // proclaim.rs
+            a_leader_proclaims_another_text: election;
+            only_the_leader_proclaims: election;
             concurrent_reentries_are_counted: reentrant;
             // fencing.rs
             fencing_tokens_grow: queued;

@@ -9,7 +9,7 @@ use leasehold_core::model::{Content, LockState, ReentrantHolds, Sessions, Shared
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, Fingerprint, ForceRelease, Heartbeat, HoldId,
     Inspect, Kind, Label, Liveness, Lock, LockKeys, LockMode, LockName, Nonce, ObservedHolder, Op, OwnValue,
-    RaiseFence, Release, ReleaseAction, Reserve, Resize, SessionId, SessionOp, TokenBlock,
+    Proclaim, RaiseFence, Release, ReleaseAction, Reserve, Resize, SessionId, SessionOp, TokenBlock,
 };
 
 /// The next step.
@@ -210,6 +210,7 @@ impl Workload {
             12..=17 => Op::Release(self.release(state)),
             18 if self.kind == Kind::Semaphore => Op::Resize(self.resize(state)),
             18 if self.kind.supports_quorum() => Op::RaiseFence(self.raise_fence(state)),
+            18 if self.kind == Kind::Election => Op::Proclaim(self.proclaim(state)),
             _ => {
                 let claim = (self.random.below(2) == 0).then(|| self.likely_claim(state));
                 Op::Inspect(Inspect { claim, details: self.random.below(2) == 0 })
@@ -411,6 +412,26 @@ impl Workload {
         // One that is lowered could be granted again, since the clients here know it.
         let exact = fence >= last && self.random.below(2) == 0;
         RaiseFence { claim: self.likely_claim(state), fence: FencingToken::new(fence), exact }
+    }
+
+    /// Mostly of the present leader, with the text that it has.
+    fn proclaim(&mut self, state: &LockState) -> Proclaim {
+        let recorded =
+            state.record.as_ref().and_then(|record| Some((record.last_holder.clone()?, record.last_fence?)));
+        let (claim, fence) = (self.likely_claim(state), FencingToken::new(17));
+        let mut proclaim = Proclaim { claim, fence, observed: self.label(), value: self.label() };
+        if let Some((holder, fence)) = recorded {
+            if self.random.below(8) > 0 {
+                proclaim.claim = holder.claim;
+            }
+            if self.random.below(8) > 0 {
+                proclaim.fence = fence;
+            }
+            if self.random.below(4) > 0 {
+                proclaim.observed = holder.label;
+            }
+        }
+        proclaim
     }
 
     fn resize(&self, state: &LockState) -> Resize {

@@ -90,6 +90,9 @@ fn a_reentry_mutant_fails_its_case() {
 #[test]
 fn a_cooldown_mutant_fails_its_case() {
     thread::scope(|all| {
+        let mutant = StoreMutant::ProclaimsForAll;
+        fails_of(all, Kind::Election, mutant, cases::a_leader_proclaims_another_text);
+        fails_of(all, Kind::Election, mutant, cases::only_the_leader_proclaims);
         for kind in [Kind::Mutex, Kind::Election] {
             fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_lock_in_cooldown_has_no_owner);
             fails_of(all, kind, StoreMutant::AlwaysGrants, cases::a_cooldown_that_acquires_again_waits);

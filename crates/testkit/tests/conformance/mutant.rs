@@ -130,6 +130,8 @@ pub(crate) enum StoreMutant {
     KeepsImpossibleEntries,
     /// Other holders are admitted beside a writer.
     WriterIsShared,
+    /// A client that proclaims a text counts as the leader, and as one that has seen the present text.
+    ProclaimsForAll,
     /// An owner that reads waits to read again.
     ReadersQueue,
     /// A write of an owner that writes waits behind the other clients.

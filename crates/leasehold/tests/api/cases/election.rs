@@ -4,7 +4,8 @@ use crate::cases::store::TestStore;
 use crate::until::until_waiting;
 use leasehold::store::FaultKind;
 use leasehold::{
-    AcquireError, Attempt, Client, Election, InspectError, Leader, Leaders, LostReason, RunError, Status,
+    AcquireError, Attempt, Client, Election, InspectError, Leader, Leaders, LostReason, ProclaimError,
+    RunError, Status,
 };
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
@@ -28,6 +29,9 @@ on_every_store! {
     waiting_to_lead_cancelled_at_every_await,
     try_campaign_cancelled_at_every_await,
     resign_cancelled_at_every_await,
+    a_leader_publishes_other_values_and_observers_see_them,
+    a_leader_that_was_superseded_publishes_nothing,
+    proclaim_cancelled_at_every_await,
 }
 
 const MS: Duration = Duration::from_millis(1);
@@ -309,4 +313,69 @@ async fn resign_cancelled_at_every_await(store: &TestStore) {
         async |_| until_over(&b).await,
     )
     .await;
+}
+
+async fn a_leader_publishes_other_values_and_observers_see_them(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let leadership = a.campaign().await.expect("elected");
+    let mut leaders = b.observe();
+    let first = next(&mut leaders).await.expect("there is a leader");
+    assert_eq!(first.label, "a");
+    for value in ["10.0.0.3:8080", "draining", "", "10.0.0.3:8080"] {
+        leadership.proclaim(value).await.expect("published");
+        leadership.proclaim(value).await.expect("the same once more");
+        let seen = next(&mut leaders).await.expect("it still leads");
+        assert_eq!(seen.label, value);
+        let same = (first.fence, first.since, first.session);
+        assert_eq!((seen.fence, seen.since, seen.session), same, "nothing else changes");
+    }
+    assert_eq!(leadership.fencing_token(), first.fence);
+    leadership.check().expect("it leads");
+    // Two tasks at a time: one value follows the other.
+    let (one, other) = tokio::join!(leadership.proclaim("one"), leadership.proclaim("other"));
+    one.and(other).expect("published");
+    assert_eq!(b.leader().await.expect("an answer").expect("it leads").label, "other");
+    let long = leadership.proclaim("x".repeat(257)).await;
+    assert!(matches!(long, Err(ProclaimError::Value(_))), "{long:?}");
+    leadership.resign().await.expect("resigned");
+    let next_term = a.campaign().await.expect("elected");
+    assert_eq!(b.leader().await.expect("an answer").expect("it leads").label, "a", "a new leadership");
+    next_term.resign().await.expect("resigned");
+}
+
+async fn a_leader_that_was_superseded_publishes_nothing(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let old = a.campaign().await.expect("elected");
+    let observed = b.inspect_full().await.expect("an answer").observed.expect("there is a leader");
+    b.force_release(observed).await.expect("deposed");
+    let new = b.campaign().await.expect("elected");
+    let error = old.proclaim("mine").await.expect_err("another one leads");
+    assert!(
+        matches!(&error, ProclaimError::Lost(lost) if lost.reason == LostReason::ForceReleased),
+        "{error:?}"
+    );
+    let leader = b.leader().await.expect("an answer").expect("there is a leader");
+    assert_eq!((leader.label.as_str(), leader.fence), ("b", new.fencing_token()));
+    new.proclaim("ready").await.expect("published");
+    new.resign().await.expect("resigned");
+}
+
+/// Failure row 4: the value is the old or the new one, and the next call works.
+async fn proclaim_cancelled_at_every_await(store: &TestStore) {
+    let (a, b) = (election(&store.client("a").await), election(&store.client("b").await));
+    let leadership = a.campaign().await.expect("elected");
+    let mut round = 0;
+    cancel_at_every_await(
+        || async { leadership.proclaim("new").await.expect("published") },
+        async |_| {
+            let leader = b.leader().await.expect("an answer").expect("it leads");
+            assert!(["a", "new"].contains(&leader.label.as_str()) || leader.label.starts_with("settled"));
+            round += 1;
+            let settled = format!("settled {round}");
+            leadership.proclaim(&settled).await.expect("published");
+            assert_eq!(b.leader().await.expect("an answer").expect("it leads").label, settled);
+        },
+    )
+    .await;
+    leadership.resign().await.expect("resigned");
 }

@@ -31,6 +31,14 @@ pub(crate) fn mutate_request(mutant: StoreMutant, state: &LockState, op: &mut Op
         (StoreMutant::WritersQueue, Op::Acquire(request)) if waits && request.mode == LockMode::Write => {
             request.claim.value = OwnValue::new("another").ok();
         }
+        (StoreMutant::ProclaimsForAll, Op::Proclaim(proclaim)) => {
+            if let Some(record) = &state.record
+                && let (Some(holder), Some(fence)) = (&record.last_holder, record.last_fence)
+            {
+                (proclaim.claim, proclaim.fence) = (holder.claim.clone(), fence);
+                proclaim.observed = holder.label.clone();
+            }
+        }
         (StoreMutant::UpgradablesShare, Op::Acquire(request)) if request.mode == LockMode::Upgradable => {
             request.mode = LockMode::Read;
         }

@@ -10,6 +10,7 @@ mod handoff;
 mod lock_delay;
 mod loss;
 mod multi;
+mod proclaim;
 mod reentrant;
 mod release;
 mod renewal;

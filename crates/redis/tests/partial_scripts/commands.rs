@@ -6,8 +6,8 @@ use crate::keyspace::Keyspace;
 use crate::tap::WHOLE;
 use leasehold_core::{
     Acquire, Claim, Enqueue, Evict, Extend, FencingToken, ForceRelease, Heartbeat, HoldId, Inspect, Kind,
-    Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, RaiseFence, Release, ReleaseAction,
-    Reserve, Resize, SessionId, TokenBlock,
+    Label, Liveness, Lock, LockMode, Nonce, ObservedHolder, Op, OwnValue, Proclaim, RaiseFence, Release,
+    ReleaseAction, Reserve, Resize, SessionId, TokenBlock,
 };
 
 const START_US: u64 = 1_762_000_000_000_000;
@@ -396,7 +396,18 @@ fn elections() -> Vec<Path> {
             Op::Inspect(Inspect { claim: None, details: false }),
             "GET HMGET GET PTTL",
         ),
+        ("proclaim", vec![take(1)], proclaim(1, "ready"), "GET HMGET GET SET PUBLISH"),
+        ("proclaim while others wait", queue(), proclaim(1, "ready"), "GET HMGET HSET PUBLISH"),
+        ("the same text again", vec![take(1), proclaim(1, "ready")], proclaim(1, "ready"), "GET HMGET GET"),
+        ("proclaim for a hold that is gone", vec![take(1), release(1)], proclaim(1, "ready"), "GET"),
     ]
+}
+
+/// A leader that knows its own label replaces it.
+fn proclaim(n: u8, value: &str) -> Op {
+    let observed = request(claim(n), None).label;
+    let value = Label::new(value).expect("a plain text");
+    Op::Proclaim(Proclaim { claim: claim(n), fence: FencingToken::new(START_US), observed, value })
 }
 
 /// A ReentrantMutex: the first two sessions have the same owner, every other session its own.

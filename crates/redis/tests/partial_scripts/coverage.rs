@@ -25,6 +25,7 @@ pub(crate) enum OpKind {
     ForceRelease,
     Resize,
     RaiseFence,
+    Proclaim,
 }
 
 /// The operations on a kind of lock.
@@ -33,11 +34,12 @@ pub(crate) fn op_kinds(kind: Kind) -> impl Iterator<Item = OpKind> {
         OpKind::Resize => kind == Kind::Semaphore,
         OpKind::Reserve => kind == Kind::Mutex,
         OpKind::RaiseFence => kind.supports_quorum(),
+        OpKind::Proclaim => kind == Kind::Election,
         _ => true,
     })
 }
 
-const OP_KINDS: [OpKind; 11] = [
+const OP_KINDS: [OpKind; 12] = [
     OpKind::Acquire,
     OpKind::AcquireAhead,
     OpKind::Extend,
@@ -49,6 +51,7 @@ const OP_KINDS: [OpKind; 11] = [
     OpKind::ForceRelease,
     OpKind::Resize,
     OpKind::RaiseFence,
+    OpKind::Proclaim,
 ];
 
 impl OpKind {
@@ -65,6 +68,7 @@ impl OpKind {
             Op::ForceRelease(_) => Some(Self::ForceRelease),
             Op::Resize(_) => Some(Self::Resize),
             Op::RaiseFence(_) => Some(Self::RaiseFence),
+            Op::Proclaim(_) => Some(Self::Proclaim),
             _ => None,
         }
     }
@@ -116,7 +120,7 @@ impl Coverage {
                 (OpKind::Reserve, Left::Done),
                 (OpKind::RaiseFence, Left::Done),
             ],
-            Kind::Election => &[(OpKind::Release, Left::Lasting)],
+            Kind::Election => &[(OpKind::Release, Left::Lasting), (OpKind::Proclaim, Left::Done)],
             Kind::Semaphore => &[
                 (OpKind::Resize, Left::Untouched),
                 (OpKind::Resize, Left::Entered),
@@ -158,11 +162,12 @@ impl Coverage {
             let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }
-        // A Mutex has scripts for an extend by its token, for other extends, for a cooldown, and for several operations; an Election has one for extends;
+        // A Mutex has scripts for an extend by its token, for other extends, for a cooldown, and for several operations; an Election has one for extends and one for its text;
         // a Semaphore has one for its size; and the kinds that a quorum supports have one for the token. A heartbeat is a script too.
         let scripts = match kinds[0] {
             Kind::Mutex => 11,
-            Kind::Reentrant | Kind::Election | Kind::Semaphore => 8,
+            Kind::Election => 9,
+            Kind::Reentrant | Kind::Semaphore => 8,
             _ => 7,
         };
         assert_eq!(self.cuts.len(), scripts, "so many scripts there are");

@@ -167,17 +167,8 @@ impl LockCall {
                 let limit = parsed(arguments.text()?)?;
                 Op::Resize(Resize { observed, limit, agreed: arguments.text()? == "1" })
             }
-            Script::RaiseFence => Op::RaiseFence(RaiseFence {
-                claim: claim.ok_or_else(malformed)?,
-                fence: parsed(arguments.text()?)?,
-                exact: arguments.text()? == "1",
-            }),
-            Script::Proclaim => Op::Proclaim(Proclaim {
-                claim: claim.ok_or_else(malformed)?,
-                fence: parsed(arguments.text()?)?,
-                observed: arguments.label()?,
-                value: arguments.label()?,
-            }),
+            Script::RaiseFence => Op::RaiseFence(arguments.raise_fence(claim)?),
+            Script::Proclaim => Op::Proclaim(arguments.proclaim(claim)?),
             Script::Heartbeat
             | Script::SessionList
             | Script::SessionRead
@@ -401,6 +392,17 @@ impl<'a> Arguments<'a> {
 
     fn liveness(&mut self) -> CallResult<Liveness> {
         liveness_of(self.text()?)
+    }
+
+    fn raise_fence(&mut self, claim: Option<Claim>) -> CallResult<RaiseFence> {
+        let claim = claim.ok_or_else(malformed)?;
+        Ok(RaiseFence { claim, fence: parsed(self.text()?)?, exact: self.text()? == "1" })
+    }
+
+    fn proclaim(&mut self, claim: Option<Claim>) -> CallResult<Proclaim> {
+        let claim = claim.ok_or_else(malformed)?;
+        let fence = parsed(self.text()?)?;
+        Ok(Proclaim { claim, fence, observed: self.label()?, value: self.label()? })
     }
 
     fn label(&mut self) -> CallResult<Label> {

@@ -400,10 +400,13 @@ pub enum ReturnPermitsError {
         /// How many the hold has.
         held: u32,
     },
-    /// The store could not be reached, refused the request, or did not reply. The permits may have been returned, or may
-    /// still be; the same call again returns them once.
-    #[error("the permits may not have been returned: {0}")]
+    /// The store could not be reached, or refused the request. The hold has as many permits as before.
+    #[error("the permits were not returned: {0}")]
     Store(#[source] Fault),
+    /// The store did not reply. The permits may have been returned, or may still be. They no longer count as held, and the
+    /// next call returns them if they are not returned yet.
+    #[error("the permits may not have been returned: {0}")]
+    Unknown(#[source] Fault),
 }
 
 /// Why a leader did not publish another value.

@@ -154,7 +154,9 @@ impl Error {
             )
             | Self::ForceRelease(ForceReleaseError::Store(fault) | ForceReleaseError::Unknown(fault))
             | Self::Resize(ResizeError::Store(fault) | ResizeError::Unknown(fault))
-            | Self::ReturnPermits(ReturnPermitsError::Store(fault)) => Some(fault),
+            | Self::ReturnPermits(ReturnPermitsError::Store(fault) | ReturnPermitsError::Unknown(fault)) => {
+                Some(fault)
+            }
             Self::Acquire(AcquireError::NotExtended(error)) => error.fault(),
             Self::Extend(error) | Self::Attach(AttachError::NotExtended { error, .. }) => error.fault(),
             Self::Proclaim(error) => error.fault(),

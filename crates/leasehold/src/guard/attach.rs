@@ -136,6 +136,10 @@ impl DetachedHold {
             return Err(ReleaseError::Impossible(refused));
         }
         let (in_time, max_remaining) = (self.is_in_time(engine), self.max_remaining(engine));
+        // The lock delay has begun, and a release would end it.
+        if !self.margin.is_zero() && !in_time {
+            return Err(ReleaseError::Lost(LostReason::Expired));
+        }
         let released = engine::release_detached(engine, &self.lock, &self.claim, &op, in_time, max_remaining);
         released.await.map_err(|error| match error {
             NotReleased::Lost(reason) => ReleaseError::Lost(reason),

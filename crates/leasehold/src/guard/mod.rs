@@ -286,8 +286,9 @@ impl Guard {
         match reply {
             Ok(Reply::Release(Released { status: HoldStatus::Held, .. })) => Ok(()),
             Ok(Reply::Release(_)) => Err(self.report_gone().await.into()),
-            Ok(other) => Err(ReturnPermitsError::Store(Fault::unexpected_reply(other))),
-            Err(failed) => Err(ReturnPermitsError::Store(failed.fault)),
+            Ok(other) => Err(ReturnPermitsError::Unknown(Fault::unexpected_reply(other))),
+            Err(failed) if failed.executed == Executed::No => Err(ReturnPermitsError::Store(failed.fault)),
+            Err(failed) => Err(ReturnPermitsError::Unknown(failed.fault)),
         }
     }
 

@@ -23,7 +23,8 @@ impl Guard {
     /// before the end, and within the first second, when the hold has a lease of 3 s, 1.5 s before it. For a longer warning
     /// set a longer session and a longer [lease](crate::ClientBuilder::watchdog_lease).
     ///
-    /// After a warning the hold may still be extended; another call waits for the next one.
+    /// After a warning the hold may still be extended; then another call waits for the next one. Until then another call
+    /// warns at once, so do not call it in a loop without a pause.
     ///
     /// Cancel safety: dropping the future changes nothing.
     ///

@@ -239,7 +239,15 @@ impl LockHandle {
         &self,
         options: &AcquireOptions,
     ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
-        let call = self.engine.timings.call;
+        self.try_acquire_within(options, self.engine.timings.call).await
+    }
+
+    /// Makes one attempt, and waits for its reply for so long.
+    async fn try_acquire_within(
+        &self,
+        options: &AcquireOptions,
+        call: Duration,
+    ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
         let limit = self.engine.environment.now() + call;
         match self.acquire_until(options, Some(limit), true).await? {
             Ok(acquired) => Ok(Attempt::Granted(acquired)),
@@ -264,7 +272,7 @@ impl LockHandle {
         wait: Option<Duration>,
         start: Moment,
     ) -> Result<AcquiredGuard, AcquireError> {
-        let attempt = || self.try_acquire(options);
+        let attempt = |call| self.try_acquire_within(options, call);
         // In a box, so that the future has room for one request only. All others wait for an upgrade, whatever its priority.
         if options.mode != LockMode::Upgrade
             && let Some(acquired) = Box::pin(self.try_while_low_priority(wait, start, attempt)).await?
@@ -292,7 +300,7 @@ impl LockHandle {
         options: &AcquireOptions,
         start: Moment,
     ) -> Result<DetachedHold, AcquireError> {
-        let attempt = || self.try_acquire_detached(options);
+        let attempt = |_| self.try_acquire_detached(options);
         if let Some(hold) = Box::pin(self.try_while_low_priority(self.max_wait, start, attempt)).await? {
             return Ok(hold);
         }

@@ -52,7 +52,7 @@ const MAX_ATTEMPTS: u32 = 3;
 /// match exports.try_acquire_many("tenant-17", 5).await? {
 ///     MultiAttempt::Granted(_) => unreachable!("one of the five is held"),
 ///     MultiAttempt::Taken { lock, .. } if lock == *exports.name() => println!("busy"), // 503
-///     MultiAttempt::Taken { .. } => println!("too many exports of this tenant"), // 429
+///     MultiAttempt::Taken { .. } => println!("this tenant has too many, running or waiting"), // 429
 /// }
 /// permit.release().await?;
 /// # Ok(()) }
@@ -105,7 +105,8 @@ impl KeyedSemaphore {
     }
 
     /// Returns the semaphore of a key alone, for example to [inspect](Semaphore::inspect) it, or to give this key
-    /// [another number](Semaphore::resize) of permits. A permit acquired from it reserves one for the key, and is none of the
+    /// [another number](Semaphore::resize) of permits, which is kept for as long as the semaphore of the key is used, and an
+    /// hour longer. A permit acquired from it reserves one for the key, and is none of the
     /// permits for all.
     ///
     /// ```

@@ -15,12 +15,13 @@ use std::time::Duration;
 const PAUSES: RetryPolicy = RetryPolicy::exponential(Duration::from_millis(20), Duration::from_secs(1));
 
 impl LockHandle {
-    /// Tries for as long as the priority of a call that began at `start` is low; `None` if it is not, or not any more.
+    /// Tries for as long as the priority of a call that began at `start` is low; `None` if it is not, or not any more. An
+    /// attempt takes the longest time that it may wait for its reply.
     pub(crate) async fn try_while_low_priority<T, F: Future<Output = Result<Attempt<T>, AcquireError>>>(
         &self,
         wait: Option<Duration>,
         start: Moment,
-        attempt: impl Fn() -> F,
+        attempt: impl Fn(Duration) -> F,
     ) -> Result<Option<T>, AcquireError> {
         let Some(low_for) = self.low_priority_for.filter(|_| wait != Some(Duration::ZERO)) else {
             return Ok(None);
@@ -30,7 +31,9 @@ impl LockHandle {
         let (mut tries, mut unanswered_since) = (0, None);
         while self.now() < ages_at {
             let began = self.now();
-            let error = match attempt().await {
+            let call = self.engine.timings.call;
+            let call = limit.map_or(call, |limit| call.min(limit.since(began)));
+            let error = match attempt(call).await {
                 Ok(Attempt::Granted(acquired)) => return Ok(Some(acquired)),
                 Ok(Attempt::Taken(contention)) => {
                     unanswered_since = None;

@@ -4,7 +4,7 @@
 //! 2. The audit says of a hold that it was evicted or released by force. Otherwise a hold that is gone before its lease can have
 //!    ended was released, and one that is gone later expired.
 //! 3. A poll just before the lease ends makes the second almost exact: a release within the last of these intervals counts as an
-//!    expiry.
+//!    expiry. Without that poll the ending is unknown.
 
 use crate::error::InspectError;
 use crate::lock::handle::LockHandle;
@@ -15,8 +15,13 @@ use std::time::Duration;
 
 /// The pause between two polls, unless a lease ends.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// The shortest pause between two polls, however many leases end.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 /// How long before and after the end of a lease it polls (3).
 const AROUND_EXPIRY: Duration = Duration::from_millis(50);
+
+/// How many entries the audit keeps.
+const MAX_AUDIT_ENTRIES: usize = 32;
 
 /// How a hold ended, as far as other clients can tell.
 ///
@@ -26,13 +31,15 @@ const AROUND_EXPIRY: Duration = Duration::from_millis(50);
 pub enum HoldEnding {
     /// Its client released it, or another client deleted its key.
     Released,
-    /// Its lease ended without another extension. A release in the last 50 ms of the lease counts as this, and an earlier one if the
-    /// poll at that time was late.
+    /// Its lease ended without another extension. A release in the last tenth of a second of the lease may count as this.
     Expired,
     /// Another client took it from a dead session.
     Evicted,
     /// An operator released it by force.
     ForceReleased,
+    /// Not known: [`next`](HoldEnds::next) was not awaited, or the store did not answer, while its lease ended; or more holds
+    /// were ended at once by other clients than their list keeps, which is 32.
+    Unknown,
 }
 
 /// The end of one hold.
@@ -77,6 +84,8 @@ pub struct HoldEnds {
     handle: LockHandle,
     /// The holds of the last poll; those of clients of other libraries share a place, as a lock has one at a time.
     seen: BTreeMap<Option<FencingToken>, SeenHold>,
+    /// When the last poll was answered.
+    seen_at: Moment,
     polled_at: Moment,
     ended: VecDeque<HoldEnd>,
 }
@@ -107,7 +116,8 @@ impl HoldEnds {
 
     pub(crate) async fn begin(handle: &LockHandle) -> Result<Self, InspectError> {
         let (handle, now) = (handle.clone(), handle.now());
-        let mut ends = Self { handle, seen: BTreeMap::new(), polled_at: now, ended: VecDeque::new() };
+        let mut ends =
+            Self { handle, seen: BTreeMap::new(), seen_at: now, polled_at: now, ended: VecDeque::new() };
         ends.poll().await?;
         Ok(ends)
     }
@@ -119,7 +129,7 @@ impl HoldEnds {
             .filter_map(|seen| seen.lease)
             .flat_map(|(earliest, latest)| [earliest - AROUND_EXPIRY, latest + AROUND_EXPIRY]);
         let next = self.polled_at + POLL_INTERVAL;
-        around.filter(|at| *at > self.polled_at).fold(next, Moment::min)
+        around.filter(|at| *at > self.polled_at).fold(next, Moment::min).max(self.polled_at + MIN_INTERVAL)
     }
 
     async fn poll(&mut self) -> Result<(), InspectError> {
@@ -127,25 +137,34 @@ impl HoldEnds {
         // Also after a failure, so that a loop of calls does not spin.
         self.polled_at = sent_at;
         let inspection = self.handle.inspect_store(false).await?;
-        let now = holds(&inspection, sent_at, self.handle.now());
+        let seen_at = self.handle.now();
+        let now = holds(&inspection, sent_at, seen_at);
         let gone = || self.seen.iter().filter(|(fence, _)| !now.contains_key(fence));
         // Read afterwards: an entry is written together with the end.
         let audit =
             if gone().next().is_some() { self.handle.inspect_store(true).await?.audit } else { Vec::new() };
+        let is_gone = |fence| self.seen.contains_key(&fence) && !now.contains_key(&fence);
+        // The audit may have lost the entries of others.
+        let may_lack_some =
+            audit.len() >= MAX_AUDIT_ENTRIES && audit.iter().all(|entry| is_gone(entry.fence));
         let ends: Vec<_> = gone()
             .map(|(fence, seen)| {
                 let entry = audit.iter().find(|entry| entry.fence.is_some() && entry.fence == *fence);
-                let ending = match entry.map(|entry| entry.ended) {
-                    Some(Ended::Evicted) => HoldEnding::Evicted,
-                    Some(Ended::ForceReleased) => HoldEnding::ForceReleased,
-                    _ if seen.lease.is_some_and(|(earliest, _)| sent_at >= earliest) => HoldEnding::Expired,
-                    _ => HoldEnding::Released,
+                let over_since = seen.lease.map(|(earliest, _)| earliest).filter(|at| sent_at >= *at);
+                let ending = match (entry.map(|entry| entry.ended), over_since) {
+                    (Some(Ended::Evicted), _) => HoldEnding::Evicted,
+                    (Some(Ended::ForceReleased), _) => HoldEnding::ForceReleased,
+                    _ if may_lack_some => HoldEnding::Unknown,
+                    (_, None) => HoldEnding::Released,
+                    (_, Some(at)) if self.seen_at + AROUND_EXPIRY * 2 >= at => HoldEnding::Expired,
+                    // It may have been renewed since, and released.
+                    (_, Some(_)) => HoldEnding::Unknown,
                 };
                 HoldEnd { holder: seen.holder.clone(), fence: *fence, ending }
             })
             .collect();
         self.ended.extend(ends);
-        self.seen = now;
+        (self.seen, self.seen_at) = (now, seen_at);
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
+use crate::lock::contention::Contention;
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
@@ -101,7 +102,7 @@ impl Semaphore {
     }
 
     /// Makes an acquire change the number of permits where other clients use another one than this handle, as after
-    /// a deploy with a new number. From then on the clients with the old number are those that get
+    /// a deploy with a new number. That ends a [resize](Self::resize) by an operator as well. From then on the clients with the old number are those that get
     /// [`AcquireError::Impossible`], unless they change it back.
     ///
     /// ```
@@ -149,7 +150,7 @@ impl Semaphore {
         loop {
             match self.handle.try_acquire(&self.options(count)).await {
                 Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, limit).await?,
-                tried => return Ok(tried?.map(|acquired| Permit { guard: acquired.guard, count })),
+                tried => return Ok(tried?.map(|acquired| Permit::new(acquired.guard, count))),
             }
         }
     }
@@ -227,9 +228,9 @@ impl Semaphore {
         }
     }
 
-    /// Returns how many permits are free, as far as the store reports holders: at most 4096. Waiters may want some of them.
-    /// They are counted of the number that the store knows; of this handle's, if no client uses the semaphore, so that
-    /// the next acquire sets the number.
+    /// Returns how many permits are free. Waiters may want some of them. They are counted of the number that the store knows;
+    /// of this handle's, if no client uses the semaphore, so that the next acquire sets the number. The store reports 4096
+    /// holders: those of further ones count as free.
     ///
     /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///
@@ -259,19 +260,25 @@ impl Semaphore {
     /// # Ok(()) }
     /// ```
     pub async fn drain(&self) -> Result<Attempt<Permit>, AcquireError> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
+        let mut resizes = 0;
+        for _ in 0..MAX_DRAINS {
             let free =
                 self.available_permits().await.map_err(|InspectError(fault)| AcquireError::Store(fault))?;
             // Without a free permit, this says what keeps them.
-            match self.try_acquire_many(free.max(1)).await {
+            let count = free.max(1);
+            match self.handle.try_acquire(&self.options(count)).await {
+                Ok(Attempt::Granted(acquired)) => {
+                    return Ok(Attempt::Granted(Permit::new(acquired.guard, count)));
+                }
+                Ok(Attempt::Taken(contention)) if free == 0 => return Ok(Attempt::Taken(contention)),
                 // Others have acquired some meanwhile, or there are fewer by now.
-                Ok(Attempt::Taken(_)) | Err(AcquireError::Impossible(Refused::OutOfRange { .. }))
-                    if free > 0 && attempts < MAX_DRAINS => {}
-                attempt => return attempt,
+                Ok(Attempt::Taken(_)) => {}
+                Err(AcquireError::Impossible(Refused::OutOfRange { .. })) if free > 0 => {}
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, None).await?,
+                Err(error) => return Err(error),
             }
         }
+        Ok(Attempt::Taken(Contention { holder: None, ahead: None }))
     }
 
     /// Runs a future with a permit, and drops the future if the permit is lost: like
@@ -356,7 +363,7 @@ impl Semaphore {
         loop {
             match self.handle.acquire_since(&self.options(count), limit, start).await {
                 Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, until).await?,
-                acquired => return Ok(Permit { guard: acquired?.guard, count }),
+                acquired => return Ok(Permit::new(acquired?.guard, count)),
             }
         }
     }
@@ -415,10 +422,17 @@ impl Semaphore {
 #[must_use = "dropping a permit releases it"]
 pub struct Permit {
     guard: Guard,
+    /// How many permits the hold has at least.
     count: u32,
+    /// Set while the store may have more, after a return without an answer.
+    is_returning: bool,
 }
 
 impl Permit {
+    fn new(guard: Guard, count: u32) -> Self {
+        Self { guard, count, is_returning: false }
+    }
+
     /// Returns the number of permits in this hold.
     pub fn count(&self) -> u32 {
         self.count
@@ -426,12 +440,13 @@ impl Permit {
 
     /// Returns `count` of the permits, and admits the next waiters. The hold goes on with the others, and its fencing token.
     ///
-    /// Fails with [`ReturnPermitsError::TooMany`] if no permit would be left; if the hold was lost; and if the store does
-    /// not reply within the call timeout, or refuses the request: then the hold counts as before, and the same call again
-    /// returns the permits once.
+    /// Fails with [`ReturnPermitsError::TooMany`] if no permit would be left; if the hold was lost; with
+    /// [`ReturnPermitsError::Store`] if the store was not reached or refuses the request, so that the hold has as many as
+    /// before; and with [`ReturnPermitsError::Unknown`] if it does not reply within the call timeout. Then other clients may
+    /// have the permits already, so [`count`](Self::count) no longer counts them, and the next call, also one of 0, returns
+    /// them if they are not returned yet.
     ///
-    /// Cancel safety: if the future is dropped, the permits may have been returned, or may still be; the hold counts as
-    /// before, and the same call again returns them once.
+    /// Cancel safety: if the future is dropped after its first poll, it is as with `Unknown`.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -446,11 +461,19 @@ impl Permit {
     pub async fn return_permits(&mut self, count: u32) -> Result<(), ReturnPermitsError> {
         let too_many = ReturnPermitsError::TooMany { returned: count, held: self.count };
         let kept = self.count.checked_sub(count).filter(|kept| *kept > 0).ok_or(too_many)?;
-        if count > 0 {
-            self.guard.keep_permits(kept).await?;
-            self.count = kept;
+        if count == 0 && !self.is_returning {
+            return Ok(());
         }
-        Ok(())
+        // From here on other clients may have them, whatever becomes of the reply.
+        let before = std::mem::replace(&mut self.count, kept);
+        let was_returning = std::mem::replace(&mut self.is_returning, true);
+        let returned = self.guard.keep_permits(kept).await;
+        match &returned {
+            Ok(()) => self.is_returning = false,
+            Err(ReturnPermitsError::Store(_)) => (self.count, self.is_returning) = (before, was_returning),
+            Err(_) => {}
+        }
+        returned
     }
 
     pub(crate) fn into_guard(self) -> Guard {

@@ -266,6 +266,14 @@ async fn the_delay_holds_for_extends_and_for_detached_holds() {
     assert!((DELAY..DELAY + SLACK).contains(&after), "{after:?} after the end of the lease");
     drop(detached);
 
+    // A late release does not end the delay.
+    let detached = ours.clone().lease(4_000 * MS).acquire_detached().await.expect("acquired");
+    sleep(4_100 * MS).await;
+    let late = detached.release(&client).await;
+    assert!(matches!(late, Err(ReleaseError::Lost(LostReason::Expired))), "{late:?}");
+    assert!(theirs.try_acquire().await.expect("an answer").granted().is_none());
+    theirs.acquire().await.expect("acquired").release().await.expect("released");
+
     // Its text carries the delay to the process that attaches it.
     let detached = ours.lease(4_000 * MS).acquire_detached().await.expect("acquired");
     let mut detached: leasehold::DetachedHold = detached.to_secret_text().parse().expect("its own text");

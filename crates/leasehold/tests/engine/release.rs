@@ -6,7 +6,7 @@ use crate::until::until_waiting;
 use futures_util::future::BoxFuture;
 use leasehold::core::LockMode;
 use leasehold::store::{Environment, Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Reply, Store};
-use leasehold::{Client, FencingToken, Holder, LostReason, ReleaseError, SessionId};
+use leasehold::{Client, FencingToken, Holder, LostReason, ReleaseError, ReturnPermitsError, SessionId};
 use leasehold_core::{ForceReleased, KeyError, Partition};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -341,4 +341,42 @@ async fn a_forced_release_of_all_ends_though_there_are_always_more() {
     assert_eq!(ended, store.lists.load(Ordering::SeqCst) * 4096);
     // A list of readers alone does not say whether there is a writer.
     assert!(!rwlock.force_release_writer().await.expect("an answer"));
+}
+
+/// Permits whose return has no answer count as returned, since other clients may have them; the next call returns them if they
+/// are not. A call that was not executed leaves them.
+#[tokio::test(start_paused = true)]
+async fn permits_whose_return_is_not_known_are_not_counted_and_returned_once() {
+    for (behavior, held) in [(Behavior::LoseReply, 2), (Behavior::LoseRequest, 8)] {
+        let memory = memory();
+        let is_down = Arc::new(AtomicBool::new(true));
+        let down = is_down.clone();
+        let store = FaultyStore::new(&memory, move |_, op| match op {
+            Op::Release(_) if down.load(Ordering::SeqCst) => behavior,
+            _ => Behavior::Execute,
+        });
+        let client = store.client_with_timeout(100 * MS).await;
+        let semaphore = client.semaphore("s", 8).expect("a good name");
+        let mut permit = semaphore.acquire_many(8).await.expect("free");
+        let returned = permit.return_permits(6).await;
+        assert!(matches!(returned, Err(ReturnPermitsError::Unknown(_))), "{returned:?}");
+        assert_eq!(permit.count(), 2);
+        assert_eq!(semaphore.available_permits().await.expect("an answer"), 8 - held);
+        // A smaller number does not claim them back.
+        is_down.store(false, Ordering::SeqCst);
+        permit.return_permits(1).await.expect("returned");
+        assert_eq!(permit.count(), 1);
+        assert_eq!(semaphore.available_permits().await.expect("an answer"), 7);
+        permit.release().await.expect("released");
+
+        // A dropped future is as one without an answer, and a call of none repeats it.
+        is_down.store(true, Ordering::SeqCst);
+        let mut permit = semaphore.acquire_many(8).await.expect("free");
+        timeout(50 * MS, permit.return_permits(5)).await.expect_err("it waits for the reply");
+        assert_eq!(permit.count(), 3);
+        is_down.store(false, Ordering::SeqCst);
+        permit.return_permits(0).await.expect("returned");
+        assert_eq!((permit.count(), semaphore.available_permits().await.expect("an answer")), (3, 5));
+        permit.release().await.expect("released");
+    }
 }

@@ -73,7 +73,7 @@ local function keep_permits(lock, held, kept)
   count_hold(lock, held, -1)
   held.mode = 'p' .. digits(kept) .. ':' .. digits(of)
   count_hold(lock, held, 1)
-  held.is_new, lock.added[#lock.added + 1], lock.front = true, held, nil
+  held.is_new, lock.added[#lock.added + 1], lock.front, lock.has_kept = true, held, nil, true
 end
 
 -- Ends the holds that match, of those that a script visits.
@@ -87,7 +87,8 @@ end
 local function write_removed(lock)
   local ids, fields = lock.removed, {}
   for _, id in ipairs(lock.expired) do ids[#ids + 1] = id end
-  if lock.hold_count == #lock.added then
+  -- A hold that gave permits back is among those to be written, and does not end.
+  if lock.hold_count == #lock.added and not lock.has_kept then
     redis.call('DEL', lock.key, lock.ends)
     lock.exists = false
   else

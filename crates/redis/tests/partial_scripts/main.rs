@@ -264,6 +264,8 @@ impl Generator<'_> {
         let mut state = before.clone();
         let by = Label::new("test").expect("a plain text is a label");
         match op {
+            // It ends no hold.
+            Op::Release(Release { action: ReleaseAction::KeepPermits { .. }, .. }) => {}
             // The release of one shared hold admits others.
             Op::Release(release) if state.kind.is_shared() => {
                 state = live(&state, self.now_us);

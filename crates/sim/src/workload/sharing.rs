@@ -175,8 +175,8 @@ impl TaskRunner {
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let mode = match self.random.below(20) {
             // Granted at once if the owner writes. Otherwise it would wait for itself, so the store refuses it.
-            0..5 if again => LockMode::Write,
-            5 if again => LockMode::Upgradable,
+            0..7 if again => LockMode::Write,
+            7 if again => LockMode::Upgradable,
             _ if again => LockMode::Read,
             0..9 => LockMode::Read,
             9..14 => LockMode::Upgradable,

@@ -444,7 +444,9 @@ impl Workload {
         let claim = self.likely_claim(state);
         let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
-            2 | 3 if self.kind == Kind::Semaphore => ReleaseAction::KeepPermits { count: 1 },
+            kept @ (2 | 3) if self.kind == Kind::Semaphore => {
+                ReleaseAction::KeepPermits { count: u32::try_from(kept - 1).unwrap_or(1) }
+            }
             2 | 3 if self.kind.is_plain_string() => ReleaseAction::Cooldown { for_ms: self.lease() },
             4 if self.kind.supports_quorum() => ReleaseAction::FreeAndPublish,
             _ => ReleaseAction::Grant,

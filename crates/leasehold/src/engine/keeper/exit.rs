@@ -2,7 +2,6 @@
 //!
 //! A guard that is dropped is released by the keeper, on the keeper's own thread. A program that ends right afterwards would end
 //! that thread before, and its lock would stay taken until the lease or the session is over.
-
 //!
 //! 1. A forked process has the statics of the one it was forked from, but none of its threads. So each keeper counts for the
 //!    process that has started it alone, and a lock that another thread held during the fork is not awaited for ever.

@@ -142,3 +142,18 @@ fn the_threads_end_with_the_last_that_needs_them() {
     process.send(store.url()).unwrap();
     process.expect("none is left", 20 * S).unwrap();
 }
+
+/// A client for threads waits for a server that starts late, or connects when it is used.
+#[test]
+fn a_thread_connects_later() {
+    let start = Instant::now();
+    let refused = Client::builder("redis://127.0.0.1:1").connect_blocking_within(300 * MS);
+    assert!(refused.is_err());
+    assert!(start.elapsed() >= 300 * MS, "it tries again until the limit");
+    Client::builder("memory:").connect_blocking_within(S).unwrap();
+    let lazy = Client::builder("redis://127.0.0.1:1").call_timeout(50 * MS).connect_blocking_lazy().unwrap();
+    lazy.mutex("m").unwrap().try_acquire().expect_err("no server listens there");
+    let lazy = Client::connect_lazy("memory:").unwrap();
+    lazy.mutex("m").unwrap().acquire().unwrap().release().unwrap();
+    assert!(Client::connect_lazy("nonsense:").is_err());
+}

@@ -2,11 +2,10 @@
 
 use super::{MS, S};
 use crate::cases::store::TestStore;
-use leasehold::blocking::{Client, Error};
+use leasehold::blocking::Error;
 use leasehold::{AcquireError, LostReason};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
-use std::time::Instant;
 
 on_every_store! {
     blocking:
@@ -69,19 +68,4 @@ fn a_holder_learns_that_another_thread_waits(store: &TestStore) {
         guard.release().unwrap();
         waiting.join().unwrap().unwrap();
     });
-}
-
-/// A client for threads waits for a server that starts late, or connects when it is used.
-#[test]
-fn a_thread_connects_later() {
-    let start = Instant::now();
-    let refused = Client::builder("redis://127.0.0.1:1").connect_blocking_within(300 * MS);
-    assert!(refused.is_err());
-    assert!(start.elapsed() >= 300 * MS, "it tries again until the limit");
-    Client::builder("memory:").connect_blocking_within(S).unwrap();
-    let lazy = Client::builder("redis://127.0.0.1:1").call_timeout(50 * MS).connect_blocking_lazy().unwrap();
-    lazy.mutex("m").unwrap().try_acquire().expect_err("no server listens there");
-    let lazy = Client::connect_lazy("memory:").unwrap();
-    lazy.mutex("m").unwrap().acquire().unwrap().release().unwrap();
-    assert!(Client::connect_lazy("nonsense:").is_err());
 }

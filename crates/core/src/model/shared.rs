@@ -151,8 +151,10 @@ impl LockState {
         if let Some(Value { content: Content::SharedHolders(shared), expires_ms }) = value
             && let Some(until_ms) = shared.keep_permits(&hold, kept)
         {
-            // As after every other write: another client may have removed the expiry.
-            *expires_ms = expires_ms.map(|at_ms| at_ms.max(until_ms)).or(shared.until_ms());
+            // As after every other write: another client may have removed the expiry. A key must not expire in the current
+            // millisecond: Redis would treat it as gone.
+            let lasting = shared.until_ms().map(|at_ms| at_ms.max(now.ms + 1));
+            *expires_ms = expires_ms.map(|at_ms| at_ms.max(until_ms)).or(lasting);
         }
         self.serve_shared_queue(now, None, notifications);
         let holder = if status == HoldStatus::Superseded { self.holder(now) } else { None };

@@ -122,7 +122,8 @@ local function prolong_lock(lock, until_ms)
   elseif now() + left_ms >= until_ms then
     return
   end
-  local ttl_ms = digits(until_ms - now())
+  -- A hold that returns permits may end in this very millisecond, in which the server would drop the key.
+  local ttl_ms = digits(math.max(1, until_ms - now()))
   redis.call('PEXPIRE', lock.ends, ttl_ms)
   redis.call('PEXPIRE', lock.key, ttl_ms)
 end

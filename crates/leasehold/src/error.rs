@@ -245,9 +245,17 @@ pub struct MultiReleaseError {
 }
 
 impl MultiReleaseError {
-    /// Fails with the loss of a lock, if there is one, or else with the first error. The other locks are released in the
-    /// background.
-    pub(crate) fn into_worst(self) -> Result<(), ReleaseError> {
+    /// Fails with the loss of a lock, if there is one, or else with the first error: for a caller that acts on one of them.
+    /// The other locks are released in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = leasehold::Client::connect("memory:").await?;
+    /// let both = client.multi_mutex(["till", "stock"])?.acquire().await?;
+    /// both.release().await.or_else(|error| error.into_worst())?;
+    /// # Ok(()) }
+    /// ```
+    pub fn into_worst(self) -> Result<(), ReleaseError> {
         let mut errors: Vec<_> = self.failed.into_iter().map(|(_, error)| error).collect();
         let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
         if errors.is_empty() { Ok(()) } else { Err(errors.swap_remove(lost.unwrap_or_default())) }

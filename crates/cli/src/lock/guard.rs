@@ -185,15 +185,8 @@ impl AnyGuard {
             Self::OncePer(guard) => guard.finish().await,
             Self::Leadership(guard) => guard.resign().await,
             Self::Shared { guard, .. } => guard.release().await,
-            Self::Multi(guard) => guard.release().await.map_err(worst),
-            Self::Keyed(permit) => permit.release().await.map_err(worst),
+            Self::Multi(guard) => guard.release().await.or_else(MultiReleaseError::into_worst),
+            Self::Keyed(permit) => permit.release().await.or_else(MultiReleaseError::into_worst),
         }
     }
-}
-
-/// The loss of a lock, if there is one, or else the first error.
-fn worst(error: MultiReleaseError) -> ReleaseError {
-    let mut errors: Vec<_> = error.failed.into_iter().map(|(_, error)| error).collect();
-    let lost = errors.iter().position(|error| matches!(error, ReleaseError::Lost(_)));
-    errors.swap_remove(lost.unwrap_or_default())
 }

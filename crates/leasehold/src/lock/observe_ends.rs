@@ -8,6 +8,7 @@
 
 use crate::error::InspectError;
 use crate::lock::handle::LockHandle;
+use leasehold_core::model::Audit;
 use leasehold_core::{Ended, FencingToken, Holder, Inspection, Moment};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -19,9 +20,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 /// How long before and after the end of a lease it polls (3).
 const AROUND_EXPIRY: Duration = Duration::from_millis(50);
-
-/// How many entries the audit keeps.
-const MAX_AUDIT_ENTRIES: usize = 32;
 
 /// How a hold ended, as far as other clients can tell.
 ///
@@ -146,7 +144,7 @@ impl HoldEnds {
         let is_gone = |fence| self.seen.contains_key(&fence) && !now.contains_key(&fence);
         // The audit may have lost the entries of others.
         let may_lack_some =
-            audit.len() >= MAX_AUDIT_ENTRIES && audit.iter().all(|entry| is_gone(entry.fence));
+            audit.len() >= Audit::MAX_ENTRIES && audit.iter().all(|entry| is_gone(entry.fence));
         let ends: Vec<_> = gone()
             .map(|(fence, seen)| {
                 let entry = audit.iter().find(|entry| entry.fence.is_some() && entry.fence == *fence);

@@ -260,7 +260,7 @@ impl Semaphore {
     /// # Ok(()) }
     /// ```
     pub async fn drain(&self) -> Result<Attempt<Permit>, AcquireError> {
-        let mut resizes = 0;
+        let ((limit, _), mut resizes) = (self.handle.limit(Some(Duration::ZERO), self.handle.now()), 0);
         for _ in 0..MAX_DRAINS {
             let free =
                 self.available_permits().await.map_err(|InspectError(fault)| AcquireError::Store(fault))?;
@@ -274,7 +274,7 @@ impl Semaphore {
                 // Others have acquired some meanwhile, or there are fewer by now.
                 Ok(Attempt::Taken(_)) => {}
                 Err(AcquireError::Impossible(Refused::OutOfRange { .. })) if free > 0 => {}
-                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, None).await?,
+                Err(AcquireError::Impossible(refused)) => self.agree(refused, &mut resizes, limit).await?,
                 Err(error) => return Err(error),
             }
         }

@@ -159,10 +159,6 @@ impl Coverage {
         .iter()
         .chain(of_these_kinds)
         {
-            // Too rare among shared locks, whose waiters an acquire mostly admits before.
-            if *what == (OpKind::Evict, Left::Entered) && kinds[0] == Kind::Semaphore {
-                continue;
-            }
             let times = self.left.get(what).copied().unwrap_or(0);
             assert!(times >= times_at_least, "{what:?} came {times} times only");
         }

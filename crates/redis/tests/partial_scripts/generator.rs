@@ -40,6 +40,10 @@ impl<'a> Generator<'a> {
             0 => self.long_queue()?,
             1..=6 => self.near_the_limit()?,
             7..=8 => self.empty_queue()?,
+            // Rare among shared locks by chance: a waiter that the eviction of the holder admits, or one more permit.
+            9..=10 if matches!(self.fixture.kind, Kind::Semaphore | Kind::RwLock) => {
+                return self.dead_holder();
+            }
             _ => {}
         }
         for _ in 0..self.workload.random().below(16) {
@@ -202,6 +206,19 @@ impl<'a> Generator<'a> {
             return Ok(());
         }
         self.agree(&Op::Release(Release { claim, action: ReleaseAction::Free, next: None }))
+    }
+
+    /// A lock whose holder is dead, and which another client waits for.
+    fn dead_holder(&mut self) -> Result<(), Violation> {
+        let waiter = match whole(self.fixture.kind) {
+            LockMode::Permits { total, .. } => LockMode::Permits { count: 1, total },
+            mode => mode,
+        };
+        self.agree(&Op::Acquire(self.request(0, 1)))?;
+        self.agree(&Op::Acquire(Acquire { mode: waiter, ..self.request(1, 60_000) }))?;
+        // Its session has no record, and counts as alive for 10 s.
+        self.set_now_us(self.now_us + 11_000_000);
+        Ok(())
     }
 
     /// A lock that its only waiter has been granted: the queue has no entry any more.

@@ -96,7 +96,7 @@ impl Fixture {
             sessions: Sessions::default(),
             index: None,
             has_index: true,
-            workload: Workload::of(kind, seed).returning_permits(),
+            workload: Workload::of(kind, seed),
             trace: format!("LEASEHOLD_SEED={seed}\n"),
         }
     }

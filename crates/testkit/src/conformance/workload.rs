@@ -72,8 +72,6 @@ pub struct Workload {
     sent: Vec<Op>,
     /// The current claim of each session.
     claims: Vec<Claim>,
-    /// Set if holds of a Semaphore return permits.
-    returns_permits: bool,
 }
 
 impl Workload {
@@ -85,14 +83,7 @@ impl Workload {
     /// The workload of a kind of lock for this seed.
     pub fn of(kind: Kind, seed: u64) -> Self {
         let parties = if seed.is_multiple_of(2) { 2 } else { 3 };
-        let (random, sent, claims) = (Random::from_seed(seed), Vec::new(), Vec::new());
-        Self { kind, random, parties, sent, claims, returns_permits: false }
-    }
-
-    /// Lets holds of a Semaphore return permits, in place of some releases.
-    #[must_use]
-    pub fn returning_permits(self) -> Self {
-        Self { returns_permits: true, ..self }
+        Self { kind, random: Random::from_seed(seed), parties, sent: Vec::new(), claims: Vec::new() }
     }
 
     /// The random generator.
@@ -453,7 +444,7 @@ impl Workload {
         let claim = self.likely_claim(state);
         let action = match self.random.below(8) {
             0 | 1 => ReleaseAction::Free,
-            kept @ (2 | 3) if self.returns_permits && self.kind == Kind::Semaphore => {
+            kept @ (2 | 3) if self.kind == Kind::Semaphore => {
                 ReleaseAction::KeepPermits { count: u32::try_from(kept - 1).unwrap_or(1) }
             }
             2 | 3 if self.kind.is_plain_string() => ReleaseAction::Cooldown { for_ms: self.lease() },

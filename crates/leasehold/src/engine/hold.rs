@@ -264,7 +264,7 @@ impl Hold {
     }
 
     /// Whether it was found to be gone.
-    pub(super) fn is_invalid(&self) -> bool {
+    pub(crate) fn is_invalid(&self) -> bool {
         self.leased_until() == Moment::ZERO
     }
 

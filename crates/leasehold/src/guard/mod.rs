@@ -276,7 +276,7 @@ impl Guard {
 
     /// Gives permits back: the hold keeps `kept` of them.
     pub(crate) async fn keep_permits(&self, kept: u32) -> Result<(), ReturnPermitsError> {
-        self.check()?;
+        self.check_with_reason().await?;
         let engine = &self.engine;
         let (claim, action) = (self.hold.claim.clone(), ReleaseAction::KeepPermits { count: kept });
         let op = Op::Release(Release { claim, action, next: None });
@@ -293,14 +293,14 @@ impl Guard {
     }
 
     async fn extend_by(&self, request: ExtendRequest) -> Result<(), ExtendError> {
-        self.check()?;
+        self.check_with_reason().await?;
         let engine = &self.engine;
         let begins = engine.begin_session(&self.hold.session, engine.timings.call.min(self.remaining()));
         match engine.unless_shut(begins).await {
             None => return Err(self.shut_down().await.into()),
             Some(begun) => begun.map_err(ExtendError::Store)?,
         }
-        self.check()?;
+        self.check_with_reason().await?;
         let claim = self.hold.claim.clone();
         let sent_at = engine.environment.now();
         let allowed = engine.keeper.allowed_lease(self.tracking, sent_at, request);
@@ -316,7 +316,7 @@ impl Guard {
             Ok(Reply::Extend(extended @ (Extended::Extended | Extended::Voted(_)))) => {
                 self.hold.handle_votes(extended);
                 engine.keeper.handle_extended(self.tracking, sent_at, lease);
-                self.check().map_err(ExtendError::Lost)
+                self.check_with_reason().await.map_err(ExtendError::Lost)
             }
             Ok(Reply::Extend(Extended::NotHeld)) => Err(self.report_gone().await.into()),
             Ok(other) => Err(ExtendError::Store(Fault::unexpected_reply(other))),
@@ -324,10 +324,15 @@ impl Guard {
         }
     }
 
+    /// Like [`check`](Self::check), but if the store is being asked why the hold is gone, waits for its answer.
+    pub(crate) async fn check_with_reason(&self) -> Result<(), LostHold> {
+        let Err(lost) = self.check() else { return Ok(()) };
+        if self.hold.is_invalid() { Err(self.lost().await) } else { Err(lost) }
+    }
+
     /// A shutdown signals the loss to all guards, if not yet then in a moment.
     async fn shut_down(&self) -> LostHold {
-        self.hold.signal().cancelled().await;
-        self.loss()
+        self.lost().await
     }
 
     /// Marks the hold as lost after the store reported that it no longer exists.

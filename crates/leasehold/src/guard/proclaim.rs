@@ -14,7 +14,7 @@ impl Guard {
     pub(crate) async fn proclaim(&self, published: &mut Label, value: &Label) -> Result<(), ProclaimError> {
         let engine = &self.engine;
         for _ in 0..MAX_COMPARISONS {
-            self.check()?;
+            self.check_with_reason().await?;
             let proclaim = Proclaim {
                 claim: self.hold.claim.clone(),
                 fence: self.fencing_token(),
@@ -28,7 +28,7 @@ impl Guard {
                 None => return Err(self.shut_down().await.into()),
                 Some(Ok(Reply::Proclaim(Proclaimed::Done))) => {
                     published.clone_from(value);
-                    return Ok(self.check()?);
+                    return Ok(self.check_with_reason().await?);
                 }
                 // The reply to an earlier call was lost, and it was executed.
                 Some(Ok(Reply::Proclaim(Proclaimed::Changed { value: present }))) => *published = present,

@@ -49,7 +49,7 @@ impl Guard {
     pub async fn warn_before(&self, left: Duration) -> Result<(), LostHold> {
         let environment = &self.engine.environment;
         loop {
-            self.check()?;
+            self.check_with_reason().await?;
             let warn_at = self.warn_at(left);
             if environment.now() > warn_at {
                 return Ok(());

@@ -259,8 +259,7 @@ impl MultiGuard {
     /// Cancel safety: if the future is dropped, some holds may have been extended.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect::<Result<(), _>>()?;
-        // One may have been lost while another was extended.
-        Ok(self.check()?)
+        self.check_with_reason().await
     }
 
     /// Extends all holds so that they last `lease` from now, if they would end earlier: like
@@ -271,7 +270,15 @@ impl MultiGuard {
         let lease = lease.into();
         let extended = join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await;
         extended.into_iter().collect::<Result<(), _>>()?;
-        Ok(self.check()?)
+        self.check_with_reason().await
+    }
+
+    /// One may have been lost while another was extended.
+    async fn check_with_reason(&self) -> Result<(), ExtendError> {
+        for guard in &self.guards {
+            guard.check_with_reason().await?;
+        }
+        Ok(())
     }
 
     /// Releases all locks, and hands each to its next waiter. A failure with one lock does not prevent the

@@ -2,8 +2,9 @@
 
 use crate::environment::{SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
+use crate::fixture::{both, force_release, mutex};
 use leasehold::store::Op;
-use leasehold::{AcquireError, Client, ExtendError, LostReason};
+use leasehold::{AcquireError, Client, ExtendError, LostReason, ProclaimError, ReturnPermitsError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,6 +39,61 @@ async fn a_dropped_extend_that_found_the_hold_gone_signals_the_loss() {
     assert!(timeout(50 * MS, guard.extend()).await.is_err(), "the extend waits for the reason of the loss");
     assert!(guard.check().is_err());
     timeout(SOON, guard.lost()).await.expect("waiters for the loss are notified");
+}
+
+/// The keeper learns that the hold is gone, and asks for the reason. Calls in the meantime report that reason too.
+#[tokio::test(start_paused = true)]
+async fn calls_on_a_lost_hold_wait_for_the_reason_that_is_being_queried() {
+    let store = FaultyStore::with_sessions(|_, op| match op {
+        Op::Inspect(_) => Behavior::ExecuteAfter(200 * MS),
+        _ => Behavior::Execute,
+    });
+    let operator = store.healthy_client().await;
+    let client = store.client_with_timeout(2000 * MS).await;
+    let leadership = client.election("e").expect("a good name").campaign().await.expect("elected");
+    let both = both(&client).acquire().await.expect("acquired");
+    let election = operator.election("e").expect("a good name");
+    let leader = election.inspect_full().await.expect("an answer").observed.expect("it leads");
+    election.force_release(leader).await.expect("deposed");
+    force_release(&mutex(&operator, "a")).await;
+    while leadership.check().is_ok() || both.check().is_ok() {
+        sleep(MS).await;
+    }
+    let unknown = leadership.check().expect_err("lost");
+    assert_eq!(unknown.reason, LostReason::Expired, "the store has not answered yet");
+    let (published, extended, warned, extended_both) = tokio::join!(
+        leadership.proclaim("ready"),
+        leadership.extend(),
+        leadership.warn_before(MS),
+        both.extend(),
+    );
+    assert!(matches!(published, Err(ProclaimError::Lost(lost)) if lost.reason == LostReason::ForceReleased));
+    assert!(matches!(extended, Err(ExtendError::Lost(lost)) if lost.reason == LostReason::ForceReleased));
+    assert!(matches!(warned, Err(lost) if lost.reason == LostReason::ForceReleased));
+    assert!(
+        matches!(extended_both, Err(ExtendError::Lost(lost)) if lost.reason == LostReason::ForceReleased)
+    );
+}
+
+/// The same for permits that are given back.
+#[tokio::test(start_paused = true)]
+async fn a_return_of_permits_waits_for_the_reason_that_is_being_queried() {
+    let store = FaultyStore::with_sessions(|_, op| match op {
+        Op::Inspect(_) => Behavior::ExecuteAfter(200 * MS),
+        _ => Behavior::Execute,
+    });
+    let operator = store.healthy_client().await.semaphore("s", 3).expect("a good name");
+    let permits = store.client_with_timeout(2000 * MS).await.semaphore("s", 3).expect("a good name");
+    let mut permit = permits.acquire_many(2).await.expect("acquired");
+    let holder = operator.inspect_full().await.expect("an answer").observed.expect("it has a holder");
+    operator.force_release(holder).await.expect("freed");
+    while permit.check().is_ok() {
+        sleep(MS).await;
+    }
+    let returned = permit.return_permits(1).await;
+    assert!(
+        matches!(returned, Err(ReturnPermitsError::Lost(lost)) if lost.reason == LostReason::ForceReleased)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,8 +16,10 @@ use std::time::Duration;
 /// Pauses after an extend without a reply: the first, and the longest.
 const FAULT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 
-/// The delay before a hold is first extended, where the requested lease is longer than the first lease.
-const FIRST_EXTEND_DELAY: Duration = Duration::from_millis(25);
+/// The delay before a hold is first extended, where its lease is longer than the first lease. Slightly later than the grant,
+/// so that a hold that is released sooner costs no extra request; early, so that an outage that begins then is bridged by
+/// the whole lease.
+const FIRST_EXTEND_DELAY: Duration = Duration::from_millis(100);
 
 /// The minimum interval between two verifications of a hold: the notification that causes them may be forged.
 const MIN_VERIFY_INTERVAL: Duration = Duration::from_millis(250);
@@ -119,7 +121,7 @@ pub enum RenewalAction {
 /// let lease = Duration::from_secs(30);
 /// let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease }, at(3), at(0));
 ///
-/// assert_eq!(schedule.poll(at(0), Duration::ZERO), RenewalAction::Sleep(at(1)));
+/// assert_eq!(schedule.due().since(at(0)), Duration::from_millis(100)); // a hold that is released sooner is never extended
 /// assert_eq!(schedule.poll(at(1), Duration::ZERO), RenewalAction::Extend { lease, keep_record: false });
 /// schedule.handle_extended(at(1), lease, false);
 /// assert_eq!(schedule.due(), at(11)); // a third of the lease after the last renewal
@@ -187,18 +189,38 @@ impl RenewalSchedule {
             RenewalPlan::Renew { lease } => {
                 // A third of what is left, in case the grant arrived late.
                 let third = (lease.min(FIRST_LEASE) / 3).min(valid_until.since(now) / 3);
-                schedule.extend_at = (!schedule.is_at_limit()).then_some(now + third);
+                let delay = if lease > FIRST_LEASE { third.min(FIRST_EXTEND_DELAY) } else { third };
+                schedule.extend_at = (!schedule.is_at_limit()).then_some(now + delay);
             }
             RenewalPlan::Until { end } => {
                 let end = limits.end.map_or(end, |limit| limit.min(end));
                 schedule.plan = RenewalPlan::Until { end };
-                // Slightly later, so that a hold that is released sooner costs no extra request.
                 let soon = FIRST_EXTEND_DELAY.min(valid_until.since(now) / 3);
                 schedule.extend_at = schedule.falls_short(valid_until, end, now).then_some(now + soon);
                 schedule.valid_until = valid_until.min(end);
             }
         }
         schedule
+    }
+
+    /// Defers the first extend to a third of the first lease: for a hold whose session has to begin for it, so that a hold
+    /// that is released within a second costs no session.
+    ///
+    /// ```
+    /// use leasehold_core::Moment;
+    /// use leasehold_core::machine::renewal::{RenewalPlan, RenewalSchedule};
+    /// use std::time::Duration;
+    ///
+    /// let at = |ms: u64| Moment::from_micros(ms * 1_000);
+    /// let plan = RenewalPlan::Renew { lease: Duration::from_secs(30) };
+    /// let new = || RenewalSchedule::new(plan, at(3_000), at(0));
+    /// assert_eq!((new().due(), new().defer_first_extend(at(0)).due()), (at(100), at(1_000)));
+    /// ```
+    #[must_use]
+    pub fn defer_first_extend(mut self, now: Moment) -> Self {
+        let third = now + self.valid_for / 3;
+        self.extend_at = self.extend_at.map(|at| at.max(third));
+        self
     }
 
     /// Until when the hold is valid.
@@ -576,7 +598,7 @@ mod tests {
     #[test]
     fn a_watchdog_extends_first_when_due_and_then_every_third() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
-        assert_eq!(schedule.poll(s(0), NONE), RenewalAction::Sleep(s(1)));
+        assert_eq!(schedule.poll(s(0), NONE), RenewalAction::Sleep(s(0) + FIRST_EXTEND_DELAY));
         assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Extend { lease: LEASE, keep_record: false });
         assert_eq!(schedule.poll(s(1), NONE), RenewalAction::Sleep(s(3)), "one extend at a time");
         schedule.handle_extended(s(1), LEASE, false);
@@ -861,7 +883,7 @@ mod tests {
     fn a_short_extend_by_the_user_does_not_delay_the_renewal() {
         let mut schedule = RenewalSchedule::new(RenewalPlan::Renew { lease: LEASE }, s(3), s(0));
         schedule.handle_extended_by_user(s(0), Duration::from_millis(1));
-        assert_eq!(schedule.due(), s(1), "before the first lease ends");
+        assert_eq!(schedule.due(), s(0) + FIRST_EXTEND_DELAY, "before the first lease ends");
         assert!(matches!(schedule.poll(s(1), NONE), RenewalAction::Extend { .. }));
         schedule.handle_extended(s(1), LEASE, false);
         for t in 2..11 {
@@ -912,7 +934,8 @@ mod tests {
     #[test]
     fn a_hold_is_renewed_up_to_its_maximum_and_then_lasts_for_its_lease() {
         let full = LEASE.saturating_sub(drift(LEASE));
-        for (max_renewals, over_at) in [(0, s(1) + full), (1, s(11) + full), (3, s(31) + full)] {
+        let first = s(0) + FIRST_EXTEND_DELAY + full;
+        for (max_renewals, over_at) in [(0, first), (1, first + LEASE / 3), (3, first + LEASE)] {
             let (at, how, sent) = kept(limited(LEASE, None, Some(max_renewals)));
             assert_eq!((at, how), (over_at, RenewalAction::Release));
             assert_eq!(sent.len(), 1 + max_renewals as usize, "it has its whole lease first");

@@ -60,7 +60,7 @@ impl Session {
     }
 
     /// Whether a hold of it can be extended, and a request for a lock can wait in a queue (3).
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Acquire)
     }
 

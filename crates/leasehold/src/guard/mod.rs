@@ -129,7 +129,7 @@ impl Guard {
     }
 
     /// Returns how many nodes of a quorum have the hold, as of its last extend; `None` for any other store, and until the
-    /// first extend: a second after the grant, or never with a lease of at most 3 s. Each extend puts the hold on nodes that
+    /// first extend: 0.1 s after the grant, or never with a lease of at most 3 s. Each extend puts the hold on nodes that
     /// lack it, where they vote. The holder loses its majority once [`Votes::margin`] of these nodes have forgotten it.
     ///
     /// ```

@@ -597,6 +597,7 @@ impl LockHandle {
         let RenewalTerms { plan, limits, lease, valid } = self.renewal_terms(duration, existing, now);
         hold.set_lease(lease);
         let schedule = RenewalSchedule::with_limits(plan, limits, grant.valid_until, now);
+        let schedule = if hold.session.has_begun() { schedule } else { schedule.defer_first_extend(now) };
         // The queue entry may have been made by a task that wanted the lock for longer.
         hold.limit_validity(schedule.valid_until());
         let Some(tracking) = self.engine.keeper.track(hold.clone(), schedule) else {

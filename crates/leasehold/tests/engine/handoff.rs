@@ -21,11 +21,15 @@ struct Pair {
 
 impl Pair {
     async fn new(rule: impl Fn(&Op) -> Behavior + Send + Sync + 'static) -> Self {
+        Self::with_watchdog(LONG, rule).await
+    }
+
+    async fn with_watchdog(lease: Duration, rule: impl Fn(&Op) -> Behavior + Send + Sync + 'static) -> Self {
         let environment = PausedTime(Instant::now());
         let memory = MemoryStore::with_clock(move || environment.now().as_micros());
         let faulty = FaultyStore::new(&memory, move |_, op| rule(op));
         let faulty =
-            Client::with_store(faulty).environment(environment).call_timeout(200 * MS).watchdog_lease(LONG);
+            Client::with_store(faulty).environment(environment).call_timeout(200 * MS).watchdog_lease(lease);
         let other = Client::with_store(memory).environment(environment).connect().await.expect("it connects");
         Self { faulty: faulty.connect().await.expect("it connects"), other }
     }
@@ -64,7 +68,7 @@ async fn the_keeper_repeats_an_unanswered_release_of_the_front_task() {
 /// A polling task cannot use the kept hold, whose renewal has no reply yet. It waits for that no longer than its limit.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_releases_a_kept_hold_ends_at_its_limit() {
-    let pair = Pair::new(move |op| match op {
+    let pair = Pair::with_watchdog(3_000 * MS, move |op| match op {
         Op::Extend(extend) if extend.reserve.is_none() => Behavior::ExecuteAfter(150 * MS),
         _ => Behavior::Execute,
     })

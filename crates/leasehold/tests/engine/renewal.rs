@@ -2,6 +2,7 @@
 
 use crate::environment::{PausedTime, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, once};
+use crate::fixture::mutex;
 use futures_util::future::BoxFuture;
 use leasehold::store::Environment;
 use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
@@ -166,6 +167,34 @@ async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
         // Every third of the lease, minus the lateness of timers.
         let due = 20 * 4000 / (lease_ms / 3 - 2);
         assert!(extends <= due, "{extends} extends of {lease:?}, where {due} are due");
+    }
+}
+
+/// The first lease alone would end in it.
+#[tokio::test(start_paused = true)]
+async fn a_hold_outlives_an_outage_that_begins_soon_after_the_grant() {
+    let is_out = Arc::new(AtomicBool::new(false));
+    let out = is_out.clone();
+    let store = FaultyStore::with_sessions(move |_, _| match out.load(Ordering::SeqCst) {
+        true => Behavior::Fail,
+        false => Behavior::Execute,
+    });
+    let heartbeats_fail = store.heartbeats_fail.clone();
+    let client = store.client_with_timeout(2000 * MS).await;
+    let watchdog = mutex(&client, "watchdog").acquire().await.expect("acquired");
+    let leased = mutex(&client, "leased").lease(Duration::from_secs(60)).acquire().await.expect("acquired");
+    sleep(200 * MS).await;
+    for outage in [&is_out, &heartbeats_fail] {
+        outage.store(true, Ordering::SeqCst);
+    }
+    sleep(4000 * MS).await;
+    for outage in [&is_out, &heartbeats_fail] {
+        outage.store(false, Ordering::SeqCst);
+    }
+    sleep(4000 * MS).await;
+    for guard in [watchdog, leased] {
+        guard.check().expect("held all the time");
+        guard.release().await.expect("released");
     }
 }
 

@@ -471,7 +471,7 @@ async fn a_shutdown_with_nothing_to_release_does_not_wait_for_a_session_that_can
 #[tokio::test(start_paused = true)]
 async fn a_client_ends_its_session_before_the_store_does_however_slow_the_replies() {
     // For the reply to its creation, and for those to its heartbeats.
-    for after in [50 * MS, 7_130 * MS] {
+    for after in [150 * MS, 7_130 * MS] {
         let fixture = Fixture::new();
         let process = fixture.process_with(Some(4 * S), 900 * MS).await;
         let guard = process.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();

@@ -76,6 +76,7 @@ impl AcquireArgs {
             wait,
             max_hold: None,
             lock_delay: None,
+            low_priority_for: None,
             conflict: Exit::new(self.conflict_exit_code),
         }
     }

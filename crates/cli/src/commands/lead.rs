@@ -71,6 +71,13 @@ pub(crate) struct LeadArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     lock_delay: Option<Duration>,
 
+    /// Let other candidates go first for that long, as on a host that leads only if no better one campaigns
+    ///
+    /// Until then this process asks once a second whether there is neither a leader nor another candidate. After that it
+    /// has a place in the queue like all others.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    low_priority_for: Option<Duration>,
+
     /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
     ///
     /// If the server does not answer, the command gets SIGTERM that long before the lease or the session ends. So it
@@ -165,6 +172,7 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
     let outcome = match election.map_err(|error| Failure::usage(error).failed_to("use", &name)) {
         Ok(election) => {
             let election = args.lock_delay.into_iter().fold(election, Election::lock_delay);
+            let election = args.low_priority_for.into_iter().fold(election, Election::low_priority_for);
             lead_until_end(&client, &election, &times, args, &mut signals, progress).await
         }
         Err(failure) => Err(failure),

@@ -16,6 +16,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) max_hold: Option<Duration>,
     /// For how long the lock stays taken after a loss.
     pub(crate) lock_delay: Option<Duration>,
+    /// For how long other waiters go first.
+    pub(crate) low_priority_for: Option<Duration>,
     /// The exit status if another client holds the lock.
     pub(crate) conflict: Exit,
 }

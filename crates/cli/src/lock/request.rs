@@ -165,6 +165,7 @@ fn usable<L>(lock: Result<L, LockError>) -> Result<L, Failure> {
 async fn acquire_mutex(lock: Mutex, options: &AcquireOptions) -> Result<Guard, Failure> {
     let lock = options.max_hold.into_iter().fold(lock, Mutex::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, Mutex::lock_delay);
+    let lock = options.low_priority_for.into_iter().fold(lock, Mutex::low_priority_for);
     match options.wait {
         WaitLimit::Try => options.granted(lock.try_acquire().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.acquire_timeout(limit).await),
@@ -178,6 +179,7 @@ async fn acquire_reentrant(
 ) -> Result<ReentrantGuard, Failure> {
     let lock = options.max_hold.into_iter().fold(lock, ReentrantMutex::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, ReentrantMutex::lock_delay);
+    let lock = options.low_priority_for.into_iter().fold(lock, ReentrantMutex::low_priority_for);
     match options.wait {
         WaitLimit::Try => options.granted(lock.try_acquire().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.acquire_timeout(limit).await),

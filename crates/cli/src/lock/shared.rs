@@ -154,6 +154,7 @@ pub(crate) async fn acquire_permits(
 ) -> Result<SharedGuard, Failure> {
     let semaphore = options.max_hold.into_iter().fold(semaphore, Semaphore::max_hold);
     let semaphore = options.lock_delay.into_iter().fold(semaphore, Semaphore::lock_delay);
+    let semaphore = options.low_priority_for.into_iter().fold(semaphore, Semaphore::low_priority_for);
     let permit = match options.wait {
         WaitLimit::Try => options.granted(semaphore.try_acquire_many(count).await),
         WaitLimit::AtMost(limit) => options.acquired(semaphore.acquire_many_timeout(count, limit).await),
@@ -166,6 +167,7 @@ pub(crate) async fn acquire_permits(
 pub(crate) async fn acquire_read(lock: RwLock, options: &AcquireOptions) -> Result<SharedGuard, Failure> {
     let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, RwLock::lock_delay);
+    let lock = options.low_priority_for.into_iter().fold(lock, RwLock::low_priority_for);
     let guard = match options.wait {
         WaitLimit::Try => options.granted(lock.try_read().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.read_timeout(limit).await),
@@ -178,6 +180,7 @@ pub(crate) async fn acquire_read(lock: RwLock, options: &AcquireOptions) -> Resu
 pub(crate) async fn acquire_write(lock: RwLock, options: &AcquireOptions) -> Result<SharedGuard, Failure> {
     let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, RwLock::lock_delay);
+    let lock = options.low_priority_for.into_iter().fold(lock, RwLock::low_priority_for);
     let guard = match options.wait {
         WaitLimit::Try => options.granted(lock.try_write().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.write_timeout(limit).await),

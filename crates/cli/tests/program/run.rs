@@ -49,6 +49,46 @@ fn two_at_once_run_one_after_the_other() {
 }
 
 #[test]
+fn a_job_of_low_priority_runs_after_one_that_came_later() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let script = "echo running; read line";
+    let clients = || {
+        let listed = fixture.run(&["ls", "--sessions", "--json"]);
+        listed.check(0, "");
+        listed.stdout.lines().count()
+    };
+    for command in ["run", "lead"] {
+        let start_with = |options: &[&str]| {
+            start(fixture.command(&[&[command, "job"], options, &["--", "sh", "-c", script]].concat()))
+        };
+        let mut holder = start_with(&[]);
+        expect(&mut holder, "running");
+        let mut low = start_with(&["--low-priority-for", "1h"]);
+        until("the job of low priority has connected", || clients() == 2);
+        let mut later = start_with(&[]);
+        until("the later one waits", || clients() == 3 && fixture.status()["waiting"] == 1);
+        holder.send("go").expect("it reads");
+        expect(&mut later, "running");
+        later.send("go").expect("it reads");
+        expect(&mut low, "running");
+        // A priority ages: by then it has a place in the queue.
+        let mut aged = start_with(&["--low-priority-for", "100ms"]);
+        until("it waits in the queue", || fixture.status()["waiting"] == 1);
+        low.send("go").expect("it reads");
+        expect(&mut aged, "running");
+        aged.send("go").expect("it reads");
+        for mut job in [holder, later, low, aged] {
+            assert_eq!(status(&mut job), Some(0));
+        }
+    }
+    let refused = |options: &[&str], text: &str| fixture.run(options).check(2, text);
+    let several = ["run", "a", "b", "--low-priority-for", "1s", "--", "true"];
+    refused(&several, "--low-priority-for takes one lock, and 2 are named");
+    refused(&["run", "a", "--try", "--low-priority-for", "1s", "--", "true"], "cannot be used with");
+}
+
+#[test]
 fn trying_or_waiting_in_vain_ends_with_75_and_names_the_holder() {
     let fixture = Fixture::sqlite();
     let mut holder = fixture.start(&[], "echo running; read line");

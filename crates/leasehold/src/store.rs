@@ -16,5 +16,5 @@ pub use leasehold_store::{
     Capabilities, ClockDifference, Diagnosis, Environment, Executed, Fault, FaultKind, Finding, FindingKind,
     Lock, MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, Publisher, QuorumError,
     QuorumStore, Reply, Role, SessionOp, SessionReply, SessionTracking, Severity, Shards, ShardsError, Store,
-    Subscription, TlsFault,
+    Subscription, TlsFault, Trial, TrialKind, TrialOutcome,
 };

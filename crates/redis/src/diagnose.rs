@@ -4,6 +4,7 @@
 //! because the users that the documentation recommends may run INFO only.
 
 use super::config::version::{field, number, numbers};
+use super::product::{self, Product};
 use leasehold_store::{Diagnosis, FaultKind, Finding, FindingKind, Role, Severity};
 use redis::{Cmd, Value};
 use std::borrow::Cow;
@@ -138,11 +139,10 @@ pub(crate) fn info_text(reply: &Value) -> Result<Cow<'_, str>, FaultKind> {
 
 /// The findings in an INFO text, the most serious first. A missing field is no finding.
 pub(crate) fn findings_in(info: &str) -> Vec<Finding> {
-    let mut findings: Vec<_> =
-        [eviction(info), full_memory(info), persistence(info), replica(info), replicated(info), lua(info)]
-            .into_iter()
-            .flatten()
-            .collect();
+    let product = Product::of(info).and_then(|(product, version)| product::finding(product, &shown(version)));
+    let settings =
+        [eviction(info), full_memory(info), persistence(info), replica(info), replicated(info), lua(info)];
+    let mut findings: Vec<_> = [product].into_iter().chain(settings).flatten().collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
@@ -199,7 +199,9 @@ fn replicated(info: &str) -> Option<Finding> {
 }
 
 fn lua(info: &str) -> Option<Finding> {
-    let (product, text) = product(info)?;
+    // Other products run scripts with an engine of their own.
+    let (product, text) = Product::of(info).filter(|(product, _)| product.is_tested())?;
+    let product = product.name();
     let version = numbers(text)?;
     let of_product = || VULNERABILITIES.iter().filter(|known| known.product == product);
     let present: Vec<_> = of_product().filter(|known| known.affects(version)).collect();
@@ -222,16 +224,6 @@ fn lua(info: &str) -> Option<Finding> {
     Some(Finding::new(kind, Severity::Warning))
 }
 
-/// The product and its version. Other servers that speak the protocol report a Redis version for compatibility, but
-/// run scripts with an engine of their own.
-fn product(info: &str) -> Option<(&'static str, &str)> {
-    if field(info, "dragonfly_version").is_some() {
-        return None;
-    }
-    let of = |product, name| Some((product, field(info, name)?));
-    of(VALKEY, "valkey_version").or_else(|| of(REDIS, "redis_version"))
-}
-
 fn role(info: &str) -> Option<Role> {
     match field(info, "role")? {
         "master" => Some(Role::Primary),
@@ -249,10 +241,10 @@ fn shown(word: &str) -> String {
     word.chars().filter(char::is_ascii_graphic).take(32).collect()
 }
 
-/// Reason to refuse a server that must be the `primary`, or that is used in `strict` mode.
-pub(crate) fn refusal(findings: &[Finding], primary: bool, strict: bool) -> Option<FaultKind> {
-    let serious: Vec<_> =
-        findings.iter().filter(|finding| strict && finding.severity >= Severity::Warning).cloned().collect();
+/// Reason to refuse a server that must be the `primary`, or with a finding of the severity `refused` or above.
+pub(crate) fn refusal(findings: &[Finding], primary: bool, refused: Option<Severity>) -> Option<FaultKind> {
+    let is_refused = |finding: &&Finding| refused.is_some_and(|refused| finding.severity >= refused);
+    let serious: Vec<_> = findings.iter().filter(is_refused).cloned().collect();
     // A read-only replica may be promoted at any time, so it is waited for.
     let waits = |finding: &Finding| finding.kind == FindingKind::Replica { writes: false };
     let is_replica = findings.iter().any(|finding| matches!(finding.kind, FindingKind::Replica { .. }));
@@ -268,8 +260,8 @@ pub(crate) fn fill(info: &str, min_uptime: Option<Duration>, found: &mut Diagnos
     if info.is_empty() {
         found.findings.push(Finding::new(FindingKind::InfoDenied, Severity::Notice));
     }
-    if let Some((product, version)) = product(info) {
-        (found.product, found.version) = (Some(product.to_owned()), Some(shown(version)));
+    if let Some((product, version)) = Product::of(info) {
+        (found.product, found.version) = (Some(product.name().to_owned()), Some(shown(version)));
     }
     found.role = role(info);
     found.replicas = number(info, "connected_slaves").and_then(|count| count.try_into().ok());
@@ -323,7 +315,8 @@ mod tests {
                 "Warning lua_vulnerabilities, Notice not_persistent",
             ),
             ("redis_version:7.2.4\r\nvalkey_version:9.1.0\r\n", ""),
-            ("redis_version:7.4.0\r\ndragonfly_version:df-v1.23.0\r\n", ""),
+            ("redis_version:7.4.0\r\ndragonfly_version:df-v1.23.0\r\n", "Warning untested_product"),
+            ("garnet_version:1.0.61\r\nredis_version:7.4.3\r\n", "Critical not_exclusive"),
         ] {
             assert_eq!(words(info), found, "{info}");
         }
@@ -396,7 +389,10 @@ mod tests {
 
     #[test]
     fn strict_refuses_what_others_are_warned_of() {
-        let check = |info: &str, primary, strict| refusal(&findings_in(info), primary, strict);
+        let check = |info: &str, primary, strict: bool| {
+            let refused = if strict { Severity::Warning } else { Severity::Critical };
+            refusal(&findings_in(info), primary, Some(refused))
+        };
         let evicting = "maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
         assert_eq!(check(evicting, false, false), None);
         assert_eq!(check(evicting, true, false), None);

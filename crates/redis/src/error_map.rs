@@ -54,7 +54,9 @@ pub(crate) fn classify(error: &ServerError) -> ErrorMeaning {
     classify_text(error.code(), error.details().unwrap_or_default())
 }
 
-fn classify_text(code: &str, details: &str) -> ErrorMeaning {
+pub(crate) fn classify_text(code: &str, details: &str) -> ErrorMeaning {
+    // Some servers pass the sign of an error in the protocol on to its text.
+    let code = code.strip_prefix('-').unwrap_or(code);
     let refused = |kind| ErrorMeaning { kind, executed: Executed::No, elsewhere: false };
     // Redis 6.2 wraps the error of a command in a script into one of its own.
     let inner = details.rsplit_once(": -").filter(|_| code == "ERR" && details.contains("user_script"));

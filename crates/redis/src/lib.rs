@@ -14,12 +14,14 @@ mod error_map;
 mod location;
 mod lua;
 pub mod optimistic;
+mod product;
 mod replicas;
 mod reported_findings;
 mod script;
 mod session_keys;
 mod shards;
 mod store;
+mod trials;
 
 pub use config::RedisConfig;
 pub use config::acl::{Permissions, PermissionsError};

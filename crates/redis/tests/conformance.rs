@@ -6,7 +6,9 @@ use leasehold_core::{Inspect, KeyError, Kind, LockName};
 use leasehold_redis::{Permissions, QuorumConfig, RedisConfig, RedisStore, ServerVersion};
 use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Store};
 use leasehold_testkit::conformance::{self, StoreUnderTest};
-use leasehold_testkit::{Cluster, FrozenClock, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value};
+use leasehold_testkit::{
+    Cluster, FrozenClock, Product, ProductServer, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value,
+};
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,6 +39,8 @@ struct RunningServers {
 /// How clients reach a server.
 enum Servers {
     Single(RedisServer),
+    /// A server behind a relay that makes it another product.
+    Product(ProductServer, RedisServer),
     Sentinels(Sentinels),
     Shards(Vec<RedisServer>),
     Cluster(Arc<Cluster>),
@@ -149,6 +153,14 @@ impl Redis {
         })
     }
 
+    /// A server that does what Dragonfly does otherwise.
+    fn like_dragonfly(pool: &Pool<RunningServers>) -> Self {
+        Self::of(pool, |settings| {
+            let server = settings.start()?;
+            Ok(Servers::Product(ProductServer::start(&server, Product::dragonfly())?, server))
+        })
+    }
+
     /// Messages arrive on a connection of their own.
     fn by_resp2(pool: &Pool<RunningServers>) -> Self {
         Self { resp2: true, ..Self::alone(pool) }
@@ -175,6 +187,7 @@ impl Redis {
     fn config(&self) -> RedisConfig {
         let url = match &self.running.servers {
             Servers::Single(server) => server.url(),
+            Servers::Product(product, _) => product.url(),
             Servers::Sentinels(sentinels) => sentinels.url(),
             Servers::Shards(_) => unreachable!("it is not one server"),
             Servers::Cluster(cluster) => cluster.url(),
@@ -212,7 +225,7 @@ impl Redis {
 
     fn execute(&self, command: &[&str]) -> Value {
         let reply = match &self.running.servers {
-            Servers::Single(server) => server.cli(command),
+            Servers::Single(server) | Servers::Product(_, server) => server.cli(command),
             Servers::Sentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
             Servers::Shards(_) => unreachable!("it is not one server"),
             // Every command that is sent to one node has a key.
@@ -359,6 +372,12 @@ mod valkey {
     use super::{Pool, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::of_valkey(&POOL));
+}
+
+mod dragonfly {
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
+    conformance::suite!(Redis::like_dragonfly(&POOL));
 }
 
 mod redis_by_resp2 {

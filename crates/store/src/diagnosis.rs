@@ -2,6 +2,7 @@
 
 use crate::fault::Fault;
 use crate::finding::{ClockDifference, Finding, FindingKind, Severity};
+use crate::trial::Trial;
 use std::fmt;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use std::time::Duration;
 pub struct Diagnosis {
     /// The server: its address, or the primary's name and its Sentinels.
     pub node: String,
-    /// The product: `Redis`, `Valkey`.
+    /// The product: `Redis`, `Valkey`, or another one that speaks their protocol.
     pub product: Option<String>,
     /// The version that the server reports.
     pub version: Option<String>,
@@ -49,6 +50,8 @@ pub struct Diagnosis {
     pub round_trip: Duration,
     /// The user of the client's connection.
     pub user: Option<String>,
+    /// What was tried there, and what came out.
+    pub trials: Vec<Trial>,
     /// What can make it lose locks, the most serious first.
     pub findings: Vec<Finding>,
 }
@@ -92,6 +95,7 @@ impl Diagnosis {
             clock: None,
             round_trip: Duration::ZERO,
             user: None,
+            trials: Vec::new(),
             findings: Vec::new(),
         }
     }

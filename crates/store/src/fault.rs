@@ -1,6 +1,6 @@
 //! Faults between a client and its store.
 
-use crate::finding::Finding;
+use crate::finding::{Finding, Severity};
 use leasehold_core::{Refused, Reply};
 use std::error::Error;
 use std::fmt;
@@ -92,7 +92,7 @@ pub enum FaultKind {
     /// The server or the file cannot serve these locks, for example because it is too old.
     Unsupported(String),
     /// The server can lose locks, and the configuration refuses such servers
-    /// (`RedisConfig::strict`).
+    /// (`RedisConfig::strict`); or it cannot exclude at all, whatever the configuration.
     Unsafe(Vec<Finding>),
     /// The operation does not apply to this name.
     Refused(Refused),
@@ -317,7 +317,9 @@ impl fmt::Display for Fault {
             }
             FaultKind::Unsafe(findings) => {
                 let all: Vec<_> = findings.iter().map(Finding::to_string).collect();
-                write!(f, "it is rejected by the strict setting: {}", all.join("; "))
+                let critical = findings.iter().any(|finding| finding.severity >= Severity::Critical);
+                let by = if critical { "it is refused" } else { "it is rejected by the strict setting" };
+                write!(f, "{by}: {}", all.join("; "))
             }
             FaultKind::Refused(refused) => fmt::Display::fmt(refused, f),
             FaultKind::Tls(what) => fmt::Display::fmt(what, f),

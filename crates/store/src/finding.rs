@@ -3,6 +3,7 @@
 //! Owns the wording: what a finding is, why it matters, and what to do. Each store decides itself what it checks and
 //! when.
 
+use crate::trial::TrialKind;
 use std::fmt;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 ///
 /// A [warning](Severity::Warning) is logged once when a store connects. With
 /// `RedisConfig::strict` it is an error instead:
-/// [`FaultKind::Unsafe`](crate::FaultKind::Unsafe). A [`Diagnosis`](crate::Diagnosis) contains all findings.
+/// [`FaultKind::Unsafe`](crate::FaultKind::Unsafe). So is always a finding that is [critical](Severity::Critical). A [`Diagnosis`](crate::Diagnosis) contains all findings.
 ///
 /// ```
 /// use leasehold::store::{Finding, FindingKind, Severity};
@@ -39,7 +40,7 @@ pub struct Finding {
 /// ```
 /// use leasehold::store::Severity;
 ///
-/// assert!(Severity::Notice < Severity::Warning);
+/// assert!(Severity::Notice < Severity::Warning && Severity::Warning < Severity::Critical);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -48,6 +49,8 @@ pub enum Severity {
     Notice,
     /// Locks can be lost without any error.
     Warning,
+    /// Two clients can hold a lock at once there: the server is refused.
+    Critical,
 }
 
 /// The kind of a finding. Its text says what was found and why it matters; [`remedy`](Self::remedy) says what to do.
@@ -98,6 +101,25 @@ pub enum FindingKind {
         vulnerabilities: Vec<String>,
         /// The version in which all of these are fixed.
         fixed_in: String,
+    },
+    /// The product does not keep two clients from holding a lock at once.
+    NotExclusive {
+        /// Its product and version.
+        server: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The product is none that Leasehold is tested with.
+    UntestedProduct {
+        /// Its product and version.
+        server: String,
+    },
+    /// What locks need was tried there, and failed.
+    FailedTrial {
+        /// What was tried.
+        trial: TrialKind,
+        /// What was seen instead.
+        seen: String,
     },
     /// The clocks of server and client differ by more than a second.
     ClockDiffers(ClockDifference),
@@ -158,6 +180,16 @@ impl FindingKind {
             Self::LuaVulnerabilities { fixed_in, .. } => format!(
                 "upgrade to {fixed_in} or later, or ask your distribution; until then allow no other user to run scripts there"
             ),
+            Self::NotExclusive { .. } => {
+                "use Redis or Valkey for locks, or `?probe=skip` if this deployment is set up otherwise".to_owned()
+            }
+            Self::UntestedProduct { .. } => {
+                "look it up in docs/reference/servers.md, and run `leasehold doctor` against it".to_owned()
+            }
+            Self::FailedTrial { trial, .. } if trial.is_needed_for_exclusion() => {
+                "use Redis or Valkey for locks, and report this with the output of `leasehold doctor`".to_owned()
+            }
+            Self::FailedTrial { .. } => "let the user and the network pass messages".to_owned(),
             Self::ClockDiffers(_) => "let NTP slew both clocks, and not step them".to_owned(),
             Self::Unreachable(_) => "check that it runs and that this host may connect to it".to_owned(),
             Self::InfoDenied => "allow INFO to the user, or connect as another one".to_owned(),
@@ -173,6 +205,9 @@ impl FindingKind {
             Self::Replica { .. } => "replica",
             Self::WritesWithoutReplicas { .. } => "writes_without_replicas",
             Self::LuaVulnerabilities { .. } => "lua_vulnerabilities",
+            Self::NotExclusive { .. } => "not_exclusive",
+            Self::UntestedProduct { .. } => "untested_product",
+            Self::FailedTrial { .. } => "failed_trial",
             Self::ClockDiffers(_) => "clock_differs",
             Self::Unreachable(_) => "unreachable",
             Self::InfoDenied => "info_denied",
@@ -217,6 +252,22 @@ impl fmt::Display for FindingKind {
                 "the Lua of its version, {server}, has known vulnerabilities ({}; distributions may have fixed them under the \
                  same number): a user who may run scripts there may crash it, or do more",
                 vulnerabilities.join(", ")
+            ),
+            Self::NotExclusive { server, why } => {
+                write!(f, "it is {server}, where two clients can hold a lock at once: {why}")
+            }
+            Self::UntestedProduct { server } => {
+                write!(f, "it is {server}, which Leasehold is not tested with: what locks need most was tried there, not all")
+            }
+            Self::FailedTrial { trial, seen } if trial.is_needed_for_exclusion() => write!(
+                f,
+                "it cannot keep locks apart, as a trial shows: {}; seen: {seen}",
+                trial.description()
+            ),
+            Self::FailedTrial { trial, seen } => write!(
+                f,
+                "waiters there poll, since a trial failed: {}; seen: {seen}",
+                trial.description()
             ),
             Self::ClockDiffers(difference) => write!(
                 f,

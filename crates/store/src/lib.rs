@@ -28,6 +28,7 @@ mod store;
 mod subscription;
 #[doc(hidden)]
 pub mod sync;
+mod trial;
 pub mod watched;
 
 pub use capabilities::{Capabilities, SessionTracking};
@@ -44,3 +45,4 @@ pub use quorum::{QuorumError, QuorumStore};
 pub use shards::{Shards, ShardsError};
 pub use store::Store;
 pub use subscription::{Publisher, Subscription};
+pub use trial::{Trial, TrialKind, TrialOutcome};

@@ -1,7 +1,7 @@
 //! Servers, faults and checks for Leasehold's own tests.
 //!
 //! This crate owns what a test needs besides a lock: real servers on free ports ([`RedisServer`]), their clocks
-//! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`CertificateAuthority`]), a faulty network ([`Proxy`]),
+//! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`CertificateAuthority`]), a faulty network ([`Proxy`]), other products ([`ProductServer`]),
 //! processes that can be killed and stopped ([`Worker`]), futures that are dropped at any await
 //! ([`cancel_at_every_await`]), logged warnings ([`Warnings`]), and times on a busy machine ([`Stopwatch`]).
 //! These know nothing of locks. The [`conformance`] suite defines what a store of locks must do.
@@ -15,6 +15,7 @@ mod cluster;
 pub mod conformance;
 mod frame;
 mod port;
+mod product;
 mod proxy;
 mod quorum;
 mod random;
@@ -32,6 +33,7 @@ pub use certificates::CertificateAuthority;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
 pub use cluster::Cluster;
 pub use frame::{FrameError, FrameSplitter, arguments};
+pub use product::{Product, ProductServer};
 pub use proxy::{AfterDrop, Proxy, ResumedRequests, any_command, command};
 pub use quorum::Quorum;
 pub use random::Random;

@@ -9,15 +9,15 @@ use crate::output::report::{json_line, print};
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
-use leasehold::store::{Diagnosis, Finding, Role, Severity};
+use leasehold::store::{Diagnosis, Finding, Role, Severity, Trial, TrialOutcome};
 use serde::Serialize;
 use std::time::Duration;
 
 /// Check a server for settings that could lose locks, and suggest remedies.
 ///
-/// Reads version, role, memory, persistence and clock of the server with INFO, TIME and ACL WHOAMI, and writes no key.
-/// What the user may not read is reported as unknown. Missing permissions are not checked: they show in use. A server
-/// is checked whatever its findings are, even if the URL contains `?strict=1`.
+/// Reads version, role, memory, persistence and clock of the server with INFO, TIME and ACL WHOAMI. Tries what locks need, by
+/// scripts on keys that no lock has and that are deleted at once. What the user may not read or try is reported as such.
+/// A server is checked whatever its findings are, even if the URL contains `?strict=1`.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct DoctorArgs {
@@ -56,7 +56,11 @@ fn is_warning(finding: &Finding) -> bool {
 }
 
 fn severity(finding: &Finding) -> &'static str {
-    if is_warning(finding) { "warning" } else { "notice" }
+    match finding.severity {
+        Severity::Notice => "notice",
+        Severity::Critical => "critical",
+        _ => "warning",
+    }
 }
 
 /// The report on one server. The fields of its JSON are stable.
@@ -76,8 +80,29 @@ struct Report<'a> {
     clock_uncertainty_us: Option<u64>,
     round_trip_us: Option<u64>,
     user: Option<&'a str>,
+    trials: Vec<TrialReport<'a>>,
     #[serde(rename = "hazards")]
     findings: Vec<FindingReport>,
+}
+
+/// A trial. The fields of its JSON are stable.
+#[derive(Debug, Serialize)]
+struct TrialReport<'a> {
+    trial: &'static str,
+    outcome: &'static str,
+    seen: Option<&'a str>,
+}
+
+impl<'a> TrialReport<'a> {
+    fn new(trial: &'a Trial) -> Self {
+        let (outcome, seen) = match &trial.outcome {
+            TrialOutcome::Passed => ("passed", None),
+            TrialOutcome::Failed(seen) => ("failed", Some(seen.as_str())),
+            TrialOutcome::NotTried(why) => ("not_tried", Some(why.as_str())),
+            _ => ("unknown", None),
+        };
+        Self { trial: trial.kind.as_str(), outcome, seen }
+    }
 }
 
 /// A finding. The fields of its JSON are stable.
@@ -119,6 +144,7 @@ impl<'a> Report<'a> {
             clock_uncertainty_us: server.clock.map(|clock| micros(clock.uncertainty)),
             round_trip_us: Some(micros(server.round_trip)),
             user: server.user.as_deref(),
+            trials: server.trials.iter().map(TrialReport::new).collect(),
             findings: server.findings.iter().map(FindingReport::new).collect(),
         }
     }
@@ -138,6 +164,10 @@ fn text(server: &Diagnosis) -> String {
     lines.push("clock", &or_unknown(server.clock.map(|clock| clock.to_string())));
     lines.push("answers", &format!("in {:?}", server.round_trip));
     lines.push("user", &or_unknown(server.user.as_deref().map(printable)));
+    for trial in &server.trials {
+        let outcome = printable(&trial.outcome.to_string());
+        lines.push("tried", &format!("{}: {} ({outcome})", trial.kind, trial.kind.description()));
+    }
     for finding in &server.findings {
         lines.push(severity(finding), &format!("{}: {}", finding.kind.as_str(), finding.kind));
         lines.push("", &format!("to do: {}", finding.kind.remedy()));
@@ -204,6 +234,12 @@ Findings:
                     (notice)
     clock_differs   its clock is certainly off by more than a second (notice)
     info_denied     the user may not run INFO (notice)
+    untested_product
+                    a product that Leasehold is not tested with
+    not_exclusive   a product that does not keep locks apart; it is refused
+                    (critical)
+    failed_trial    what locks need was tried, and failed: the server is refused
+                    (critical); only messages do not arrive (notice)
 
 JSON (--json), one line for each server; later versions may add fields and
 words:
@@ -212,8 +248,10 @@ words:
   (since its start), eviction_policy, maxmemory (0: no limit), used_memory,
   clock_ahead_us (less than 0: behind), clock_uncertainty_us, round_trip_us,
   user: each null if it is unknown
+  trials          what was tried: trial (a word), outcome (passed, failed or
+                  not_tried), seen (what was seen instead, or why not)
   hazards         the findings: hazard (a word of those above), severity
-                  (warning or notice), message, remedy
+                  (critical, warning or notice), message, remedy
 
 Exit status:
     0  no warning

@@ -76,7 +76,7 @@ pub(crate) struct LeadArgs {
     /// Until then this process asks once a second whether there is neither a leader nor another candidate. After that it
     /// has a place in the queue like all others.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
-    low_priority_for: Option<Duration>,
+    low_priority: Option<Duration>,
 
     /// Time between SIGTERM and SIGKILL for the command when the leadership is lost [default: 5s or less]
     ///
@@ -172,7 +172,7 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
     let outcome = match election.map_err(|error| Failure::usage(error).failed_to("use", &name)) {
         Ok(election) => {
             let election = args.lock_delay.into_iter().fold(election, Election::lock_delay);
-            let election = args.low_priority_for.into_iter().fold(election, Election::low_priority_for);
+            let election = args.low_priority.into_iter().fold(election, Election::low_priority_for);
             lead_until_end(&client, &election, &times, args, &mut signals, progress).await
         }
         Err(failure) => Err(failure),

@@ -84,9 +84,9 @@ pub(crate) struct RunArgs {
     lock_delay: Option<Duration>,
 
     /// Let other waiters go first for that long
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, help_heading = WAITING)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, help_heading = WAITING)]
     #[arg(conflicts_with_all = ["key", "once_per", "try_once"])]
-    low_priority_for: Option<Duration>,
+    low_priority: Option<Duration>,
 
     #[command(flatten)]
     once_per: OncePerArgs,
@@ -137,7 +137,7 @@ impl RunArgs {
             wait,
             max_hold: self.max_hold,
             lock_delay: self.lock_delay,
-            low_priority_for: self.low_priority_for,
+            low_priority_for: self.low_priority,
             conflict: self.conflict(),
         }
     }
@@ -234,7 +234,7 @@ struct Report<'a> {
 async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let names = args.names.iter().map(|name| super::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
     let request = LockRequest::from_args(names, &args.owner, &args.shared, &args.once_per)?;
-    let for_one_lock = [("--lock-delay", args.lock_delay), ("--low-priority-for", args.low_priority_for)];
+    let for_one_lock = [("--lock-delay", args.lock_delay), ("--low-priority", args.low_priority)];
     let given = for_one_lock.into_iter().find_map(|(option, value)| value.map(|_| option));
     if let Some(option) = given
         && request.names().len() > 1

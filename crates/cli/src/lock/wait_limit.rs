@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub(crate) struct WaitLimitArgs {
-    /// Maximum time to wait for the lock; without it, wait for ever
+    /// Longest wait for the lock [default: for ever]
     ///
     /// With it, a store that cannot be reached is tried again within that time. Without it, the program ends at once if
     /// it cannot reach the store at the start.

@@ -64,7 +64,7 @@ fn a_job_of_low_priority_runs_after_one_that_came_later() {
         };
         let mut holder = start_with(&[]);
         expect(&mut holder, "running");
-        let mut low = start_with(&["--low-priority-for", "1h"]);
+        let mut low = start_with(&["--low-priority", "1h"]);
         until("the job of low priority has connected", || clients() == 2);
         let mut later = start_with(&[]);
         until("the later one waits", || clients() == 3 && fixture.status()["waiting"] == 1);
@@ -73,7 +73,7 @@ fn a_job_of_low_priority_runs_after_one_that_came_later() {
         later.send("go").expect("it reads");
         expect(&mut low, "running");
         // A priority ages: by then it has a place in the queue.
-        let mut aged = start_with(&["--low-priority-for", "100ms"]);
+        let mut aged = start_with(&["--low-priority", "100ms"]);
         until("it waits in the queue", || fixture.status()["waiting"] == 1);
         low.send("go").expect("it reads");
         expect(&mut aged, "running");
@@ -83,9 +83,9 @@ fn a_job_of_low_priority_runs_after_one_that_came_later() {
         }
     }
     let refused = |options: &[&str], text: &str| fixture.run(options).check(2, text);
-    let several = ["run", "a", "b", "--low-priority-for", "1s", "--", "true"];
-    refused(&several, "--low-priority-for takes one lock, and 2 are named");
-    refused(&["run", "a", "--try", "--low-priority-for", "1s", "--", "true"], "cannot be used with");
+    let several = ["run", "a", "b", "--low-priority", "1s", "--", "true"];
+    refused(&several, "--low-priority takes one lock, and 2 are named");
+    refused(&["run", "a", "--try", "--low-priority", "1s", "--", "true"], "cannot be used with");
 }
 
 #[test]

@@ -256,6 +256,21 @@ impl KeySpace {
         self.in_slot(slot, format_args!(":watermark"))
     }
 
+    /// A key for trials of a server, in a slot if the server is a node of a cluster. `id` distinguishes concurrent trials.
+    ///
+    /// ```
+    /// use leasehold_core::KeySpace;
+    ///
+    /// assert_eq!(KeySpace::default().trial(None, 255), "leasehold:{trial}:ff");
+    /// assert_eq!(KeySpace::default().trial(Some(0), 255), "leasehold:{3560}:trial:ff");
+    /// ```
+    pub fn trial(&self, slot: Option<u16>, id: u64) -> String {
+        match slot {
+            Some(slot) => self.in_slot(slot, format_args!(":trial:{id:x}")),
+            None => format!("{}:{id:x}", self.tagged_prefix("trial")),
+        }
+    }
+
     /// The record of a session in one slot of a cluster. Each slot has its own, so that a script can check in
     /// one step whether a holder is alive.
     ///

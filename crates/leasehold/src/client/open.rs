@@ -52,7 +52,7 @@ impl UrlOverrides {
             config = config.prefix(prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
         }
         if self.lenient {
-            config = config.lenient();
+            config = config.lenient().skip_trials();
         }
         if let Some(pem) = &self.root_certificate {
             config = config.root_certificate(pem.clone());

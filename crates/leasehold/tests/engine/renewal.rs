@@ -175,9 +175,8 @@ async fn short_leases_are_renewed_in_time_and_not_all_the_time() {
 async fn a_hold_outlives_an_outage_that_begins_soon_after_the_grant() {
     let is_out = Arc::new(AtomicBool::new(false));
     let out = is_out.clone();
-    let store = FaultyStore::with_sessions(move |_, _| match out.load(Ordering::SeqCst) {
-        true => Behavior::Fail,
-        false => Behavior::Execute,
+    let store = FaultyStore::with_sessions(move |_, _| {
+        if out.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
     });
     let heartbeats_fail = store.heartbeats_fail.clone();
     let client = store.client_with_timeout(2000 * MS).await;

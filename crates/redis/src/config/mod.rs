@@ -17,8 +17,9 @@ use super::config::certificates::{Certificates, Pem};
 use super::config::connector::Connector;
 use super::location::{SentinelGroup, ServerLocation};
 use super::reported_findings::ReportedFindings;
+use super::trials::TriedServers;
 use leasehold_core::{KeyError, KeySpace};
-use leasehold_store::{Environment, System};
+use leasehold_store::{Environment, Severity, System};
 use redis::{ConnectionInfo, RedisResult};
 use std::fmt;
 use std::future::Future;
@@ -57,6 +58,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection |
 /// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
 /// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
+/// | `?probe=skip` | use a server untried: [`skip_trials`](RedisConfig::skip_trials) |
 /// | `?strict=1` | refuse a server with unsafe [findings](leasehold_store::Finding): [`strict`](RedisConfig::strict) |
 ///
 /// Percent-encode characters that have a meaning in a URL.
@@ -75,6 +77,10 @@ pub struct RedisConfig {
     min_uptime: Option<Duration>,
     /// Whether to refuse a server with unsafe findings.
     strict: bool,
+    /// Whether to use a server whatever its product is, and without trying it.
+    skips_trials: bool,
+    /// The servers that were tried, by any connection made from this configuration.
+    tried: Arc<TriedServers>,
     /// Findings already logged, by any connection made from this configuration, the keeper's included.
     reported: Arc<ReportedFindings>,
     /// Set if the user supplies the streams.
@@ -96,6 +102,8 @@ impl RedisConfig {
             certificates: Certificates::default(),
             min_uptime: None,
             strict: false,
+            skips_trials: false,
+            tried: Arc::default(),
             reported: Arc::default(),
             connector: None,
             environment: Arc::new(System),
@@ -216,7 +224,21 @@ impl RedisConfig {
         self
     }
 
-    /// Accepts a server with unsafe findings, also if the URL has `strict=1`.
+    /// Uses a server untried, whatever its product is. Same as `?probe=skip` in a URL.
+    ///
+    /// Otherwise what locks need is tried when a connection is made, once for each server and version, in one more round
+    /// trip and on keys that no lock has. A server that fails a trial which exclusion needs is refused with
+    /// [`FaultKind::Unsafe`](leasehold_store::FaultKind::Unsafe), and so is a product that is known not to exclude. What the
+    /// user may not try is not held against the server. Skip this where every round trip at the start counts, or for a
+    /// product that is set up to exclude and cannot say so.
+    #[must_use]
+    pub const fn skip_trials(mut self) -> Self {
+        self.skips_trials = true;
+        self
+    }
+
+    /// Accepts a server with unsafe findings, also if the URL has `strict=1`. One that is known not to exclude is refused all
+    /// the same, unless [`skip_trials`](Self::skip_trials) is set.
     #[must_use]
     pub const fn lenient(mut self) -> Self {
         self.strict = false;
@@ -357,6 +379,23 @@ impl RedisConfig {
     /// Minimum uptime before the server grants locks, if it is a node of a quorum.
     pub(crate) const fn min_uptime(&self) -> Option<Duration> {
         self.min_uptime
+    }
+
+    pub(crate) const fn are_trials_skipped(&self) -> bool {
+        self.skips_trials
+    }
+
+    pub(crate) fn tried(&self) -> &TriedServers {
+        &self.tried
+    }
+
+    /// The severity of findings from which on a server is refused.
+    pub(crate) const fn refused_severity(&self) -> Option<Severity> {
+        match (self.strict, self.skips_trials) {
+            (true, _) => Some(Severity::Warning),
+            (false, false) => Some(Severity::Critical),
+            (false, true) => None,
+        }
     }
 
     pub(crate) const fn is_strict(&self) -> bool {

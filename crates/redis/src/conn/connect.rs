@@ -2,8 +2,10 @@
 //!
 //! [`open`](super::open) opens and logs in. The [link](super::link) decides when connections are made.
 
+use super::identify::find_address;
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
+use super::open::open;
 use super::open::{Driver, Opened, broken, open_with_messages, unsubscribed};
 use super::sentinel::PrimaryReport;
 use crate::config::RedisConfig;
@@ -12,9 +14,11 @@ use crate::config::version;
 use crate::diagnose;
 use crate::error_map::unconnected;
 use crate::location::{ServerLocation, not_a_single_server};
-use leasehold_store::{Fault, FaultKind, Phase};
+use crate::product::Product;
+use crate::trials::{self, MessageTrial};
+use leasehold_store::{Fault, FaultKind, Phase, Trial};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, PushInfo, Value};
+use redis::{ConnectionInfo, Pipeline, PushInfo, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -102,12 +106,27 @@ async fn connect(
 ) -> Result<ReadyConnection, Fault> {
     let unconnected = |error| unconnected(error, address, node);
     let info = config.connection_info(address).map_err(unconnected)?;
+    let message = MessageTrial::new(config.keys(), config.shared_environment().random());
+    let on_push = {
+        let message = message.clone();
+        move |push: PushInfo| {
+            if !message.receive(&push) {
+                on_push(push);
+            }
+        }
+    };
     let opened = open_with_messages(config, address, &info, config.attempt_timeout(), on_push).await;
-    let (Opened { mut conn, driver }, messages) = opened.map_err(unconnected)?;
+    let (Opened { mut conn, driver }, mut messages) = opened.map_err(unconnected)?;
+    let login = info;
     let info = handshake(&mut conn, node).await?;
     let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
     check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    // A node of a cluster is tried by the diagnosis: here it is not known which slots it has.
+    if !config.are_trials_skipped() && !matches!(config.location(), ServerLocation::ClusterNode(..)) {
+        let tried = Tried { config, address, login: &login, node, info: &info };
+        tried.pass(&mut conn, &mut messages, message).await?;
+    }
     let vote_delay = vote_delay(&info, config, report.as_ref());
     let vote_delay = vote_delay.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     Ok(ReadyConnection { conn, messages, report, vote_delay, _driver: driver })
@@ -146,11 +165,82 @@ fn vote_delay(
     Ok(Some(VoteDelay::new(min_uptime, uptime)))
 }
 
+/// Tries a server with two connections of their own: whether scripts interleave, and whether messages arrive.
+pub(crate) async fn try_connections(config: &RedisConfig, node: &Arc<str>) -> Result<[Trial; 2], Fault> {
+    let address = find_address(config, node).await?;
+    let unconnected = |error| unconnected(error, &address, node);
+    let login = config.connection_info(&address).map_err(unconnected)?;
+    let id = config.shared_environment().random();
+    let message = MessageTrial::new(config.keys(), id);
+    let on_push = {
+        let message = message.clone();
+        move |push: PushInfo| {
+            message.receive(&push);
+        }
+    };
+    let within = config.attempt_timeout();
+    let first = open_with_messages(config, &address, &login, within, on_push).await;
+    let (mut first, mut messages) = first.map_err(unconnected)?;
+    let second = open(config, &address, &login, within).await.map_err(unconnected)?;
+    let broken = |error| broken(error, node);
+    let connections = [first.conn.clone(), second.conn.clone()];
+    let atomicity = trials::atomicity(connections, config.keys(), id).await.map_err(broken)?;
+    let messages = message.run(&mut first.conn, &mut messages).await.map_err(broken)?;
+    Ok([atomicity, messages])
+}
+
+/// A server that is to be tried.
+struct Tried<'a> {
+    config: &'a RedisConfig,
+    address: &'a Address,
+    login: &'a ConnectionInfo,
+    node: &'a Arc<str>,
+    info: &'a str,
+}
+
+impl Tried<'_> {
+    /// Tries the server, unless this version of it has passed before. A product that the tests do not run on is tried with
+    /// two connections, too.
+    async fn pass(
+        &self,
+        conn: &mut MultiplexedConnection,
+        messages: &mut Messages,
+        message: MessageTrial,
+    ) -> Result<(), Fault> {
+        let product = Product::of(self.info);
+        let version =
+            product.map_or_else(String::new, |(product, version)| format!("{} {version}", product.name()));
+        let (tried, address) = (self.config.tried(), self.address.to_string());
+        if tried.has_passed(&address, &version) {
+            return Ok(());
+        }
+        let broken = |error| broken(error, self.node);
+        let id = self.config.shared_environment().random();
+        let request = trials::request(self.config.keys(), None, id);
+        let replies = conn.send_packed_commands(&request, 0, request.len()).await.map_err(broken)?;
+        let mut outcomes = trials::outcomes(&replies);
+        if !product.is_some_and(|(product, _)| product.is_tested()) && trials::runs_scripts(&outcomes) {
+            let second = open(self.config, self.address, self.login, self.config.attempt_timeout()).await;
+            let second = second.map_err(|error| unconnected(error, self.address, self.node))?;
+            let connections = [conn.clone(), second.conn.clone()];
+            outcomes.push(trials::atomicity(connections, self.config.keys(), id).await.map_err(broken)?);
+            outcomes.push(message.run(conn, messages).await.map_err(broken)?);
+        }
+        let findings = trials::findings(&outcomes);
+        if let Some(refusal) = diagnose::refusal(&findings, false, self.config.refused_severity()) {
+            return Err(Fault::new(refusal, Phase::Handshake, Arc::clone(self.node)));
+        }
+        self.config.reported().warn(self.node, &findings);
+        tried.set_passed(address, version);
+        Ok(())
+    }
+}
+
 /// Checks the version of a server and its findings, and that it is a primary if `primary` is set.
 fn check_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
     version::check(info, matches!(config.location(), ServerLocation::ClusterNode(..)))?;
     let findings = diagnose::findings_for(info, config.min_uptime());
-    if let Some(refusal) = diagnose::refusal(&findings, primary, config.is_strict()) {
+    if let Some(refusal) = diagnose::refusal(&findings, primary, config.refused_severity()) {
         return Err(refusal);
     }
     config.reported().warn(node, &findings);

@@ -2,6 +2,7 @@
 
 use super::open::{broken, open};
 use crate::config::RedisConfig;
+use crate::config::address::Address;
 use crate::config::version::ServerVersion;
 use crate::diagnose;
 use crate::error_map::{classify, unconnected};
@@ -20,15 +21,20 @@ impl ServerVersion {
     }
 }
 
+/// The address of one server of this location.
+pub(super) async fn find_address(config: &RedisConfig, node: &Arc<str>) -> Result<Address, Fault> {
+    Ok(match config.location() {
+        ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.clone(),
+        ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
+        ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
+    })
+}
+
 /// Queries the version, within the time of one connection attempt.
 async fn query(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
     let reply = async {
-        let address = match config.location() {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.clone(),
-            ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
-            ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
-        };
+        let address = find_address(config, node).await?;
         let unconnected = |error| unconnected(error, &address, node);
         let info = config.connection_info(&address).map_err(unconnected)?;
         let opened = open(config, &address, &info, config.attempt_timeout()).await;

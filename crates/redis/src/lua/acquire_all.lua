@@ -43,7 +43,7 @@ end
 local function read_keys(name, record, hold, own)
   local value = redis.pcall('GET', KEYS[name])
   if type(value) == 'table' then
-    if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return nil, value end
+    if not is_wrong_type(value.err) then return nil, value end
     return { 'kind', redis.call('TYPE', KEYS[name]).ok }
   end
   -- As in mutex.lua.

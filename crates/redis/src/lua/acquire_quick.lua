@@ -20,7 +20,7 @@ if READ then
   if record then last, reserved, ended = string.match(record, PACKED_HEAD) end
   if not READ[1] and last and (ended == '' or not string.find(ended, string.sub(ARGV[1], ENDED_FROM, ENDED_TO), 1, true)) then
     local time = redis.call('TIME')
-    local s, us = time[1], time[2]
+    local s, us = time[1] .. '', time[2] .. ''
     if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end
     local fence, before = s .. us, last
     if last == '' then before = READ[3] or '' end

@@ -27,7 +27,7 @@ local argument, known_lease_ms, kept_ms = 3
 
 if acquires > 0 then
   local time = redis.call('TIME')
-  local s, us = time[1], time[2]
+  local s, us = time[1] .. '', time[2] .. ''
   if #us < US_DIGITS then us = sub('00000' .. us, -US_DIGITS) end
   local fence, before_idle = s .. us, watermark or ''
   local period, since = sub(fence, 1, PERIOD_DIGITS), '\n' .. s .. sub(us, 1, MS_DIGITS) .. '\n'

@@ -49,7 +49,7 @@ end
 local function check_record(lock, id, fields)
   lock.entry_id, lock.queued = id, lock.queued or 0
   if fields.err then
-    if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
+    if not is_wrong_type(fields.err) then return fields end
     local text = redis.pcall('GET', lock.record)
     return check_packed(lock, id, type(text) == 'string' and text)
   end

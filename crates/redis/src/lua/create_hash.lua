@@ -20,7 +20,7 @@ local function replace_by_hash(key, text, ttl_ms, ...)
   redis.call('PEXPIRE', key, ttl_ms)
   -- As long as the key is a string, HSET fails. Only the reason is of interest: whether this user may send it.
   local refused = redis.pcall('HSET', key, ...)
-  if string.sub(refused.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then error(refused.err) end
+  if not is_wrong_type(refused.err) then error(refused.err) end
   redis.call('DEL', key)
   redis.call('HSET', key, ...)
   redis.call('PEXPIRE', key, ttl_ms)

@@ -22,8 +22,11 @@ local LINE_ENTRY_LENGTH = SESSION_LENGTH + LINE_SINCE_DIGITS + 2
 -- liveness that ends with the session.
 local WANTS_NOTICE, LIVES_WITH_SESSION = ' notify', 's'
 
--- Reply prefix of a command on a key of another type.
-local WRONG_TYPE = 'WRONGTYPE'
+-- Whether an error is that of a command on a key of another type. Some servers pass errors to a script with their sign in the
+-- protocol.
+local function is_wrong_type(err)
+  return string.find(err, '^%-?WRONGTYPE') ~= nil
+end
 -- The first byte of a queue without entries. No other count begins with a 0.
 local BYTE_ZERO = 48
 
@@ -35,7 +38,8 @@ local PERIOD_US, SHORT_LEASE_MS = 100000000, 1000000
 local SHORT_LEASE_DIGITS = 6
 -- The first digits of such a token, which count milliseconds.
 local FENCE_MS_DIGITS = 13
--- The number of digits in the microseconds of TIME, and how many of them count milliseconds.
+-- The number of digits in the microseconds of TIME, and how many of them count milliseconds. TIME returns texts, on some servers
+-- numbers.
 local US_DIGITS, MS_DIGITS = 6, 3
 
 -- How much of a text that another client may have written is described, and of an audit: more than this library writes.

@@ -34,7 +34,7 @@ local FIRST_LOCK = 7
 
 local fields = redis.pcall('HMGET', KEYS[1], 'format', 'until')
 if fields.err then
-  if string.sub(fields.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return fields end
+  if not is_wrong_type(fields.err) then return fields end
   return { 'format', redis.call('TYPE', KEYS[1]).ok }
 end
 local record_exists = fields[1]

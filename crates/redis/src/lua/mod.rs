@@ -125,6 +125,8 @@ fragments! {
     REENTRANT_RELEASE_BY_TOKEN_TAIL = "reentrant_release_by_token";
     SHARED_RELEASE_BY_TOKEN_TAIL = "shared_release_by_token";
     REWRITE_EXPIRY_TAIL = "rewrite_expiry";
+    TRIALS_TAIL = "trials";
+    TRY_ATOMICITY_TAIL = "try_atomicity";
 }
 
 /// The texts of the scripts on one kind of lock.
@@ -276,6 +278,10 @@ pub(crate) const JOIN_LINE: &str = script!("mutex join_line": FORMAT, JOIN_LINE_
 /// A write that changes nothing, for replicas to acknowledge.
 pub(crate) const REWRITE_EXPIRY: &str = script!("any rewrite_expiry": REWRITE_EXPIRY_TAIL);
 
+/// What the other scripts rely on, tried.
+pub(crate) const TRIALS: &str = script!("any trials": FORMAT, CREATE_HASH, TRIALS_TAIL);
+pub(crate) const TRY_ATOMICITY: &str = script!("any try_atomicity": TRY_ATOMICITY_TAIL);
+
 /// The texts of all scripts.
 #[cfg(test)]
 pub(crate) fn all_texts() -> Vec<&'static str> {
@@ -307,6 +313,8 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
         SHARED_RELEASE_BY_TOKEN,
         JOIN_LINE,
         REWRITE_EXPIRY,
+        TRIALS,
+        TRY_ATOMICITY,
     ];
     of_kinds.into_iter().chain([others.to_vec()]).collect::<Vec<Vec<_>>>().concat()
 }

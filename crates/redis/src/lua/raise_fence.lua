@@ -16,7 +16,7 @@
 
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
-  if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return value end
+  if not is_wrong_type(value.err) then return value end
   return 0
 end
 local own = ARGV[2]

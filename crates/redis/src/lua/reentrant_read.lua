@@ -90,7 +90,7 @@ local function read_holds(lock, caller)
   lock.value, lock.count, lock.holds, lock.lease_ms = false, 0, {}, 0
   local found = redis.pcall('HMGET', key, 'leasehold', caller)
   if found.err then
-    if string.sub(found.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return found end
+    if not is_wrong_type(found.err) then return found end
     lock.other_type = redis.call('TYPE', key).ok
     return
   end

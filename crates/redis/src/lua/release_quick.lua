@@ -43,7 +43,7 @@ if READ then
       local nonce, expires_ms, lease_ms, liveness, hold, own, label =
         string.match(more[3] or '', '^%d+\n(%x+)\n(%d+)\n(%d+)\n(%l%d*)\n([^\n]*)\n([^\n]*)\n([^\n]*)$')
       local time = redis.call('TIME')
-      local s, us = time[1], time[2]
+      local s, us = time[1] .. '', time[2] .. ''
       if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end
       local fence, since_ms = s .. us, s .. string.sub(us, 1, MS_DIGITS)
       if nonce and #expires_ms == #since_ms and expires_ms >= since_ms and (is_only or more[4]) and not more[5]

@@ -12,7 +12,7 @@ local MAX_SESSIONS = 65536
 
 local members = redis.pcall('ZRANGE', KEYS[1], '0', '-1')
 if members.err then
-  if string.sub(members.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return members end
+  if not is_wrong_type(members.err) then return members end
   return { 'kind', redis.call('TYPE', KEYS[1]).ok }
 end
 local reply = { 0 }

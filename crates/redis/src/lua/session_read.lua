@@ -19,7 +19,7 @@ local MAX_RECORD, ENOUGH = 4194304, 1048576
 local function read(key)
   local all = redis.pcall('HGETALL', key)
   if all.err then
-    if string.sub(all.err, 1, #WRONG_TYPE) == WRONG_TYPE then return 'type', 0 end
+    if is_wrong_type(all.err) then return 'type', 0 end
     return all, 0
   end
   if #all == 0 then return '', 0 end

@@ -19,7 +19,7 @@
 
 local found = redis.pcall('HMGET', KEYS[1], 'leasehold', ARGV[1])
 if found.err then
-  if string.sub(found.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return found end
+  if not is_wrong_type(found.err) then return found end
   return 0
 end
 if kind_of(found[1]) ~= ARGV[6] then return 0 end

@@ -128,7 +128,7 @@ end
 local function read_holds(lock, claim)
   local found = redis.pcall('HMGET', lock.key, 'leasehold', claim.hold, OWNER_PREFIX .. claim.own)
   if found.err then
-    if string.sub(found.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return found end
+    if not is_wrong_type(found.err) then return found end
     lock.other_type = redis.call('TYPE', lock.key).ok
     return
   end
@@ -142,7 +142,7 @@ local function read_holds(lock, claim)
   lock.newest = tonumber(newest)
   -- A key of another type is no index.
   local indexed = redis.pcall('ZCARD', lock.ends)
-  if type(indexed) == 'table' and string.sub(indexed.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return indexed end
+  if type(indexed) == 'table' and not is_wrong_type(indexed.err) then return indexed end
   lock.by_id[claim.hold] = parse_hold(claim.hold, found[2])
   if indexed ~= lock.hold_count or redis.call('HLEN', lock.key) ~= 1 + lock.hold_count + lock.owner_count then return nil, false end
   if kind == 'rwlock' and claim.own ~= '' then lock.owners[claim.own] = parse_owner(found[3]) end

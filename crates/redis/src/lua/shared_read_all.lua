@@ -11,7 +11,7 @@
 local function read_holds(lock)
   local text = redis.pcall('HGET', lock.key, 'leasehold')
   if type(text) == 'table' then
-    if string.sub(text.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return text end
+    if not is_wrong_type(text.err) then return text end
     lock.other_type = redis.call('TYPE', lock.key).ok
   elseif kind_of(text) == lock.channel then
     local all = redis.call('HGETALL', lock.key)

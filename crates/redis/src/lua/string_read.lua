@@ -6,7 +6,7 @@
 local function read_string(key)
   local value = redis.pcall('GET', key)
   if type(value) ~= 'table' then return value end
-  if string.sub(value.err, 1, #WRONG_TYPE) ~= WRONG_TYPE then return false, nil, value end
+  if not is_wrong_type(value.err) then return false, nil, value end
   return false, redis.call('TYPE', key).ok
 end
 

@@ -117,7 +117,7 @@ fn the_scripts_know_the_numbers_of_the_model() {
             assert!(!stripped.contains(number), "{name}: {number}");
         }
     }
-    let used = ["RECORD_KEPT_MS", "GREATEST_FENCE", "WRONG_TYPE", "BYTE_ZERO"];
+    let used = ["RECORD_KEPT_MS", "GREATEST_FENCE", "is_wrong_type", "BYTE_ZERO"];
     for text in all_texts().into_iter().filter(|text| !text.contains(FORMAT)) {
         assert!(!used.iter().any(|name| text.contains(name)), "it needs format.lua:\n{text}");
     }

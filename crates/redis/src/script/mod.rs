@@ -19,14 +19,19 @@ use std::sync::LazyLock;
 
 /// A script, and its SHA-1, by which the server knows it.
 #[derive(Debug)]
-struct Script {
+pub(crate) struct Script {
     text: &'static str,
     sha: String,
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(crate) fn new(text: &'static str) -> Self {
         Self { text, sha: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    /// Adds a call of the script, which the server must know.
+    pub(crate) fn add_call(&self, to: &mut Pipeline, keys: &[String], arguments: &[&str]) {
+        to.cmd("EVALSHA").arg(&self.sha).arg(keys.len()).arg(keys).arg(arguments);
     }
 }
 
@@ -107,7 +112,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     rewrite_expiry: Script::new(lua::REWRITE_EXPIRY),
 });
 
-fn load(script: &Script) -> Cmd {
+pub(crate) fn load(script: &Script) -> Cmd {
     let mut cmd = Cmd::with_capacity(3, script.text.len() + 16);
     cmd.arg("SCRIPT").arg("LOAD").arg(script.text);
     cmd

@@ -3,10 +3,13 @@
 //! [`diagnose`] owns the rules.
 
 use super::{Backend, RedisStore, SessionOutcome};
+use crate::conn::connect::try_connections;
 use crate::diagnose;
 use crate::script::reply;
+use crate::trials;
 use leasehold_store::{
-    ClockDifference, Diagnosis, Environment, Executed, Finding, FindingKind, Outcome, Phase, Severity, System,
+    ClockDifference, Diagnosis, Environment, Executed, Finding, FindingKind, Outcome, Phase, Severity,
+    System, Trial, TrialKind, TrialOutcome,
 };
 use redis::Pipeline;
 use std::time::{Duration, SystemTime};
@@ -17,7 +20,7 @@ const CLOCK_READINGS: usize = 5;
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(1);
 
 impl RedisStore {
-    /// Reads the server's settings, and compares its clock with the local clock. If the user lacks permissions, the
+    /// Reads the server's settings, compares its clock with the local clock, and tries what locks need. If the user lacks permissions, the
     /// result is incomplete.
     pub(crate) async fn diagnose_node(
         &self,
@@ -38,7 +41,45 @@ impl RedisStore {
         if let Some(clock) = found.clock.filter(exceeds_limit) {
             found.findings.push(Finding::new(FindingKind::ClockDiffers(clock), Severity::Notice));
         }
+        found.trials = self.try_server(slot, deadline).await?;
+        found.findings.extend(trials::findings(&found.trials));
+        found.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Ok(found)
+    }
+
+    /// Tries what locks need: on a server of its own by two further connections, too.
+    async fn try_server(&self, slot: u16, deadline: Instant) -> Result<Vec<Trial>, SessionOutcome> {
+        let slot_of_keys = matches!(*self.backend, Backend::Cluster(_)).then_some(slot);
+        let request = trials::request(&self.keys, slot_of_keys, self.environment().random());
+        let replies = self.send_commands(slot, &request, |_, _| true, deadline).await?;
+        let mut tried = trials::outcomes(&replies);
+        let not_tried = |why: &str| {
+            let outcome = TrialOutcome::NotTried(why.to_owned());
+            [TrialKind::Atomicity, TrialKind::Messages].map(|kind| Trial::new(kind, outcome.clone()))
+        };
+        match &*self.backend {
+            Backend::Link(_) if !trials::runs_scripts(&tried) => tried.extend(not_tried("no script runs")),
+            Backend::Link(link) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let between = tokio::time::timeout(left, try_connections(link.config(), link.node())).await;
+                match between {
+                    Ok(Ok(trials)) => tried.extend(trials),
+                    Ok(Err(fault)) => tried.extend(not_tried(&fault.to_string())),
+                    Err(_) => tried.extend(not_tried("no answer in time")),
+                }
+            }
+            Backend::Borrowed(_) => tried.extend(not_tried("it needs another connection than the one lent")),
+            Backend::Cluster(_) => tried.extend(not_tried("the server is a node of a cluster")),
+        }
+        Ok(tried)
+    }
+
+    fn environment(&self) -> &dyn Environment {
+        match &*self.backend {
+            Backend::Link(link) => &**link.config().shared_environment(),
+            Backend::Cluster(cluster) => &**cluster.config().shared_environment(),
+            Backend::Borrowed(_) => &System,
+        }
     }
 
     /// Difference between the server's clock and the local clock, and the shortest round trip seen.
@@ -47,11 +88,7 @@ impl RedisStore {
         slot: u16,
         deadline: Instant,
     ) -> Result<(Option<ClockDifference>, Duration), SessionOutcome> {
-        let environment: &dyn Environment = match &*self.backend {
-            Backend::Link(link) => &**link.config().shared_environment(),
-            Backend::Cluster(cluster) => &**cluster.config().shared_environment(),
-            Backend::Borrowed(_) => &System,
-        };
+        let environment = self.environment();
         let mut request = Pipeline::with_capacity(1);
         request.cmd("TIME");
         let (mut clock, mut shortest) = (None, Duration::MAX);

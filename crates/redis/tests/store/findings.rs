@@ -207,7 +207,9 @@ mod fake_server {
             while let Some((words, rest)) = command(&read) {
                 let reply = match (words[0].as_str(), text) {
                     ("HELLO", _) => "%1\r\n+proto\r\n:3\r\n".to_owned(),
-                    ("INFO", "") => "-NOPERM this user has no permissions\r\n".to_owned(),
+                    ("INFO", "") | ("SCRIPT" | "EVALSHA", _) => {
+                        "-NOPERM this user has no permissions\r\n".to_owned()
+                    }
                     ("INFO", text) => format!("${}\r\n{text}\r\n", text.len()),
                     _ => "+OK\r\n".to_owned(),
                 };

@@ -18,6 +18,7 @@ mod format;
 mod line;
 mod messages;
 mod optimistic;
+mod products;
 mod recovery;
 mod reentrant;
 mod refusals;

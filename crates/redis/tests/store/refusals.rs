@@ -183,7 +183,8 @@ async fn a_refused_connection_reports_the_reason() {
 #[tokio::test]
 async fn no_fault_and_no_log_of_the_server_shows_a_token() {
     let server = RedisServer::builder().config("rename-command", "EVALSHA \"\"").start().unwrap();
-    let store = connect(&server).await;
+    let config = RedisConfig::from_url(&server.url()).unwrap().skip_trials();
+    let store = RedisStore::connect(config).await.unwrap();
     let mut claim = claim(1);
     claim.value = OwnValue::new("hunter2").ok();
     let fault = refused(acquire(&store, &claim, None).await);

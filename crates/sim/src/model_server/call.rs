@@ -28,6 +28,8 @@ pub(super) enum Call {
     SessionList(String),
     /// The records of sessions, by their keys.
     SessionRead(Vec<String>),
+    /// Trials of what scripts rely on, all of which the model passes.
+    Trials,
 }
 
 /// The call of an operation on a lock.
@@ -64,6 +66,9 @@ impl Call {
         }
         if let (Script::SessionList, [index]) = (script, &keys[..]) {
             return Ok(Self::SessionList((*index).to_owned()));
+        }
+        if script == Script::Trials {
+            return Ok(Self::Trials);
         }
         if script == Script::SessionRead {
             return Ok(Self::SessionRead(keys.into_iter().map(str::to_owned).collect()));
@@ -172,6 +177,7 @@ impl LockCall {
             Script::Heartbeat
             | Script::SessionList
             | Script::SessionRead
+            | Script::Trials
             | Script::Extend
             | Script::AcquireAll
             | Script::Batch => {

@@ -231,6 +231,12 @@ impl ModelServer {
                 index,
                 &SessionOp::Heartbeat(beat.clone()),
             )),
+            Call::Trials => {
+                let names = ["time", "set_nx", "expiry", "hashes", "errors", "kinds"];
+                reply::Value::Array(
+                    names.into_iter().flat_map(|name| [name, ""].map(reply::Value::bulk)).collect(),
+                )
+            }
             Call::SessionList(index) => {
                 reply::of_sessions(&self.execute_session(connection, index, &SessionOp::List))
             }

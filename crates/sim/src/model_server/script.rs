@@ -26,13 +26,15 @@ pub(super) enum Script {
     SessionList,
     /// Of the records of sessions.
     SessionRead,
+    /// Tries what the other scripts rely on.
+    Trials,
 }
 
 /// The first line of a script: `-- leasehold <kind> <script>`.
 const HEAD: &str = "-- leasehold ";
 
 /// The scripts, by the last word of their first line.
-const NAMES: [(&str, Script); 16] = [
+const NAMES: [(&str, Script); 17] = [
     ("acquire", Script::Acquire),
     ("acquire_all", Script::AcquireAll),
     ("batch", Script::Batch),
@@ -49,6 +51,7 @@ const NAMES: [(&str, Script); 16] = [
     ("heartbeat", Script::Heartbeat),
     ("list", Script::SessionList),
     ("read", Script::SessionRead),
+    ("trials", Script::Trials),
 ];
 
 /// Where the kind of a call's lock comes from.
@@ -71,8 +74,8 @@ impl Script {
             "shared" => KindSource::LastArgument,
             "reentrant" => KindSource::Script(Kind::Reentrant),
             "election" => KindSource::Script(Kind::Election),
-            // Those of sessions are for no lock.
-            "mutex" | "session" => KindSource::Script(Kind::Mutex),
+            // Those of sessions and the trials are for no lock.
+            "mutex" | "session" | "any" => KindSource::Script(Kind::Mutex),
             _ => return Err(unknown()),
         };
         Ok((script, kind))

@@ -113,6 +113,9 @@ pub enum UrlError {
     /// RESP2 is requested for a cluster.
     #[error("a cluster requires RESP3: leave out `protocol`")]
     ClusterProtocol,
+    /// The value of `probe` is not `skip`.
+    #[error("`probe` is `skip`, as in `?probe=skip`, or absent")]
+    Probe,
     /// The value of `strict` is neither 1 nor 0.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
@@ -140,7 +143,7 @@ pub enum UrlError {
 }
 
 /// The settings of a URL.
-const SETTINGS: &str = "the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
+const SETTINGS: &str = "the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol`, `probe` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
 
 impl RedisConfig {
     /// Parses a URL. Same as [`FromStr`].

@@ -310,6 +310,10 @@ fn setting(config: RedisConfig, name: &str, value: &str, query: &str) -> Result<
             ("resp3" | "3", _) => config.resp3(),
             _ => return Err(UrlError::Protocol),
         },
+        "probe" => match value {
+            "skip" => config.skip_trials(),
+            _ => return Err(UrlError::Probe),
+        },
         "strict" => match value {
             "1" => config.strict(),
             "0" => config.lenient(),

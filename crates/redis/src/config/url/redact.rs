@@ -143,6 +143,7 @@ fn query(
         ("db", db.map(|db| db.to_string())),
         ("replicas", replicas.map(|replicas| replicas.to_string())),
         ("protocol", resp2.then(|| "resp2".to_owned())),
+        ("probe", config.are_trials_skipped().then(|| "skip".to_owned())),
         ("strict", config.is_strict().then(|| "1".to_owned())),
         ("sentinel_user", sentinel_user),
         ("ca", file(roots)),

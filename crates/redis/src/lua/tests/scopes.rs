@@ -51,9 +51,9 @@ const KEYWORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
-const BUILTINS: [&str; 13] = [
+const BUILTINS: [&str; 14] = [
     "error", "ipairs", "math", "next", "pairs", "pcall", "redis", "select", "string", "table", "tonumber",
-    "type", "unpack",
+    "tostring", "type", "unpack",
 ];
 
 fn is_name(token: &str) -> bool {

@@ -115,7 +115,10 @@ impl RedisStore {
     pub(crate) async fn first_attempt(&self) -> Result<(), Fault> {
         match &*self.backend {
             Backend::Link(link) => link.connect().await,
-            Backend::Cluster(cluster) => cluster.connect().await,
+            Backend::Cluster(cluster) => {
+                cluster.connect().await?;
+                self.try_cluster(cluster.config()).await
+            }
             Backend::Borrowed(_) => Ok(()),
         }
     }

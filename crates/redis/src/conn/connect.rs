@@ -122,7 +122,7 @@ async fn connect(
     let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
     check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    // A node of a cluster is tried by the diagnosis: here it is not known which slots it has.
+    // Here it is not known which slots a node of a cluster has: the store tries one.
     if !config.are_trials_skipped() && !matches!(config.location(), ServerLocation::ClusterNode(..)) {
         let tried = Tried { config, address, login: &login, node, info: &info };
         tried.pass(&mut conn, &mut messages, message).await?;

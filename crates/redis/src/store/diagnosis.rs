@@ -3,12 +3,13 @@
 //! [`diagnose`] owns the rules.
 
 use super::{Backend, RedisStore, SessionOutcome};
+use crate::config::RedisConfig;
 use crate::conn::connect::try_connections;
 use crate::diagnose;
 use crate::script::reply;
 use crate::trials;
 use leasehold_store::{
-    ClockDifference, Diagnosis, Environment, Executed, Finding, FindingKind, Outcome, Phase, Severity,
+    ClockDifference, Diagnosis, Environment, Executed, Fault, Finding, FindingKind, Outcome, Phase, Severity,
     System, Trial, TrialKind, TrialOutcome,
 };
 use redis::Pipeline;
@@ -45,6 +46,25 @@ impl RedisStore {
         found.findings.extend(trials::findings(&found.trials));
         found.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Ok(found)
+    }
+
+    /// Tries what locks need on one node of a cluster, unless that is skipped. Fails if the node must not be used.
+    pub(super) async fn try_cluster(&self, config: &RedisConfig) -> Result<(), Fault> {
+        const SLOT: u16 = 0;
+        if config.are_trials_skipped() {
+            return Ok(());
+        }
+        let request = trials::request(&self.keys, Some(SLOT), self.environment().random());
+        let deadline = Instant::now() + config.attempt_timeout();
+        // If the slot has no node now, nothing is known, and the first operation there says so.
+        let Ok(replies) = self.send_commands(SLOT, &request, |_, _| true, deadline).await else {
+            return Ok(());
+        };
+        let findings = trials::findings(&trials::outcomes(&replies));
+        match diagnose::refusal(&findings, false, config.refused_severity()) {
+            Some(kind) => Err(self.fault(kind, Phase::Handshake)),
+            None => Ok(()),
+        }
     }
 
     /// Tries what locks need: on a server of its own by two further connections, too.

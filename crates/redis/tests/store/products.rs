@@ -3,7 +3,7 @@
 use crate::fixture::LONG;
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::{FaultKind, FindingKind, Severity, Store, Trial, TrialKind, TrialOutcome};
-use leasehold_testkit::{Product, ProductServer, Proxy, RedisServer, Warnings};
+use leasehold_testkit::{Cluster, Product, ProductServer, Proxy, RedisServer, Warnings};
 
 /// What a product that is no Redis says of itself.
 const OTHER: &str = "kvrocks_version:2.9.0";
@@ -227,4 +227,25 @@ async fn what_cannot_be_tried_refuses_no_server() {
     }
     server.cli(&["REPLICAOF", "127.0.0.1", "1"]).unwrap().ok().unwrap();
     RedisStore::connect(config(&server.url())).await.expect("it may be promoted");
+}
+
+/// By the script, on the node of one slot.
+#[tokio::test]
+async fn a_cluster_is_tried_when_a_client_connects() {
+    let cluster = Cluster::start(3, 0).unwrap();
+    let calls = || {
+        let calls = (0..3).map(|at| {
+            let server = cluster.node(at);
+            let stats = server.cli(&["INFO", "commandstats"]).unwrap();
+            let text = stats.text().unwrap();
+            let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+            let calls = calls.and_then(|calls| calls.split(',').next());
+            calls.map_or(0, |calls| calls.parse::<u64>().unwrap())
+        });
+        calls.sum::<u64>()
+    };
+    RedisStore::connect(config(&format!("{}?probe=skip", cluster.url()))).await.unwrap();
+    assert_eq!(calls(), 0);
+    RedisStore::connect(config(&cluster.url())).await.unwrap();
+    assert_eq!(calls(), 1);
 }

@@ -3,8 +3,10 @@
 use crate::faulty_store::{Behavior, Counter, FaultyStore, MS};
 use crate::fixture::{force_release, mutex};
 use crate::until::until_waiting;
-use leasehold::store::Op;
-use leasehold::{Client, LostReason, ReleaseError, Released};
+use leasehold::store::{Lock, MemoryStore, Op};
+use leasehold::{
+    Client, LockGuard, LostReason, MultiReleaseError, ReleaseError, Released, Unreleased, blocking,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -333,4 +335,201 @@ async fn a_key_whose_permits_are_lost_while_it_waits_acquires_them_again() {
     let permit = timeout(SOON, waits).await.expect("in time").expect("no panic");
     permit.check().expect("both are held");
     permit.release().await.expect("released");
+}
+
+/// A rule by which releases of these locks fail while the flag is set.
+fn releases_fail(
+    of: &'static [&'static str],
+    behavior: Behavior,
+    is_down: &Arc<AtomicBool>,
+) -> impl Fn(&Lock, &Op) -> Behavior + Send + Sync + 'static {
+    let down = is_down.clone();
+    move |lock, op| {
+        let fails = matches!(op, Op::Release(_)) && of.contains(&lock.name.as_str());
+        if fails && down.load(Ordering::SeqCst) { behavior } else { Behavior::Execute }
+    }
+}
+
+/// The guard of a lock that excludes the other kinds' guards of the same name.
+async fn guard_of(client: &Client, kind: &str) -> Box<dyn LockGuard> {
+    const GOOD: &str = "a good name";
+    const ACQUIRED: &str = "acquired";
+    match kind {
+        "mutex" => Box::new(client.mutex("a").expect(GOOD).acquire().await.expect(ACQUIRED)),
+        "reentrant" => Box::new(client.reentrant_mutex("a").expect(GOOD).acquire().await.expect(ACQUIRED)),
+        "permit" => Box::new(client.semaphore("a", 1).expect(GOOD).acquire().await.expect(ACQUIRED)),
+        "read" => Box::new(client.rwlock("a").expect(GOOD).read().await.expect(ACQUIRED)),
+        "upgradable" => Box::new(client.rwlock("a").expect(GOOD).upgradable_read().await.expect(ACQUIRED)),
+        "write" => Box::new(client.rwlock("a").expect(GOOD).write().await.expect(ACQUIRED)),
+        "leadership" => Box::new(client.election("a").expect(GOOD).campaign().await.expect(ACQUIRED)),
+        kind => panic!("no such kind: {kind}"),
+    }
+}
+
+/// Whatever the kind of guard: the error has the hold, a second failure has it again, and then it is released.
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_guard_can_be_released_again() {
+    for kind in ["mutex", "reentrant", "permit", "read", "upgradable", "write", "leadership"] {
+        let is_down = Arc::new(AtomicBool::new(true));
+        let rule = releases_fail(&["a"], Behavior::LoseRequest, &is_down);
+        let store = FaultyStore::with_sessions(rule);
+        let (client, other) = (store.client_with_timeout(SHORT_CALL).await, store.healthy_client().await);
+        let guard = guard_of(&client, kind).await;
+        let fence = guard.fencing_token();
+        let error = guard.release().await.expect_err("the store is silent");
+        assert!(matches!(error, ReleaseError::Unknown { unreleased: Some(_), .. }), "{kind}: {error:?}");
+        let unreleased = error.into_unreleased().expect("it is not released");
+        assert_eq!((unreleased.name().as_str(), unreleased.fencing_token()), ("a", fence), "{kind}");
+        let error = unreleased.release().await.expect_err("the store is still silent");
+        is_down.store(false, Ordering::SeqCst);
+        error.into_unreleased().expect("it is not released").release().await.expect("released");
+        // Its own kind excludes it, but for a reader.
+        let exclusive = if kind == "read" { "write" } else { kind };
+        let next = timeout(CALL, guard_of(&other, exclusive)).await.expect(kind);
+        assert!(next.fencing_token() > fence, "{kind}");
+        next.release().await.expect("released");
+    }
+}
+
+/// A call timeout of which several fit into a first lease.
+const SHORT_CALL: Duration = Duration::from_millis(300);
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Acquires all three, and releases them.
+async fn released_together(client: &Client, are_reentrant: bool) -> Result<(), MultiReleaseError> {
+    if are_reentrant {
+        let all = client.multi_reentrant_mutex(NAMES).expect("good names");
+        all.acquire().await.expect("acquired").release().await
+    } else {
+        let all = client.multi_mutex(NAMES).expect("good names");
+        all.acquire().await.expect("acquired").release().await
+    }
+}
+
+/// Which of the three another client sees as held.
+async fn held(other: &Client, are_reentrant: bool) -> Vec<&'static str> {
+    let mut held = Vec::new();
+    for name in NAMES {
+        let status = if are_reentrant {
+            other.reentrant_mutex(name).expect("a good name").inspect().await
+        } else {
+            mutex(other, name).inspect().await
+        };
+        if status.expect("an answer").held {
+            held.push(name);
+        }
+    }
+    held
+}
+
+/// What was not released of the locks held together, by their names.
+fn unreleased_of(error: MultiReleaseError) -> Vec<(String, Unreleased)> {
+    let each = error.failed.into_iter().map(|(name, error)| {
+        let unreleased = error.into_unreleased().expect("it is not released");
+        assert_eq!(unreleased.name(), &name);
+        (name.to_string(), unreleased)
+    });
+    each.collect()
+}
+
+/// The error names the locks that were not released, the others are free, and each is tried again for itself.
+#[tokio::test(start_paused = true)]
+async fn locks_held_together_are_released_again_one_by_one() {
+    for are_reentrant in [false, true] {
+        for behavior in [Behavior::LoseRequest, Behavior::Fail] {
+            let is_down = Arc::new(AtomicBool::new(true));
+            let rule = releases_fail(&["a", "c"], behavior, &is_down);
+            let store = FaultyStore::with_sessions(rule);
+            let (client, other) = (store.client_with_timeout(SHORT_CALL).await, store.healthy_client().await);
+            let error = released_together(&client, are_reentrant).await.expect_err("two are not released");
+            assert!(error.to_string().starts_with("`a`: "), "{error}");
+            let mut left = unreleased_of(error);
+            let names: Vec<_> = left.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names, ["a", "c"]);
+            assert_eq!(held(&other, are_reentrant).await, ["a", "c"], "the other one is free");
+            let (_, of_c) = left.pop().expect("two");
+            let error = of_c.release().await.expect_err("the store still fails");
+            is_down.store(false, Ordering::SeqCst);
+            error.into_unreleased().expect("it is not released").release().await.expect("released");
+            assert_eq!(held(&other, are_reentrant).await, ["a"], "one is still kept by the caller");
+            let (_, of_a) = left.pop().expect("one");
+            of_a.release().await.expect("released");
+            assert!(held(&other, are_reentrant).await.is_empty());
+        }
+    }
+}
+
+/// A run of a job is finished again after an error, whether or not the first request was executed: the period is not over,
+/// and no other instance runs before it is.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_finished_again_after_an_error() {
+    const PERIOD: Duration = Duration::from_secs(60);
+    for behavior in [Behavior::LoseRequest, Behavior::LoseReply, Behavior::Fail] {
+        let is_down = Arc::new(AtomicBool::new(true));
+        let rule = releases_fail(&["a"], behavior, &is_down);
+        let store = FaultyStore::with_sessions(rule);
+        let (client, other) = (store.client_with_timeout(CALL).await, store.healthy_client().await);
+        let job =
+            |client: &Client| client.once_per("a", PERIOD).expect("a good name").max_duration(2 * PERIOD);
+        let run = job(&client).try_start().await.expect("an answer").granted().expect("none runs");
+        for _ in 0..2 {
+            let error = run.finish().await.expect_err("no reply");
+            assert!(matches!(error, ReleaseError::Unknown { unreleased: None, .. }), "{error:?}");
+        }
+        is_down.store(false, Ordering::SeqCst);
+        run.finish().await.expect("finished");
+        assert!(job(&other).inspect().await.expect("an answer").in_cooldown);
+        assert!(job(&other).try_start().await.expect("an answer").granted().is_none());
+        // Long before the run would have ended by itself.
+        sleep(PERIOD).await;
+        let next = job(&other).try_start().await.expect("an answer").granted().expect("the period is over");
+        next.fail().await.expect("given up");
+    }
+}
+
+/// The same from a thread: a client tries again what a release of any of its guards has left.
+#[test]
+fn a_thread_tries_again_what_was_not_released() {
+    type Released = Result<(), blocking::Error<ReleaseError>>;
+    fn of(error: blocking::Error<ReleaseError>) -> ReleaseError {
+        match error {
+            blocking::Error::Failed(error) => error,
+            error => panic!("not in an async context: {error}"),
+        }
+    }
+    let is_down = Arc::new(AtomicBool::new(false));
+    let rule = releases_fail(&["a", "b", "c", "r", "s", "e"], Behavior::Fail, &is_down);
+    let store = FaultyStore { keeps_sessions: true, ..FaultyStore::new(&MemoryStore::new(), rule) };
+    let builder = Client::with_store(store.clone()).call_timeout(20 * MS);
+    let client = builder.connect_blocking().expect("it connects");
+    let other = Client::with_store(store.inner).connect_blocking().expect("it connects");
+    let releases: [fn(&blocking::Client) -> Released; 6] = [
+        |client| client.mutex("a").unwrap().acquire().unwrap().release(),
+        |client| client.reentrant_mutex("b").unwrap().acquire().unwrap().release().map(drop),
+        |client| client.semaphore("s", 1).unwrap().acquire().unwrap().release(),
+        |client| client.rwlock("r").unwrap().read().unwrap().release(),
+        |client| client.rwlock("r").unwrap().write().unwrap().release(),
+        |client| client.election("e").unwrap().campaign().unwrap().resign(),
+    ];
+    for release in releases {
+        is_down.store(true, Ordering::SeqCst);
+        let unreleased = of(release(&client).unwrap_err()).into_unreleased().expect("it is not released");
+        let again = of(client.release_again(unreleased).unwrap_err());
+        is_down.store(false, Ordering::SeqCst);
+        client.release_again(again.into_unreleased().expect("it is not released")).unwrap();
+        // Another client acquires the same at once.
+        release(&other).unwrap();
+    }
+    is_down.store(true, Ordering::SeqCst);
+    let all = client.multi_mutex(["a", "b", "x"]).unwrap().acquire().unwrap();
+    let blocking::Error::Failed(error) = all.release().unwrap_err() else { panic!("no async context") };
+    let left = unreleased_of(error);
+    is_down.store(false, Ordering::SeqCst);
+    let names: Vec<_> = left.iter().map(|(name, _)| name.clone()).collect();
+    assert_eq!(names, ["a", "b"]);
+    for (name, unreleased) in left {
+        client.release_again(unreleased).unwrap();
+        assert!(!other.mutex(name).unwrap().inspect().unwrap().held);
+    }
 }

@@ -7,7 +7,10 @@ use leasehold::store::{
     SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, SessionId};
-use leasehold_core::{Claim, Extended, FencingToken, KeyError, Partition};
+use leasehold_core::{
+    Claim, Extended, FencingToken, ForceRelease, ForceReleased, Inspect, KeyError, Label, ObservedHolder,
+    Partition,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -36,6 +39,8 @@ pub(crate) enum Behavior {
     ExecuteAndDisconnect,
     /// The reply to an extend that arrives too late.
     NotHeld,
+    /// Release by force whatever holds the lock, and execute it then.
+    ForceReleaseFirst,
 }
 
 /// What happens to each operation on a lock.
@@ -104,6 +109,20 @@ impl std::fmt::Debug for FaultyStore {
     }
 }
 
+/// Releases by force the oldest hold of a lock, as an operator would between two requests of a client.
+pub(crate) async fn force_release_in(store: &MemoryStore, lock: &Lock, within: Duration) {
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
+    let Outcome::Done(Reply::Inspect(seen)) = store.execute(lock, &inspect, within).await else {
+        panic!("it can be inspected")
+    };
+    let oldest = seen.holder.or_else(|| seen.shared_holders.into_iter().next());
+    let fence = oldest.and_then(|holder| holder.fence).expect("it is held");
+    let actor = Label::new("the night shift").expect("it is short");
+    let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor });
+    let freed = store.execute(lock, &free, within).await;
+    assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
+}
+
 fn unknown<T>(kind: FaultKind) -> Outcome<T> {
     Outcome::Failed(Executed::Unknown, Fault::new(kind, Phase::Reply, "a faulty store"))
 }
@@ -136,6 +155,10 @@ impl Store for FaultyStore {
                     unknown(FaultKind::Disconnected)
                 }
                 Behavior::NotHeld => Outcome::Done(Reply::Extend(Extended::NotHeld)),
+                Behavior::ForceReleaseFirst => {
+                    force_release_in(&self.inner, lock, within).await;
+                    self.inner.execute(lock, op, within).await
+                }
             }
         })
     }

@@ -3,8 +3,12 @@
 use crate::environment::{SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use crate::fixture::{both, force_release, mutex};
-use leasehold::store::Op;
-use leasehold::{AcquireError, Client, ExtendError, LostReason, ProclaimError, ReturnPermitsError};
+use leasehold::store::{MemoryStore, Op};
+use leasehold::{
+    AcquireError, Client, ExtendError, HoldEnding, LostReason, ProclaimError, ReturnPermitsError, RunError,
+    blocking,
+};
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -233,4 +237,181 @@ async fn a_downgrade_ends_when_its_write_is_lost() {
     blocking.release().await.expect("released");
     let written = timeout(SOON, others.write()).await.expect("the ended downgrade does not block it");
     drop(written.expect("acquired"));
+}
+
+/// A store in which an operator's forced release overtakes every release.
+fn forced_before_each_release(memory: &MemoryStore) -> FaultyStore {
+    let rule = |_: &_, op: &Op| match op {
+        Op::Release(_) => Behavior::ForceReleaseFirst,
+        _ => Behavior::Execute,
+    };
+    FaultyStore { keeps_sessions: true, ..FaultyStore::new(memory, rule) }
+}
+
+/// The error of a `run` whose hold was ended after its last check and before its release.
+fn assert_lost_at_release<T: PartialEq + std::fmt::Debug>(
+    ran: Result<T, RunError<T>>,
+    lock: &str,
+    expected: T,
+) {
+    let Err(RunError::LostAtRelease { result, lost }) = ran else { panic!("{lock}: {ran:?}") };
+    assert_eq!((result, lost.lock.as_str(), &lost.reason), (expected, lock, &LostReason::ForceReleased));
+    assert!(lost.fence.as_u64() > 0, "{lost}");
+}
+
+/// The hold is there when the future completes, and the release does not find it: what was done may have overlapped, so
+/// the result comes in the error.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_the_release_finds_is_reported_with_the_result() {
+    let store = forced_before_each_release(&memory());
+    let client = store.client_with_timeout(2000 * MS).await;
+    let lock = client.mutex("m").expect("a good name");
+    assert_lost_at_release(lock.run(async |guard| guard.check().is_ok()).await, "m", true);
+    let lock = client.reentrant_mutex("r").expect("a good name");
+    assert_lost_at_release(lock.run(async |guard| guard.check().is_ok()).await, "r", true);
+    let lock = client.semaphore("s", 2).expect("a good name");
+    assert_lost_at_release(lock.run(async |guard| guard.check().is_ok()).await, "s", true);
+    let lock = client.rwlock("rw").expect("a good name");
+    assert_lost_at_release(lock.run_reading(async |guard| guard.check().is_ok()).await, "rw", true);
+    assert_lost_at_release(lock.run_writing(async |guard| guard.check().is_ok()).await, "rw", true);
+    let lock = client.election("e").expect("a good name");
+    assert_lost_at_release(lock.lead(async |guard| guard.check().is_ok()).await, "e", true);
+    let job = client.once_per("o", Duration::from_secs(60)).expect("a good name");
+    assert_lost_at_release(job.run(async |guard| guard.check().is_ok()).await.map(Option::unwrap), "o", true);
+}
+
+#[test]
+fn a_loss_that_the_release_finds_is_reported_to_a_thread_with_the_result() {
+    fn of<T: std::fmt::Debug>(ran: Result<T, blocking::Error<RunError<T>>>) -> Result<T, RunError<T>> {
+        ran.map_err(|error| match error {
+            blocking::Error::Failed(error) => error,
+            error => panic!("not in an async context: {error}"),
+        })
+    }
+    let store = forced_before_each_release(&MemoryStore::new());
+    let client = Client::with_store(store).connect_blocking().expect("it connects");
+    let lock = client.mutex("m").unwrap();
+    assert_lost_at_release(of(lock.run(|guard| guard.check().is_ok())), "m", true);
+    let lock = client.reentrant_mutex("r").unwrap();
+    assert_lost_at_release(of(lock.run(|guard| guard.check().is_ok())), "r", true);
+    let lock = client.semaphore("s", 2).unwrap();
+    assert_lost_at_release(of(lock.run(|guard| guard.check().is_ok())), "s", true);
+    let lock = client.rwlock("rw").unwrap();
+    assert_lost_at_release(of(lock.run_reading(|guard| guard.check().is_ok())), "rw", true);
+    assert_lost_at_release(of(lock.run_writing(|guard| guard.check().is_ok())), "rw", true);
+}
+
+/// An observer of the ends of holds that did not look, or had no answer, while a lease ended: the hold may have been
+/// renewed and released meanwhile, so that it is not known whether it has expired.
+#[tokio::test(start_paused = true)]
+async fn an_end_that_no_poll_was_close_to_is_unknown() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    let store = FaultyStore::with_sessions(move |_, op| match op {
+        Op::Inspect(_) if down.load(Ordering::SeqCst) => Behavior::Fail,
+        _ => Behavior::Execute,
+    });
+    let observer = store.client_with_timeout(200 * MS).await;
+    let holder = store.healthy_client().await.mutex("m").expect("a good name").lease(2_000 * MS);
+    for store_fails in [false, true] {
+        let guard = holder.acquire().await.expect("acquired");
+        let fence = guard.fencing_token();
+        std::mem::forget(guard);
+        let mut ends = observer.mutex("m").expect("a good name").observe_ends().await.expect("an answer");
+        if store_fails {
+            is_down.store(true, Ordering::SeqCst);
+            let begun = Instant::now();
+            while begun.elapsed() < 3_000 * MS {
+                ends.next().await.expect_err("the store fails");
+            }
+            is_down.store(false, Ordering::SeqCst);
+        } else {
+            sleep(3_000 * MS).await;
+        }
+        let end = ends.next().await.expect("an answer");
+        assert_eq!((end.fence, end.ending), (Some(fence), HoldEnding::Unknown), "{store_fails}");
+    }
+}
+
+/// The list of the holds that other clients ended has 32 entries: of the 33rd, which was ended first, it is not known
+/// whether it was among them.
+#[tokio::test(start_paused = true)]
+async fn an_end_of_which_the_audit_has_no_room_is_unknown() {
+    const HOLDS: usize = leasehold::core::model::Audit::MAX_ENTRIES + 1;
+    let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);
+    let (holder, observer) = (store.healthy_client().await, store.healthy_client().await);
+    let semaphore = |client: &Client| client.semaphore("s", 64).expect("a good name");
+    let mut permits = Vec::new();
+    for _ in 0..HOLDS {
+        permits.push(semaphore(&holder).acquire().await.expect("acquired"));
+    }
+    let mut ends = semaphore(&observer).observe_ends().await.expect("an answer");
+    for permit in &permits {
+        let holders = semaphore(&observer).inspect().await.expect("an answer").shared_holders;
+        let seen = holders.iter().find(|holder| holder.fence == Some(permit.fencing_token()));
+        let seen = seen.and_then(leasehold::SharedHolder::observed).expect("it holds a permit");
+        semaphore(&observer).force_release(seen).await.expect("ended");
+    }
+    let mut endings = Vec::new();
+    for _ in 0..HOLDS {
+        let end = timeout(SOON, ends.next()).await.expect("in time").expect("an answer");
+        endings.push((end.fence, end.ending));
+    }
+    let expected = permits.iter().enumerate().map(|(at, permit)| {
+        let ending = if at == 0 { HoldEnding::Unknown } else { HoldEnding::ForceReleased };
+        (Some(permit.fencing_token()), ending)
+    });
+    assert_eq!(endings, expected.collect::<Vec<_>>());
+}
+
+/// Leads again and again. The pauses grow from one short leadership to the next, and are short again after a long one.
+#[tokio::test(start_paused = true)]
+async fn the_pauses_between_campaigns_grow_until_a_leadership_lasts() {
+    const FIRST: Duration = Duration::from_millis(100);
+    const STEADY: Duration = Duration::from_secs(60);
+    let store = FaultyStore::with_sessions(|_, _| Behavior::Execute);
+    let (client, operator) = (store.healthy_client().await, store.healthy_client().await);
+    let (election, operated) =
+        (client.election("e").expect("a good name"), operator.election("e").expect("a good name"));
+    let (ended, pauses) = (Cell::new(Instant::now()), RefCell::new(Vec::new()));
+    let leading = election.lead_forever(|leadership| {
+        let round = {
+            let mut all = pauses.borrow_mut();
+            all.push(ended.get().elapsed());
+            all.len()
+        };
+        let (operated, ended) = (&operated, &ended);
+        async move {
+            match round {
+                // Steady, if only just.
+                7 => sleep(STEADY).await,
+                // It ends by itself before that.
+                4 => sleep(STEADY * 9 / 10).await,
+                // Deposed: the future is dropped at its next await.
+                _ => {
+                    let details = operated.inspect_full().await.expect("an answer");
+                    ended.set(Instant::now());
+                    operated.force_release(details.observed.expect("it leads")).await.expect("deposed");
+                    leadership.lost().await;
+                }
+            }
+            ended.set(Instant::now());
+        }
+    });
+    timeout(5 * STEADY, async {
+        tokio::select! {
+            error = leading => panic!("{error}"),
+            () = async { while pauses.borrow().len() < 9 { sleep(MS).await; } } => {}
+        }
+    })
+    .await
+    .expect("it leads nine times");
+    let pauses = pauses.into_inner();
+    assert!(pauses[0] < 10 * MS, "the first campaign begins at once: {pauses:?}");
+    // Half of a pause is chance.
+    for (at, pause) in pauses.iter().enumerate().skip(1) {
+        let doublings = u32::try_from(if at < 7 { at - 1 } else { at - 7 }).expect("a small number");
+        let full = FIRST * 2_u32.pow(doublings);
+        assert!(*pause >= full / 2 && *pause <= full + 10 * MS, "pause {at}: {pauses:?}");
+    }
 }

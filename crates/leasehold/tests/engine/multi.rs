@@ -1,14 +1,12 @@
 //! A `MultiMutex` over stores that are slow, lose replies, or lack an acquire of several locks in one step.
 
 use crate::environment::{client_in_paused_time, memory};
-use crate::faulty_store::{Behavior, Counter, FaultyStore, MS};
+use crate::faulty_store::{Behavior, Counter, FaultyStore, MS, force_release_in};
 use crate::fixture::{both, force_release, mutex};
 use crate::until::{until_at_rest, until_waiting};
 use futures_util::future::BoxFuture;
-use leasehold::core::{
-    Acquire, ForceRelease, ForceReleased, Inspect, Label, MultiAcquired, ObservedHolder, Partition,
-};
-use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Reply, Store};
+use leasehold::core::{Acquire, Inspect, MultiAcquired, Partition};
+use leasehold::store::{Fault, Lock, MemoryStore, NotificationSink, Op, Outcome, Store};
 use leasehold::{AcquireError, Attempt, Client, KeyError, LostReason, MultiAttempt, MultiGuard, SessionId};
 use leasehold_testkit::Random;
 use std::sync::Arc;
@@ -285,21 +283,6 @@ struct Interrupted {
     noticed: Arc<tokio::sync::Notify>,
 }
 
-impl Interrupted {
-    async fn force_release(&self, name: &str, within: Duration) {
-        let lock = Lock::mutex(name.parse().expect("a good name"));
-        let inspect = Op::Inspect(Inspect { claim: None, details: false });
-        let Outcome::Done(Reply::Inspect(seen)) = self.inner.execute(&lock, &inspect, within).await else {
-            panic!("it can be inspected")
-        };
-        let fence = seen.holder.and_then(|holder| holder.fence).expect("it is held");
-        let actor = Label::new("the night shift").expect("it is short");
-        let free = Op::ForceRelease(ForceRelease { observed: ObservedHolder::Hold(fence), actor });
-        let freed = self.inner.execute(&lock, &free, within).await;
-        assert!(matches!(freed, Outcome::Done(Reply::ForceRelease(ForceReleased::Released))), "{freed:?}");
-    }
-}
-
 impl Store for Interrupted {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         if matches!(op, Op::Inspect(Inspect { claim: Some(_), .. })) {
@@ -315,7 +298,8 @@ impl Store for Interrupted {
     ) -> BoxFuture<'a, Option<Outcome<Vec<MultiAcquired>>>> {
         Box::pin(async move {
             if acquires.len() == 1 && self.once.fetch_add(1, Ordering::SeqCst) == 0 {
-                self.force_release("b", within).await;
+                let second = Lock::mutex("b".parse().expect("a good name"));
+                force_release_in(&self.inner, &second, within).await;
                 self.noticed.notified().await;
             }
             self.inner.acquire_all(acquires, within).await

@@ -27,7 +27,7 @@ on_every_store! {
     permits_of_dead_clients_come_back,
     a_release_after_the_expiry_adds_no_permit,
     a_watchdog_keeps_permits_and_a_lease_ends,
-    a_dropped_permit_is_released,
+    a_client_that_drops_its_permits_can_acquire_them_at_once,
     a_shutdown_releases_permits,
     one_hold_is_force_released_and_no_other,
     acquiring_permits_cancelled_at_every_await,
@@ -391,13 +391,16 @@ async fn a_watchdog_keeps_permits_and_a_lease_ends(store: &TestStore) {
     kept.release().await.expect("released");
 }
 
-async fn a_dropped_permit_is_released(store: &TestStore) {
-    let client = store.client("a").await;
-    let semaphore = semaphore(&client, 1);
-    drop(semaphore.acquire().await.expect("acquired"));
-    client.flush().await;
-    let again = semaphore.try_acquire().await.expect("an answer").granted().expect("it is free");
-    again.release().await.expect("released");
+/// A request for permits waits for those that its own client is giving back, and so needs no flush before it.
+async fn a_client_that_drops_its_permits_can_acquire_them_at_once(store: &TestStore) {
+    let semaphore = semaphore(&store.client("a").await, 3);
+    for round in 0..50 {
+        let permits = [semaphore.acquire_many(2).await, semaphore.acquire().await];
+        drop(permits.map(|permit| permit.expect("acquired")));
+        let again = semaphore.try_acquire_many(3).await.expect("an answer");
+        drop(again.granted().unwrap_or_else(|| panic!("its own permits, in round {round}")));
+        drop(semaphore.acquire_timeout(Duration::ZERO).await.expect("acquired"));
+    }
 }
 
 async fn a_shutdown_releases_permits(store: &TestStore) {

@@ -1,8 +1,10 @@
 //! A quorum of five servers, some of which are killed, suspended, restarted or emptied.
 
+use super::fixture::load_scripts;
+use leasehold::core::drift;
 use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
-use leasehold::{AcquireError, Attempt, Client, ExtendError, FencingToken, Votes};
-use leasehold_testkit::{Quorum, RedisServer, RespConnection, Sentinels, Worker};
+use leasehold::{AcquireError, Attempt, Client, ExtendError, FencingToken, Guard, Moment, Votes};
+use leasehold_testkit::{Proxy, Quorum, RedisServer, RespConnection, Sentinels, Worker, command};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -253,6 +255,106 @@ async fn row_12_an_extend_without_a_majority_keeps_the_validity_and_the_hold() {
     let tried = other.mutex("job").expect("a good name").try_acquire().await.expect("an answer");
     assert!(matches!(tried, Attempt::Taken(_)), "no server has released it");
     guard.extend().await.expect("a majority is back");
+    guard.release().await.expect("released");
+}
+
+/// Three servers behind proxies, and a client of them that waits long for a vote.
+struct SlowVotes {
+    quorum: Quorum,
+    proxies: Vec<Proxy>,
+    client: Client,
+}
+
+impl SlowVotes {
+    async fn start() -> Self {
+        let quorum = Quorum::start(3).expect("three servers that boot");
+        let proxies: Vec<_> =
+            quorum.iter().map(|server| Proxy::to_server(server).expect("a proxy")).collect();
+        let nodes: Vec<_> = proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
+        let url = format!("redlock://{}?min_uptime=0s&node_timeout=20s", nodes.join(","));
+        let client = Client::builder(url).call_timeout(Duration::from_secs(20)).connect().await;
+        let client = client.expect("a majority");
+        load_scripts(&client.mutex("job").expect("a good name")).await;
+        Self { quorum, proxies, client }
+    }
+
+    /// For how much longer each server keeps the hold, in milliseconds; less than zero without one.
+    fn kept_ms(&self) -> Vec<i64> {
+        let kept =
+            self.quorum.iter().map(|server| server.cli(&["PTTL", "job"]).expect("an answer").integer());
+        kept.map(|ms| ms.expect("a number")).collect()
+    }
+}
+
+/// R23, on real servers whose votes take their time: the validity is the lease less the time that they took, and the
+/// allowance for drift. That is so for an acquire, for the extend that lengthens its first lease, and for a later one.
+#[tokio::test]
+async fn row_13_the_time_that_votes_take_does_not_count_as_validity() {
+    const DELAY: Duration = Duration::from_millis(200);
+    const SHORT: Duration = Duration::from_secs(2);
+    const LONG: Duration = Duration::from_secs(60);
+    let votes = SlowVotes::start().await;
+    for proxy in &votes.proxies {
+        proxy.delay_replies(DELAY);
+    }
+    let client = &votes.client;
+    // No reply can arrive before the delay is over, and the request is sent after the call began.
+    let assert_valid = |begun: Moment, lease: Duration, guard: &Guard| {
+        let (answered, valid_until) = (client.now(), guard.valid_until());
+        let valid_for = lease.saturating_sub(drift(lease));
+        assert!(begun + DELAY <= answered, "the votes took their time");
+        assert!(valid_until + DELAY <= answered + valid_for, "the votes' time counts as validity: {guard:?}");
+        assert!(valid_until >= begun + valid_for, "more than the votes' time is missing: {guard:?}");
+        let mut kept = votes.kept_ms();
+        kept.sort_unstable();
+        let majority = Duration::from_millis(u64::try_from(kept[1]).unwrap_or(0) + 1);
+        assert!(guard.remaining() <= majority, "{kept:?} at the servers: {guard:?}");
+    };
+    let begun = client.now();
+    let job = client.mutex("job").expect("a good name");
+    let guard = job.clone().lease(SHORT).acquire().await.expect("acquired");
+    assert_valid(begun, SHORT, &guard);
+    let begun = client.now();
+    guard.extend_to(LONG).await.expect("extended");
+    assert_valid(begun, LONG, &guard);
+    guard.release().await.expect("released");
+}
+
+/// Votes that are cast only after the lease would have ended are taken back at every server, long before they end there.
+#[tokio::test]
+async fn row_13_votes_that_take_longer_than_the_lease_are_undone() {
+    const LEASE: Duration = Duration::from_millis(2_500);
+    const ACQUIRE: usize = 1;
+    let votes = SlowVotes::start().await;
+    for proxy in &votes.proxies {
+        proxy.pause_requests(ACQUIRE, command("EVALSHA"));
+    }
+    let begun = votes.client.now();
+    let tries = tokio::spawn({
+        let job = votes.client.mutex("job").expect("a good name").lease(LEASE);
+        async move { job.try_acquire().await }
+    });
+    for proxy in &votes.proxies {
+        proxy.until_paused(ACQUIRE, Duration::from_secs(10)).await.expect("a request at each server");
+    }
+    until("the lease is over", || votes.client.now() > begun + LEASE).await;
+    let resumed_at = votes.client.now();
+    let resumed: Vec<_> = votes.proxies.iter().map(Proxy::resume_requests).collect();
+    for resumed in resumed {
+        resumed.answered(Duration::from_secs(10)).await.expect("each server has voted");
+    }
+    let tried = tries.await.expect("no panic");
+    match tried {
+        // That it is taken is the answer of a second request that found votes of the first.
+        Err(AcquireError::LeaseTooShort { .. }) | Ok(Attempt::Taken(_)) => {}
+        // A second request came after they were taken back. Its release ends no vote of the first.
+        Ok(Attempt::Granted(guard)) => guard.release().await.expect("released"),
+        Err(error) => panic!("{error:?}"),
+    }
+    until("no server has the hold", || votes.kept_ms().iter().all(|kept| *kept < 0)).await;
+    // Had they not been undone, the servers would have kept them for the whole lease.
+    assert!(votes.client.now() < resumed_at + LEASE, "they ended by themselves");
+    let guard = votes.client.mutex("job").expect("a good name").acquire().await.expect("acquired");
     guard.release().await.expect("released");
 }
 

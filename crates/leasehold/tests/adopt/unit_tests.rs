@@ -87,3 +87,49 @@ async fn an_import_that_loses_its_lock_stops() {
     let error = Importer { locks: Arc::new(LosingLocks) }.import(&[1, 2, 3]).await.unwrap_err();
     assert!(error.is_lost(), "{error}");
 }
+
+/// The client as a provider applies all options, and says what keeps it from a lock that is taken.
+#[tokio::test]
+async fn a_client_is_a_provider_of_locks() {
+    const SHORT: Duration = Duration::from_millis(80);
+    const LIMIT: Duration = Duration::from_secs(60);
+    let locks: Arc<dyn Locks> = Arc::new(Client::connect("memory:adopt-provider").await.unwrap());
+    // The store keeps a hold a moment longer than its client.
+    let free = async |options: &LockOptions| {
+        let granted = async {
+            loop {
+                if let Attempt::Granted(guard) = locks.try_acquire("import", options).await.unwrap() {
+                    break guard;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, granted).await.unwrap()
+    };
+
+    let held = free(&LockOptions::new()).await;
+    assert_eq!(held.name().as_str(), "import");
+    held.check().unwrap();
+    let Attempt::Taken(contention) = locks.try_acquire("import", &LockOptions::new()).await.unwrap() else {
+        panic!("it is taken")
+    };
+    assert!(contention.to_string().starts_with("held by"), "{contention}");
+    let missed = locks.acquire("import", &LockOptions::new().max_wait(SHORT)).await;
+    assert!(missed.unwrap_err().is_contended());
+    held.release().await.unwrap();
+
+    for (options, reason) in [
+        (LockOptions::new().lease(SHORT), LostReason::Expired),
+        (LockOptions::new().max_hold(SHORT), LostReason::Capped),
+    ] {
+        let held = locks.acquire("import", &options).await.unwrap();
+        assert_eq!(tokio::time::timeout(LIMIT, held.lost()).await.unwrap().reason, reason);
+        drop(held);
+        let held = free(&options).await;
+        assert_eq!(tokio::time::timeout(LIMIT, held.lost()).await.unwrap().reason, reason);
+    }
+
+    let options = LockOptions::new();
+    assert!(matches!(locks.acquire("", &options).await, Err(Error::Lock(_))), "no such name");
+    assert!(matches!(locks.try_acquire("", &options).await, Err(Error::Lock(_))), "no such name");
+}

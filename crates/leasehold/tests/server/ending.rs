@@ -1,7 +1,8 @@
 //! A process that ends right after it has dropped a guard, or the future of an acquire.
 
-use leasehold::Client;
-use leasehold_testkit::{Proxy, RedisServer, Worker};
+use leasehold::{Client, StopError};
+use leasehold_testkit::{Proxy, RedisServer, Worker, any_command};
+use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
 /// Longer than anything takes that does not hang.
@@ -90,6 +91,41 @@ async fn an_acquire_that_is_dropped_as_the_process_ends_delays_it_for_its_undo_o
     }
 }
 
+/// Whichever of the two signals a process gets: its locks are released, and the hold that it had is reported as ended.
+#[tokio::test]
+async fn a_process_that_is_asked_to_stop_releases_its_locks() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let server = RedisServer::start().unwrap();
+        let proxy = Proxy::to_server(&server).unwrap();
+        let mutex = Client::connect(&server.url()).await.unwrap().mutex("m").unwrap();
+        let mut worker = start_as("stopper", &proxy);
+        worker.expect("held", LIMIT).unwrap();
+        assert!(mutex.inspect().await.unwrap().held);
+        send(&worker, signal);
+        worker.expect("stopped: Ok(()), held: false", LIMIT).unwrap();
+        assert!(!mutex.inspect().await.unwrap().held);
+        assert!(worker.wait(LIMIT).unwrap().success());
+    }
+}
+
+/// A store that does not answer: the error names what is left.
+#[tokio::test]
+async fn a_process_that_is_asked_to_stop_names_what_it_cannot_release() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let mut worker = start_as("stopper", &proxy);
+    worker.expect("held", LIMIT).unwrap();
+    proxy.pause_requests(usize::MAX, any_command());
+    send(&worker, Signal::INT);
+    worker.expect("stopped: Err([\"m\"]), held: false", LIMIT).unwrap();
+    assert!(worker.wait(LIMIT).unwrap().success());
+}
+
+fn send(worker: &Worker, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(worker.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
 /// The entry point of the workers.
 #[test]
 fn a_worker_that_drops_and_ends() {
@@ -134,6 +170,23 @@ fn a_worker_that_drops_and_ends() {
                     std::process::exit(0);
                 }
             });
+        }
+        "stopper" => {
+            let guard = runtime.block_on(mutex.acquire()).unwrap();
+            let stopped = runtime.block_on(async {
+                let mut stopping = std::pin::pin!(client.shutdown_on_signal(Duration::from_millis(500)));
+                // From its first poll on, the signals do not end the process.
+                assert!(futures_util::poll!(&mut stopping).is_pending());
+                Worker::report("held");
+                stopping.await
+            });
+            let stopped = stopped.map_err(|error| match error {
+                StopError::Shutdown(error) => {
+                    error.unreleased.into_iter().map(|left| left.lock.to_string()).collect()
+                }
+                error => vec![error.to_string()],
+            });
+            Worker::report(&format!("stopped: {stopped:?}, held: {}", guard.check().is_ok()));
         }
         role => panic!("no such role: {role}"),
     }

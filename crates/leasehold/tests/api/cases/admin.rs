@@ -329,4 +329,23 @@ async fn held_by_this_client_is_the_answer_for_every_kind(store: &TestStore) {
     check!(|client| client.semaphore("semaphore", 3).expect("a name"), lock => lock.acquire());
     check!(|client| client.rwlock("read").expect("a name"), lock => lock.read());
     check!(|client| client.rwlock("write").expect("a name"), lock => lock.write());
+    let keyed = here.keyed_semaphore("keyed", 3, 1).expect("good numbers");
+    check!(|client| client.keyed_semaphore("keyed", 3, 1).expect("good numbers").all().clone(), _lock => keyed.acquire("x"));
+    check!(|client| client.keyed_semaphore("keyed", 3, 1).expect("good numbers").of_key("x"), _lock => keyed.acquire("x"));
+    let both = here.multi_mutex(["one", "two"]).expect("names");
+    check!(|client| client.mutex("two").expect("a name"), _lock => both.acquire());
+    let both = here.multi_reentrant_mutex(["three", "four"]).expect("names");
+    check!(|client| client.reentrant_mutex("three").expect("a name"), _lock => both.acquire());
+    // No client holds what belongs to no session and ends with its time, or is only counted.
+    let hour = Duration::from_secs(3600);
+    let period = here.once_per("period", hour).expect("a name");
+    let run = period.try_start().await.expect("an answer").granted().expect("none runs");
+    assert!(!period.inspect().await.expect("an answer").held_by_this_client, "see the guard");
+    run.check().expect("its time is not over");
+    run.fail().await.expect("given up");
+    let latch = here.latch("latch", 2).expect("a name");
+    latch.arrive().await.expect("counted");
+    assert!(!latch.inspect().await.expect("an answer").held_by_this_client);
+    let barrier = here.barrier("barrier", 2).expect("a name");
+    assert!(!barrier.inspect().await.expect("an answer").held_by_this_client);
 }

@@ -123,7 +123,8 @@ impl Error {
     /// not be reached, did not reply, or cannot serve requests for the moment. Not set for a lock that is
     /// [taken](Self::is_contended) or [lost](Self::is_lost).
     pub fn is_transient(&self) -> bool {
-        self.fault().is_some_and(Fault::is_transient)
+        // Of several locks, one may be lost and the release of another may have failed.
+        !self.is_lost() && self.fault().is_some_and(Fault::is_transient)
     }
 
     /// Whether a hold was lost: what was done under it may have overlapped with the work of another client.
@@ -227,5 +228,182 @@ impl From<blocking::AttachError> for Error {
             blocking::AttachError::AsyncContext { .. } => AsyncContext.into(),
             blocking::AttachError::Failed(error) => error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Detached, LostReason};
+    use crate::guard::detached::DetachedHold;
+    use crate::lock::contention::Contention;
+    use crate::store::{FaultKind, Phase};
+    use leasehold_core::{Claim, FencingToken, HoldId, Label, Lock, LockName, Moment, Refused, SessionId};
+    use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
+
+    fn busy() -> Fault {
+        Fault::new(FaultKind::Busy, Phase::Reply, "here")
+    }
+
+    fn forbidden() -> Fault {
+        Fault::new(FaultKind::Forbidden, Phase::Reply, "here")
+    }
+
+    fn name() -> LockName {
+        "a".parse().expect("a good name")
+    }
+
+    fn lost() -> LostHold {
+        LostHold::new(name(), FencingToken::new(7), LostReason::Evicted)
+    }
+
+    fn bad_label() -> LabelError {
+        Label::new("x".repeat(1_000)).expect_err("too long")
+    }
+
+    fn contention() -> Box<Contention> {
+        Box::default()
+    }
+
+    fn not_released(failed: impl IntoIterator<Item = ReleaseError>) -> MultiReleaseError {
+        MultiReleaseError { failed: failed.into_iter().map(|error| (name(), error)).collect() }
+    }
+
+    fn store(fault: Fault) -> ReleaseError {
+        ReleaseError::Store { fault, unreleased: None }
+    }
+
+    fn unknown(fault: Fault) -> ReleaseError {
+        ReleaseError::Unknown { fault, unreleased: None }
+    }
+
+    fn not_attached(error: ExtendError) -> AttachError {
+        let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
+        let (fence, lease, margin) = (FencingToken::new(7), Duration::from_secs(60), Duration::ZERO);
+        let detached = Detached { claim, fence, lease, margin, valid_until: Moment::ZERO };
+        let hold = DetachedHold::new(Lock::mutex(name()), detached, SystemTime::UNIX_EPOCH);
+        AttachError::NotExtended { hold: Box::new(hold), error }
+    }
+
+    /// What a caller should do about an error.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Class {
+        /// The lock is taken.
+        Contended,
+        /// The store failed, and may work later.
+        Transient,
+        /// The store refused.
+        Permanent,
+        /// The hold is lost.
+        Lost,
+        /// Neither: a mistake of the program or its configuration, or the end of the client.
+        Other,
+    }
+
+    /// Checks every question about an error. A loss may have a fault beside it, the others have one only if it is theirs.
+    #[track_caller]
+    fn check(class: Class, error: impl Into<Error>) {
+        let error = error.into();
+        let answers = (error.is_contended(), error.is_transient(), error.is_lost());
+        let expected = (class == Class::Contended, class == Class::Transient, class == Class::Lost);
+        assert_eq!(answers, expected, "{error:?}");
+        match class {
+            Class::Transient => assert_eq!(error.fault(), Some(&busy()), "{error:?}"),
+            Class::Permanent => assert_eq!(error.fault(), Some(&forbidden()), "{error:?}"),
+            Class::Contended | Class::Other => assert_eq!(error.fault(), None, "{error:?}"),
+            Class::Lost => {}
+        }
+    }
+
+    #[test]
+    fn errors_of_an_acquire_are_classified() {
+        use AcquireError as E;
+        use Class::{Contended, Lost, Other, Permanent, Transient};
+        let waited = Duration::from_secs(1);
+        check(Contended, E::TimedOut { lock: name(), waited, contention: contention() });
+        check(Contended, E::RetriesExhausted { lock: name(), contention: contention() });
+        for (class, fault) in [(Transient, busy()), (Permanent, forbidden())] {
+            check(class, ConnectError::Store(fault.clone()));
+            check(class, E::Store(fault.clone()));
+            check(class, E::Unknown(fault.clone()));
+            check(class, E::Unconfirmed(fault.clone()));
+            check(class, E::NotExtended(Box::new(ExtendError::Store(fault.clone()))));
+            check(class, RunError::<()>::Acquire(E::Store(fault.clone())));
+            check(class, ConversionError { guard: (), error: E::Store(fault.clone()) });
+            check(class, blocking::Error::Failed(E::Store(fault.clone())));
+            let error = blocking::Error::Failed(E::Store(fault));
+            check(class, blocking::ConversionError { guard: (), error });
+        }
+        check(Lost, E::Lost(lost()));
+        check(Lost, E::NotExtended(Box::new(ExtendError::Lost(lost()))));
+        check(Lost, RunError::<()>::Lost(lost()));
+        check(Lost, RunError::LostAtRelease { result: 3, lost: lost() });
+        check(Other, E::Impossible(Refused::Unsupported));
+        check(Other, E::Closed);
+        check(Other, E::NoLease);
+        check(Other, E::Lease(LeaseError::TooShort(Duration::ZERO)));
+        check(Other, E::LeaseTooShort { lease: Duration::from_millis(1) });
+        check(Other, E::NotExtended(Box::new(ExtendError::Capped { remaining: Duration::ZERO })));
+        check(Other, ConnectError::Url("nonsense".into()));
+        check(Other, ConnectError::Setting("nonsense".into()));
+        check(Other, ConnectError::Keeper(Arc::new(std::io::Error::other("no thread"))));
+        check(Other, ConnectError::Thread(Arc::new(std::io::Error::other("no thread"))));
+        check(Other, LockError::NoName);
+        check(Other, NameError::Empty);
+        check(Other, blocking::Error::<AcquireError>::AsyncContext(AsyncContext));
+    }
+
+    #[test]
+    fn errors_of_a_hold_are_classified() {
+        use Class::{Lost, Other, Permanent, Transient};
+        for (class, fault) in [(Transient, busy()), (Permanent, forbidden())] {
+            check(class, ExtendError::Store(fault.clone()));
+            check(class, not_attached(ExtendError::Store(fault.clone())));
+            check(class, blocking::AttachError::Failed(not_attached(ExtendError::Store(fault.clone()))));
+            check(class, ProclaimError::Store(fault.clone()));
+            check(class, ReturnPermitsError::Store(fault.clone()));
+            check(class, ReturnPermitsError::Unknown(fault.clone()));
+            check(class, store(fault.clone()));
+            check(class, unknown(fault.clone()));
+            check(class, not_released([store(fault.clone())]));
+            check(class, not_released([ReleaseError::Impossible(Refused::Unsupported), unknown(fault)]));
+        }
+        check(Lost, lost());
+        check(Lost, ExtendError::Lost(lost()));
+        check(Lost, not_attached(ExtendError::Lost(lost())));
+        check(Lost, ProclaimError::Lost(lost()));
+        check(Lost, ReturnPermitsError::Lost(lost()));
+        check(Lost, ReleaseError::Lost(LostReason::Evicted));
+        check(Lost, not_released([ReleaseError::Lost(LostReason::Evicted)]));
+        // Whatever became of the other locks.
+        check(Lost, not_released([store(busy()), ReleaseError::Lost(LostReason::Evicted)]));
+        check(Lost, not_released([ReleaseError::Lost(LostReason::Evicted), unknown(forbidden())]));
+        check(Other, ExtendError::Capped { remaining: Duration::ZERO });
+        check(Other, ExtendError::Lease(LeaseError::TooShort(Duration::ZERO)));
+        check(Other, not_attached(ExtendError::Capped { remaining: Duration::ZERO }));
+        check(Other, AttachError::AlreadyAttached { lock: name() });
+        check(Other, ProclaimError::Value(bad_label()));
+        check(Other, ReturnPermitsError::TooMany { returned: 3, held: 2 });
+        check(Other, ReleaseError::Impossible(Refused::Unsupported));
+        check(Other, DetachedTextError::Malformed);
+        check(Other, LeaseError::TooShort(Duration::ZERO));
+        check(Other, bad_label());
+        check(Other, OwnerError::Reserved);
+    }
+
+    #[test]
+    fn errors_of_an_operator_are_classified() {
+        use Class::{Contended, Other, Permanent, Transient};
+        for (class, fault) in [(Transient, busy()), (Permanent, forbidden())] {
+            check(class, InspectError(fault.clone()));
+            check(class, ForceReleaseError::Store(fault.clone()));
+            check(class, ForceReleaseError::Unknown(fault.clone()));
+            check(class, ResizeError::Store(fault.clone()));
+            check(class, ResizeError::Unknown(fault));
+        }
+        check(Contended, ResizeError::Contended { limit: Some(3) });
+        check(Other, ResizeError::Impossible(Refused::Unsupported));
+        check(Other, ForceReleaseError::Changed { contention: contention() });
     }
 }

@@ -209,3 +209,37 @@ async fn settle_watched(
         return Ok(Settlement { end, seen, retries });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::deal::Offer;
+    use super::*;
+
+    /// What makes one way coarse and the other fine.
+    #[test]
+    fn deals_of_two_items_wait_for_each_other_with_one_lock_only() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let connect = || Client::connect("memory:coarse-and-fine");
+            let (one, other) = (connect().await.expect("connected"), connect().await.expect("connected"));
+            let watched = one.mutex("market-lock").expect("a good name");
+            for is_coarse in [true, false] {
+                let way = if is_coarse { StrategyClient::OneLock } else { StrategyClient::PerItem };
+                let (first, second) = (way(one.clone()), way(other.clone()));
+                let deal = |item| Deal::List(Offer { item, seller: 1, price: 1 });
+                let held = first.lock(deal(1)).await.expect("no fault").expect("it is free");
+                let waits = async {
+                    while watched.inspect().await.expect("an answer").waiting == 0 {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                };
+                let acquired = tokio::select! {
+                    acquired = second.lock(deal(2)) => acquired.expect("no fault"),
+                    () = waits => None,
+                };
+                assert_eq!(acquired.is_none(), is_coarse);
+                held.release().await.expect("released");
+            }
+        });
+    }
+}

@@ -102,6 +102,44 @@ fn a_wait_can_be_stopped_and_continued() {
 }
 
 #[test]
+fn a_wait_that_is_stopped_until_its_session_lapses_queues_again() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let waits: [&[&str]; 2] = [
+        &["run", "job", "--session", "1s", "--", "echo", "acquired"],
+        &["lead", "job", "--session", "1s", "--", "sh", "-c", "echo acquired; exec sleep 60"],
+    ];
+    for arguments in waits {
+        let mut holder =
+            start(fixture.command(&[arguments[0], "job", "--", "sh", "-c", "echo running; read line"]));
+        expect(&mut holder, "running");
+        let mut waiter = start_waiter(&fixture, arguments);
+        let sessions = || {
+            let listed = fixture.run(&["ls", "--sessions", "--json"]);
+            listed.check(0, "");
+            listed.stdout.lines().count()
+        };
+        let before = sessions();
+        signal(waiter.pid(), "TSTP");
+        until("its session has lapsed", || sessions() < before);
+        assert!(is_stopped(waiter.pid()), "{arguments:?}");
+        signal(waiter.pid(), "CONT");
+        until("it waits again, with another session", || {
+            sessions() == before && fixture.status()["waiting"] == 1
+        });
+        holder.send("go").expect("it reads");
+        assert_eq!(status(&mut holder), Some(0));
+        expect(&mut waiter, "acquired");
+        if arguments[0] == "lead" {
+            signal(waiter.pid(), "TERM");
+            assert_eq!(status(&mut waiter), Some(143));
+        } else {
+            assert_eq!(status(&mut waiter), Some(0));
+        }
+    }
+}
+
+#[test]
 fn a_leader_that_campaigns_again_can_be_stopped_and_continued() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
@@ -263,6 +301,23 @@ fn a_termination_signal_ends_a_command_that_holds_nothing() {
     }
     assert_eq!(fixture.status()["waiting"], 0);
     end_holder(holder, &fixture);
+    // Commands that end by themselves, in the middle of a request.
+    let server = RedisServer::start().expect("there is a server");
+    let proxy = Proxy::to_server(&server).expect("there is a port");
+    let fixture = Fixture::at(proxy.url());
+    for arguments in [&["ls"][..], &["show", "job"], &["doctor"]] {
+        for (name, code) in TERMINATION {
+            proxy.pause_requests(usize::MAX, any_command());
+            let mut command = start(fixture.command(arguments));
+            until("it has sent a request", || proxy.paused_requests() > 0);
+            signal(command.pid(), name);
+            let ended = command.wait(LIMIT).expect("it ends");
+            assert_eq!(ended.signal(), Some(code - 128), "{arguments:?} {name}: {ended}");
+            proxy.clear_faults();
+            proxy.disconnect();
+            until("nothing is left of it", || proxy.paused_requests() == 0);
+        }
+    }
 }
 
 #[test]

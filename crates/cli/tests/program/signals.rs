@@ -2,6 +2,7 @@
 
 use super::fixture::{Fixture, LIMIT, expect, runs, signal, start, status, until};
 use leasehold_testkit::RedisServer;
+use std::fs;
 use std::process::Command;
 
 #[test]
@@ -32,19 +33,38 @@ fn the_whole_group_is_signalled() {
     until("the command's own child has ended", || !runs(&child));
 }
 
+/// Whether a process ignores a signal.
+fn ignores(pid: &str, signal: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let (_, mask) = status.split_once("SigIgn:").expect("there is a mask");
+    let mask = mask.split_whitespace().next().expect("it has a value");
+    u64::from_str_radix(mask, 16).expect("a number") & (1 << (signal - 1)) != 0
+}
+
 #[test]
 fn what_was_ignored_stays_ignored() {
-    let fixture = Fixture::sqlite();
-    let mut command = Command::new("sh");
-    let script = "trap '' HUP; exec \"$@\"";
-    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_leasehold"), "run", "job"]);
-    command.args(["--", "sh", "-c", "echo running; read line; exit 5"]);
-    command.env("LEASEHOLD_STORE", format!("sqlite:{}", fixture.path("locks.db").display()));
-    let mut run = start(command);
-    expect(&mut run, "running");
-    signal(run.pid(), "HUP");
-    run.send("go").expect("it reads");
-    assert_eq!(status(&mut run), Some(5));
+    for (name, number) in [("HUP", 1), ("INT", 2), ("QUIT", 3), ("TERM", 15)] {
+        let fixture = Fixture::sqlite();
+        let start_ignoring = |script: &str| {
+            let mut command = Command::new("sh");
+            let ignore = format!("trap '' {name}; exec \"$@\"");
+            command.args(["-c", &ignore, "sh", env!("CARGO_BIN_EXE_leasehold"), "run", "job"]);
+            command.args(["--", "sh", "-c", script]);
+            command.env("LEASEHOLD_STORE", format!("sqlite:{}", fixture.path("locks.db").display()));
+            start(command)
+        };
+        let mut run = start_ignoring("echo pid $$; read line; exit 5");
+        let child = expect(&mut run, "pid");
+        assert!(ignores(&run.pid().to_string(), number) && ignores(child.trim(), number), "{name}");
+        signal(run.pid(), name);
+        let mut waiter = start_ignoring("echo waited; exit 6");
+        until("it waits", || fixture.status()["waiting"] == 1);
+        signal(waiter.pid(), name);
+        run.send("go").expect("it reads");
+        assert_eq!(status(&mut run), Some(5), "{name}");
+        expect(&mut waiter, "waited");
+        assert_eq!(status(&mut waiter), Some(6), "{name}");
+    }
 }
 
 #[test]

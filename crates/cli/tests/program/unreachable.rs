@@ -62,12 +62,21 @@ fn a_store_that_stays_down_ends_the_program_with_the_wait() {
 fn a_signal_ends_a_program_that_tries_to_connect() {
     let mut server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
+    let token = fixture.path("token");
+    let token = token.to_str().expect("a plain path");
     server.kill().expect("killed");
-    for arguments in [&["run", "job", "--wait", "20s", "--", "true"][..], &["lead", "job", "--", "true"]] {
+    let commands: [&[&str]; 3] = [
+        &["run", "job", "--wait", "20s", "--", "true"],
+        &["lead", "job", "--", "true"],
+        &["acquire", "job", "--wait", "20s", "--lease", "1m", "--token-file", token],
+    ];
+    for arguments in commands {
         let mut program = start_with_errors(&fixture, arguments);
         expect_retry(&mut program);
+        assert_eq!(fixture.path("token").exists(), arguments[0] == "acquire", "it is created before");
         program.terminate().expect("it runs");
         assert_eq!(status(&mut program), Some(143), "{arguments:?}");
+        assert!(!fixture.path("token").exists(), "{arguments:?}");
     }
 }
 

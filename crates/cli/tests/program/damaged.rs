@@ -1,7 +1,8 @@
 //! Data in the store that no client of this library has written: it blinds no command of an operator.
 
-use super::fixture::{Fixture, expect, start_with_errors, status, until};
+use super::fixture::{Fixture, expect, start, start_with_errors, status, until};
 use leasehold_testkit::{RedisServer, Worker};
+use std::os::unix::process::CommandExt;
 
 const INDEX: &str = "leasehold:{sessions}";
 
@@ -169,4 +170,51 @@ fn lines_of_the_audit_that_cannot_be_read_are_counted() {
     shown.check(0, &format!("the lock is not shown completely: 2 entries cannot be read, {first}"));
     assert!(!shown.stderr.contains('\u{1b}') && shown.stderr.lines().count() == 1, "{shown:?}");
     assert!(shown.stdout.contains("evicted from worker (fence 7) by monitor\n"), "{shown:?}");
+}
+
+#[test]
+fn invisible_characters_in_any_text_are_escaped_in_a_listing_and_by_the_monitor() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let hold = ["run", "jo\u{200b}b", "--session", "2s", "--", "sh", "-c", "echo running; read line"];
+    let mut command = fixture.command(&hold);
+    // Its name is part of its session's label, too.
+    command.arg0("pro\u{202e}gram");
+    let mut holder = start(command);
+    expect(&mut holder, "running");
+    until("it is listed", || fixture.run(&["ls"]).stdout.contains(r"jo\u{200b}b "));
+    let sessions = fixture.run(&["ls", "--sessions", "--json"]);
+    let session: serde_json::Value = serde_json::from_str(&sessions.stdout).expect("one session");
+    let record = format!("{INDEX}:{}", session["session"].as_str().expect("its id"));
+    // Of another host.
+    let stored = server.cli(&["HGET", &record, "metadata"]).expect("it answers");
+    let mut metadata: serde_json::Value = serde_json::from_str(stored.text().expect("a text")).expect("JSON");
+    metadata["host"] = "ho\u{2066}st".into();
+    call(&server, &[b"HSET", record.as_bytes(), b"metadata", metadata.to_string().as_bytes()]);
+
+    let escaped = [r" ho\u{2066}st ", r" pro\u{202e}gram ", r"/pro\u{202e}gram"];
+    let is_hidden = |c: char| matches!(c, '\u{200b}' | '\u{202e}' | '\u{2066}');
+    for (arguments, of_name) in [(&["ls"][..], r"jo\u{200b}b"), (&["ls", "--sessions"], "1 ")] {
+        let listed = fixture.run(arguments);
+        listed.check(0, "");
+        for text in escaped.into_iter().chain([of_name]) {
+            assert!(listed.stdout.contains(text), "{text}: {listed:?}");
+        }
+        assert!(!listed.stdout.contains(is_hidden), "{listed:?}");
+        let json = fixture.run(&[arguments, &["--json"]].concat()).stdout;
+        assert!(json.contains("ho\u{2066}st") && json.contains("pro\u{202e}gram"), "{json}");
+    }
+    holder.kill().expect("it runs");
+    let mut monitor = start_monitor(&fixture);
+    let mut evicted = String::new();
+    until("the lock is freed", || {
+        evicted = expect(&mut monitor, "");
+        evicted.contains("evicted")
+    });
+    assert!(
+        evicted.contains(r"evicted `jo\u{200b}b`") && evicted.contains(r"/pro\u{202e}gram, session"),
+        "{evicted}"
+    );
+    monitor.terminate().expect("it runs");
+    assert_eq!(status(&mut monitor), Some(0));
 }

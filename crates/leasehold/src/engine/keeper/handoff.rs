@@ -212,6 +212,11 @@ impl Shared {
     pub(super) fn release_idle(&self, id: TrackingId) {
         let now = self.environment.now();
         let Some(hold) = self.state().remove_idle(id, now) else { return };
+        self.release_removed(&hold, now);
+    }
+
+    /// Releases an idle hold that has been removed.
+    pub(super) fn release_removed(&self, hold: &Hold, now: Moment) {
         let until = hold.may_last_until().max(now + self.timings.call);
         self.post(hold.lock.clone(), hold.claim.clone(), until, None);
         // It has no guard that the reason would reach.

@@ -184,6 +184,19 @@ impl State {
         }
         !ids.is_empty()
     }
+
+    /// Removes the idle holds that do not end with this session, which is over. No task takes them any more, and what the store
+    /// sends to the session does not arrive: the client would not learn that another one wants the lock.
+    fn remove_idle_of(&mut self, session: &Session, now: Moment) -> Vec<Arc<Hold>> {
+        let is_kept = |tracked: &TrackedHold| {
+            let its = &tracked.hold.session;
+            let is_of_it = its.id == session.id && its.partition == session.partition;
+            is_of_it && tracked.hold.is_idle() && !tracked.lost
+        };
+        let ids: Vec<_> =
+            self.tracked.iter().filter(|(_, tracked)| is_kept(tracked)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.remove_idle(id, now)).collect()
+    }
 }
 
 /// Sends heartbeats together, and records their results.
@@ -338,6 +351,9 @@ impl Shared {
             self.sessions.handle_lapsed();
         }
         let next = self.sessions.renew(old.partition, fresh_id(&*self.environment));
+        let now = self.environment.now();
+        let kept = self.state().remove_idle_of(old, now);
+        kept.iter().for_each(|hold| self.release_removed(hold, now));
         tracing::debug!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
         self.session_factory.events.missed_messages(old.partition);
         self.wake.notify_one();

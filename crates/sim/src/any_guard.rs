@@ -59,6 +59,11 @@ impl AnyGuard {
         })
     }
 
+    /// The leadership of an Election.
+    pub(crate) const fn leadership(&self) -> Option<&Leadership> {
+        if let Self::Leader(leadership) = self { Some(leadership) } else { None }
+    }
+
     /// The owner of the hold.
     pub(crate) fn owner(&self) -> Option<&Owner> {
         match self {

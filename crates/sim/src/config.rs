@@ -94,6 +94,28 @@ impl HandoffConfig {
     }
 }
 
+/// The lock delays of a run, drawn from its seed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LockDelays {
+    /// How many of a thousand acquires ask for one.
+    share: u64,
+    /// One for all, as a process hands a hold off only to a task that asks for the same.
+    length: Duration,
+}
+
+impl LockDelays {
+    pub(crate) fn draw(random: &Random, has_delays: bool) -> Self {
+        let share = if has_delays { *random.pick(&[0, 0, 0, 300, 1000]) } else { 0 };
+        let longest = *random.pick(&[300, 3_000]);
+        Self { share, length: Duration::from_millis(random.between(1, longest)) }
+    }
+
+    /// The delay of one acquire. Draws nothing in a run without them.
+    pub(crate) fn draw_one(self, random: &Random) -> Duration {
+        if self.share > 0 && random.chance(self.share) { self.length } else { Duration::ZERO }
+    }
+}
+
 /// The parameters of `once_per`, on which all processes of a run agree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Period {

@@ -56,6 +56,23 @@ pub struct GuardId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 
+/// A text that a leader proclaims. No other is equal within a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProclaimedText(pub u32);
+
+impl ProclaimedText {
+    /// What a label shows: such a text, or `None` for the label of a client.
+    pub fn of(label: &str) -> Option<Self> {
+        label.strip_prefix("text ")?.parse().ok().map(Self)
+    }
+}
+
+impl fmt::Display for ProclaimedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "text {}", self.0)
+    }
+}
+
 /// Something that happened.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -300,6 +317,10 @@ pub enum TaskEvent {
     Extending(GuardId),
     /// It extended its hold, at least until that time.
     Extended(GuardId, Instant),
+    /// As a leader, it begins to proclaim a text.
+    Proclaiming(GuardId, ProclaimedText),
+    /// It proclaimed the text.
+    Proclaimed(GuardId, ProclaimedText),
     /// It dropped the future of its acquire.
     Cancelled,
     /// It begins to release the lock, or drops its guard or the future of its release.
@@ -315,10 +336,21 @@ pub enum TaskEvent {
 pub enum ObserverEvent {
     /// It begins to observe.
     Begins,
-    /// The leader with this token was reported, or that there is no leader.
-    Reported(Option<FencingToken>),
+    /// A leader was reported, or that there is none.
+    Reported(Option<SeenLeader>),
+    /// It has asked who leads, and received this reply.
+    Asked(Option<SeenLeader>),
     /// It stops observing.
     Ends,
+}
+
+/// A leader, as an observer of its Election sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenLeader {
+    /// The fencing token.
+    pub fence: FencingToken,
+    /// What it proclaimed last; `None` if the label of its client is seen.
+    pub text: Option<ProclaimedText>,
 }
 
 /// An event of a task that uses `once_per`.
@@ -361,6 +393,8 @@ pub struct NewGuard {
     pub is_multi: bool,
     /// How long the process may cache the hold after its release.
     pub keep_for: Option<Duration>,
+    /// For how long no other client is granted the lock after a loss.
+    pub lock_delay: Duration,
 }
 
 /// Which lock was lost.

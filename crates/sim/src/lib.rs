@@ -38,8 +38,8 @@ mod world;
 pub use checks::recorder::{Counts, Violation};
 pub use event::{
     AcquireFailure, AcquireMethod, Event, Execution, GuardId, Held, HostEvent, LeasePolicy, LockId,
-    LossScope, MessageFault, MultiExecution, NewGuard, ObserverEvent, OwnerId, PeriodEvent, ReleaseMethod,
-    ServerEvent, SessionExecution, TaskEvent, TaskId, Validity,
+    LossScope, MessageFault, MultiExecution, NewGuard, ObserverEvent, OwnerId, PeriodEvent, ProclaimedText,
+    ReleaseMethod, SeenLeader, ServerEvent, SessionExecution, TaskEvent, TaskId, Validity,
 };
 pub use model_server::{Data, ModelServer, ServerMutant, ServerObservation};
 pub use mutants::Mutant;

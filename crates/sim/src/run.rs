@@ -2,7 +2,7 @@
 
 use crate::checks::recorder::{Counts, Recorder, Violation};
 use crate::checks::{self, CheckContext};
-use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
+use crate::config::{HandoffConfig, LockDelays, Period, SharedLimits, WorkloadConfig};
 use crate::event::LockId;
 use crate::mutants::Mutant;
 use crate::quorum::{self, Finished};
@@ -139,6 +139,9 @@ pub fn run(run: &Run) -> Outcome {
     let extra_random = Random::from_seed(!run.seed);
     let limits = SharedLimits::draw(&extra_random);
     let handoff = HandoffConfig::draw(&Random::from_seed(run.seed.rotate_left(32)));
+    // A run with another mutant has none: in how many seeds that is found depends on all random choices.
+    let has_delays = run.mutant.is_none_or(|mutant| mutant == Mutant::DelayIsNotRequested);
+    let lock_delays = LockDelays::draw(&Random::from_seed(run.seed.rotate_left(16)), has_delays);
     if run.has_shared_locks() {
         locks = locks.into_iter().map(|lock| shared(lock, &extra_random)).collect();
     }
@@ -164,6 +167,7 @@ pub fn run(run: &Run) -> Outcome {
         fault_plan,
         workload: config,
         handoff,
+        lock_delays,
         limits,
         locks,
         period,

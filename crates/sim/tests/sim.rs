@@ -53,6 +53,8 @@ fn nothing_is_violated() {
         ("admitted", sum.admitted),
         ("resized", sum.resized),
         ("observed", sum.observed),
+        ("proclaimed", sum.proclaimed),
+        ("lost with a delay", sum.lost_with_delay),
         ("periods", sum.periods),
     ] {
         assert!(happened >= 150, "{what} happened too rarely: {sum:?}");
@@ -168,6 +170,9 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::InspectReportsWrongToken | Mutant::ObserverForgets | Mutant::InspectIsStale => {
             (60, "observers")
         }
+        Mutant::ProclaimWithoutComparing => (200, "proclaims"),
+        Mutant::LateProclaimUndoesAnother => (1500, "proclaims"),
+        Mutant::DelayIsNotRequested => (60, "lock_delays"),
         Mutant::PeriodEndsAtOnce | Mutant::PeriodIsTooLong | Mutant::PeriodHoldIsNotExtended => {
             (100, "once_per")
         }

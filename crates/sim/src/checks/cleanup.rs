@@ -33,6 +33,8 @@ pub struct Cleanup {
     guards: BTreeMap<GuardId, Option<Instant>>,
     /// How long processes may cache the holds of guards.
     keep_for: BTreeMap<GuardId, Duration>,
+    /// Until when guards with a lock delay are valid.
+    delayed: BTreeMap<GuardId, Instant>,
     /// Holds that may last until they expire.
     excused: BTreeSet<HoldId>,
     /// When the release of an upgrade began. It ends with its source guard.
@@ -143,6 +145,12 @@ impl Cleanup {
                 acquiring_tasks.remove(at, task);
                 self.guards.insert(guard_id, None);
                 self.keep_for.extend(new_guard.keep_for.map(|keep_for| (guard_id, keep_for)));
+                let is_delayed = !new_guard.lock_delay.is_zero();
+                self.delayed.extend(is_delayed.then_some((guard_id, new_guard.validity.until)));
+            }
+            TaskEvent::ValidityChanged(guard_id, validity) => {
+                self.delayed.entry(guard_id).and_modify(|until| *until = validity.until);
+                return;
             }
             TaskEvent::Releasing(guard_id, ReleaseMethod::Release) => {
                 let is_upgrade =
@@ -154,7 +162,9 @@ impl Cleanup {
                 // It is released before its source guard. A dropped release does not report a failure.
                 let healthy = context.health(task.host).and_then(Health::healthy_since);
                 let began = self.releasing.remove(&guard_id);
-                if began.is_some_and(|began| healthy.is_none_or(|healthy| healthy > began)) {
+                // With a lock delay, a hold that has ended before is left to expire.
+                let is_left = self.delayed.get(&guard_id).is_some_and(|until| *until <= at);
+                if is_left || began.is_some_and(|began| healthy.is_none_or(|healthy| healthy > began)) {
                     self.excused.extend(context.guards.hold(guard_id));
                 }
                 return self.end_guard(at, guard_id);

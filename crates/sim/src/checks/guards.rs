@@ -14,7 +14,7 @@ use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::{
     Acquire, Acquired, Extended, FencingToken, HoldId, LockMode, MultiAcquired, Nonce, Notification, Op,
-    Reply, drift,
+    Reply, delay_margin, drift,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -71,6 +71,8 @@ pub struct GuardRecord {
     pub is_multi: bool,
     /// The hold; `None` if its process cannot know of any.
     pub hold: Option<HoldId>,
+    /// For how long no other client is granted the lock after a loss.
+    pub lock_delay: Duration,
 }
 
 /// A hold that a process has received.
@@ -360,16 +362,18 @@ impl Guards {
     }
 
     fn acquired(&mut self, at: Instant, task: TaskId, lock: LockId, guard_id: GuardId, new_guard: NewGuard) {
-        let NewGuard { fence, owner, mode, count, validity, is_multi, .. } = new_guard;
+        let NewGuard { fence, owner, mode, count, validity, is_multi, lock_delay, .. } = new_guard;
         let received = self.received.entry(task.host).or_default();
         // As a rule a task has its guard at the moment when its process receives the reply. Otherwise the same validity
         // shows which hold it is, unless something limits it: the session, a deadline. These shorten the validity, so a
         // hold that ends before it is the last choice. After several polls the counts may differ; then it is the newest.
         // Clocks may drift.
         let slack = CLOSE + validity.until.since(at) / 15;
+        // The store keeps it for the lock delay longer.
+        let kept_until = validity.until + delay_margin(lock_delay);
         let distance = |received: &ReceivedHold| {
-            let ends_before = validity.until.since(received.until);
-            let apart = received.until.since(validity.until) + ends_before;
+            let ends_before = kept_until.since(received.until);
+            let apart = received.until.since(kept_until) + ends_before;
             let (other_count, is_old) = (received.count != count, received.at != at);
             (ends_before > slack, other_count || is_old, apart > CLOSE, other_count, is_old, apart)
         };
@@ -389,8 +393,10 @@ impl Guards {
         let hold_token = hold_token.unwrap_or(fence);
         received.retain(|received| Some(received.hold) != hold);
         self.guard_of_hold.extend(hold.map(|hold| (hold, guard_id)));
-        self.known
-            .insert(guard_id, GuardRecord { lock, task, fence, hold_token, owner, mode, is_multi, hold });
+        self.known.insert(
+            guard_id,
+            GuardRecord { lock, task, fence, hold_token, owner, mode, is_multi, lock_delay, hold },
+        );
     }
 }
 
@@ -442,6 +448,7 @@ mod tests {
             count,
             is_multi: false,
             keep_for: None,
+            lock_delay: Duration::ZERO,
         };
         let task = TaskId { host: HOST, number: 0 };
         context.observe(at, &Event::Task(task, LOCK, TaskEvent::Acquired(GUARD, new_guard)));

@@ -6,7 +6,7 @@ use crate::world::scheduler::HostId;
 use crate::world::time::Instant;
 use leasehold_core::machine::cohort::{HANDOFF_WINDOW, MAX_HANDOFFS};
 use leasehold_core::model::QueueEntryId;
-use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply};
+use leasehold_core::{Acquired, Extended, FencingToken, HoldId, Notification, Op, Reply, delay_margin};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -73,6 +73,8 @@ struct LocalHold {
     /// Its last guard, and how long that lets the process keep the hold without one.
     guard_id: GuardId,
     keep_for: Duration,
+    /// For how much longer the store keeps it than the process takes it for valid.
+    margin: Duration,
     /// Until when the process takes it for valid, at least.
     valid_until: Instant,
     /// When that guard was acquired. An extend that was sent before can be for a longer lease.
@@ -142,7 +144,8 @@ impl Handoff {
                 if local.acquired_at <= sent.at && at < local.valid_until =>
             {
                 // Less the tolerated drift, and the actual drift of any clock.
-                local.valid_until = local.valid_until.max(sent.at + sent.lease * 23 / 25);
+                let lease = sent.lease.saturating_sub(local.margin);
+                local.valid_until = local.valid_until.max(sent.at + lease * 23 / 25);
             }
             _ => {}
         }
@@ -218,6 +221,7 @@ impl Handoff {
                 hold_token,
                 guard_id,
                 keep_for,
+                margin: delay_margin(new_guard.lock_delay),
                 valid_until,
                 acquired_at: at,
                 released_at,

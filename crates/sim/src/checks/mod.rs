@@ -21,7 +21,9 @@
 //! | [`SharedProgress`] | the same for locks with several holders: no waiter waits beside free capacity |
 //! | [`Cleanup`] | holds and queue entries that no task needs end soon; every key expires |
 //! | [`AfterRelease`] | after a release has returned, the client sends nothing about its hold |
+//! | [`LockDelays`] | after a loss, no other client is granted the lock within its delay |
 //! | [`Observers`] | observers of an Election report each leader in order and soon, and no other |
+//! | [`Proclaims`] | observers of an Election see the last text of its leader, and of no other |
 //! | [`OncePerPeriod`] | at most one start succeeds in a period, and its guard is not valid for longer than the store keeps the hold |
 //! | [`Reports`] | tokens grow and a period is started once, by what clients report alone |
 //! | [`SessionLiveness`] | a lapsed session is over, at the store and in its process; none lapses without a cause |
@@ -38,11 +40,13 @@ mod fixture;
 mod guards;
 mod handoff;
 mod health;
+mod lock_delays;
 mod multi;
 mod observers;
 mod once_per;
 mod order;
 mod ownership;
+mod proclaims;
 mod progress;
 pub(crate) mod recorder;
 mod reentrancy;
@@ -64,11 +68,13 @@ pub use guards::{GuardRecord, Guards};
 pub use handoff::Handoff;
 pub use health::Health;
 pub(crate) use health::POLL_INTERVAL;
+pub use lock_delays::LockDelays;
 pub use multi::MultiAcquire;
 pub use observers::Observers;
 pub use once_per::OncePerPeriod;
 pub use order::Order;
 pub use ownership::Ownership;
+pub use proclaims::Proclaims;
 pub use progress::Progress;
 pub use reentrancy::Reentrancy;
 pub use renewal::Renewal;
@@ -318,7 +324,9 @@ pub fn all() -> Vec<Box<dyn Check + Send>> {
         Box::new(SharedProgress::default()),
         Box::new(Cleanup::default()),
         Box::new(AfterRelease::default()),
+        Box::new(LockDelays::default()),
         Box::new(Observers::default()),
+        Box::new(Proclaims::default()),
         Box::new(OncePerPeriod::default()),
         Box::new(SessionLiveness::default()),
     ]

@@ -174,6 +174,8 @@ impl Progress {
             TaskEvent::ValidityChanged(..)
             | TaskEvent::Converting(_)
             | TaskEvent::LossReported(..)
+            | TaskEvent::Proclaiming(..)
+            | TaskEvent::Proclaimed(..)
             | TaskEvent::Extending(_)
             | TaskEvent::Extended(..) => return,
         }

@@ -82,6 +82,10 @@ pub struct Counts {
     pub resized: u64,
     /// Leaders that observers reported.
     pub observed: u64,
+    /// Texts that leaders proclaimed.
+    pub proclaimed: u64,
+    /// Reported losses of guards with a lock delay.
+    pub lost_with_delay: u64,
     /// Periods that tasks started.
     pub periods: u64,
     /// Partitions that left two primaries.
@@ -128,6 +132,8 @@ impl AddAssign for Counts {
         self.admitted += other.admitted;
         self.resized += other.resized;
         self.observed += other.observed;
+        self.proclaimed += other.proclaimed;
+        self.lost_with_delay += other.lost_with_delay;
         self.periods += other.periods;
         self.partitions += other.partitions;
         self.unconfirmed += other.unconfirmed;
@@ -190,7 +196,13 @@ impl Counts {
             Event::Task(_, _, TaskEvent::Cancelled) => &mut self.cancelled,
             Event::Task(_, _, TaskEvent::NotAcquired(AcquireFailure::Unconfirmed)) => &mut self.unconfirmed,
             Event::Task(_, _, TaskEvent::Admitted) => &mut self.admitted,
-            Event::Task(_, _, TaskEvent::LossReported(..)) => &mut self.lost,
+            Event::Task(_, _, TaskEvent::LossReported(guard_id, _)) => {
+                let has_delay =
+                    context.guards.get(*guard_id).is_some_and(|known| !known.lock_delay.is_zero());
+                self.lost_with_delay += u64::from(has_delay);
+                &mut self.lost
+            }
+            Event::Task(_, _, TaskEvent::Proclaimed(..)) => &mut self.proclaimed,
             Event::Task(_, _, TaskEvent::Released(_, Some(1..))) => &mut self.still_held,
             Event::Task(_, _, TaskEvent::Released(guard_id, Some(0))) => {
                 let hold = context.guards.hold(*guard_id);

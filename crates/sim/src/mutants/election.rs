@@ -13,6 +13,8 @@ impl Mutant {
             self,
             Self::ElectionIgnoresLeader
                 | Self::InspectReportsWrongToken
+                | Self::ProclaimWithoutComparing
+                | Self::LateProclaimUndoesAnother
                 | Self::ObserverForgets
                 | Self::InspectIsStale
         )
@@ -56,6 +58,19 @@ impl Mutant {
                     *fence = FencingToken::new(fence.as_u64() + 1);
                 }
                 (reply, notifications)
+            }
+            (Self::ProclaimWithoutComparing | Self::LateProclaimUndoesAnother, Op::Proclaim(proclaim)) => {
+                let mut proclaim = proclaim.clone();
+                if let Some(record) = &state.record
+                    && let Some(last_holder) = &record.last_holder
+                {
+                    proclaim.observed = last_holder.label.clone();
+                    if self == Self::ProclaimWithoutComparing {
+                        proclaim.claim = last_holder.claim.clone();
+                        proclaim.fence = record.last_fence.unwrap_or(proclaim.fence);
+                    }
+                }
+                state.apply(now_us, &Op::Proclaim(proclaim), alive)
             }
             (
                 Self::PeriodEndsAtOnce,

@@ -125,6 +125,10 @@ pub enum Mutant {
     ElectionIgnoresLeader,
     /// An inspection reports a token that was never granted.
     InspectReportsWrongToken,
+    /// A proclaim changes the text of the current leader, whichever it is.
+    ProclaimWithoutComparing,
+    /// A proclaim ignores which text its leader saw last, so that a late one undoes a later one.
+    LateProclaimUndoesAnother,
     /// After `finish` the period ends at once.
     PeriodEndsAtOnce,
     /// After `finish` the period counts from its end, not from its start.
@@ -202,6 +206,8 @@ pub enum Mutant {
     UnknownReserveIsYes,
     /// A hand-off uses tokens that were reserved for the hold before.
     EarlierBlockIsUsed,
+    /// A lock delay is not requested at the store.
+    DelayIsNotRequested,
     /// The client ignores the notification that another process waits.
     WantedIsIgnored,
     /// A cached hold is never released.
@@ -240,7 +246,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 103] = [
+    pub const ALL: [Self; 106] = [
         Self::ReleaseWithoutComparing,
         Self::ExtendWithoutComparing,
         Self::ExtendThatShortens,
@@ -290,6 +296,8 @@ impl Mutant {
         Self::WaitersAreNotReported,
         Self::ElectionIgnoresLeader,
         Self::InspectReportsWrongToken,
+        Self::ProclaimWithoutComparing,
+        Self::LateProclaimUndoesAnother,
         Self::PeriodEndsAtOnce,
         Self::PeriodIsTooLong,
         Self::LateFinishEndsNextPeriod,
@@ -328,6 +336,7 @@ impl Mutant {
         Self::PeriodHoldIsNotExtended,
         Self::UnknownReserveIsYes,
         Self::EarlierBlockIsUsed,
+        Self::DelayIsNotRequested,
         Self::WantedIsIgnored,
         Self::CachedHoldIsNotReleased,
         Self::AcquireIsNotConfirmed,

@@ -1,9 +1,11 @@
-//! The workload on Elections: campaigns, leads, resigns, or drops these half-way; and observers.
+//! The workload on Elections: campaigns, leads, proclaims, resigns, or drops these half-way; and observers.
 //!
 //! It deliberately judges nothing: it records what it does, and the checks do the rest.
 
 use crate::any_guard::AnyGuard;
-use crate::event::{AcquireMethod, Event, LockId, ObserverEvent, TaskId};
+use crate::event::{
+    AcquireMethod, Event, GuardId, LockId, ObserverEvent, ProclaimedText, SeenLeader, TaskEvent, TaskId,
+};
 use crate::mutants::Mutant;
 use crate::workload::guards::HeldGuard;
 use crate::workload::runner::TaskRunner;
@@ -12,7 +14,7 @@ use crate::world::Sim;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select};
 use leasehold::core::{Kind, LockMode};
-use leasehold::{Client, Election};
+use leasehold::{Client, Election, Leader, ProclaimError};
 use leasehold_testkit::Random;
 use std::pin::pin;
 use std::sync::Arc;
@@ -29,7 +31,8 @@ impl TaskRunner {
     /// Campaigns once, in a random way.
     pub(crate) async fn campaign(&self, lock: LockId) -> Option<HeldGuard> {
         let mut election = self.election(lock)?;
-        let (lease, lease_policy) = self.lease_policy();
+        let (lease, terms) = self.draw_terms();
+        election = election.lock_delay(self.requested_delay(terms));
         if let Some(lease) = lease {
             election = election.lease(lease);
         }
@@ -46,14 +49,31 @@ impl TaskRunner {
             }
             _ => Box::pin(async move { got(election.campaign().await, AnyGuard::Leader) }),
         };
-        self.acquire_locks(
-            &[lock],
-            AcquireCall { method, acquiring },
-            None,
-            lease_policy,
-            LockMode::Exclusive,
-        )
-        .await
+        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, terms, LockMode::Exclusive).await
+    }
+
+    /// Proclaims some texts, one after another. Each future may be dropped, and its request arrive later.
+    pub(crate) async fn proclaim(&self, lock: LockId, guard_id: GuardId, guard: &Arc<AnyGuard>) {
+        for _ in 0..self.random.below(4) {
+            let text = self.sim.new_text();
+            self.record(lock, TaskEvent::Proclaiming(guard_id, text));
+            let leader = guard.clone();
+            let proclaiming = Box::pin(async move {
+                match leader.leadership() {
+                    Some(leadership) => leadership.proclaim(text.to_string()).await,
+                    None => Ok(()),
+                }
+            });
+            match self.maybe_dropped(proclaiming).await {
+                Some(Ok(())) => self.record(lock, TaskEvent::Proclaimed(guard_id, text)),
+                Some(Err(ProclaimError::Lost(_))) if guard.check().is_ok() => {
+                    let what =
+                        format!("the check of {} succeeds after a proclaim that found a loss", self.task);
+                    self.sim.fail("workload", what);
+                }
+                Some(Err(_)) | None => {}
+            }
+        }
     }
 
     /// Campaigns after faults have ended, and leads for some time if elected.
@@ -68,7 +88,8 @@ impl TaskRunner {
         let acquiring: BoxFuture<'static, CallOutcome> =
             Box::pin(async move { got(election.campaign_timeout(limit).await, AnyGuard::Leader) });
         let call = AcquireCall { method: AcquireMethod::WaitTimeout(limit), acquiring };
-        let elected = self.acquire_locks(&[lock], call, None, self.resubscribed(), LockMode::Exclusive).await;
+        let elected =
+            self.acquire_locks(&[lock], call, None, self.resubscribed().into(), LockMode::Exclusive).await;
         let Some(held_guard) = elected else { return };
         let mut guards = vec![held_guard];
         let as_election = self.sim.scheduler.sleep_until(self.sim.scheduler.now() + LEADS_AFTER_FAULTS);
@@ -113,10 +134,13 @@ impl Observer {
                 leaders = election.observe();
                 self.record(ObserverEvent::Begins);
             }
+            if self.random.chance(200) {
+                self.ask(&election, until).await;
+            }
             let patience = self.sim.scheduler.sleep_until(self.next_pause(until));
             match select(pin!(leaders.next()), patience).await {
                 Either::Left((Ok(leader), _)) => {
-                    let reported = ObserverEvent::Reported(leader.map(|leader| leader.fence));
+                    let reported = ObserverEvent::Reported(leader.as_ref().map(seen));
                     // A check must find the mutant by more than a repeated report.
                     if self.sim.mutant != Some(Mutant::ObserverForgets)
                         || last.replace(reported) != Some(reported)
@@ -134,6 +158,14 @@ impl Observer {
         self.record(ObserverEvent::Ends);
     }
 
+    /// Asks once who leads.
+    async fn ask(&self, election: &Election, end: Instant) {
+        let patience = self.sim.scheduler.sleep_until(self.next_pause(end));
+        if let Either::Left((Ok(leader), _)) = select(pin!(election.leader()), patience).await {
+            self.record(ObserverEvent::Asked(leader.as_ref().map(seen)));
+        }
+    }
+
     fn next_pause(&self, end: Instant) -> Instant {
         if !self.random.chance(300) {
             return end;
@@ -145,4 +177,8 @@ impl Observer {
     fn record(&self, what: ObserverEvent) {
         self.sim.record(&Event::Observer(self.task, self.lock, what));
     }
+}
+
+fn seen(leader: &Leader) -> SeenLeader {
+    SeenLeader { fence: leader.fence, text: ProclaimedText::of(&leader.label) }
 }

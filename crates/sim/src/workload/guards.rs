@@ -6,6 +6,21 @@ use crate::workload::runner::TaskRunner;
 use crate::world::Sim;
 use leasehold::{LockMode, LostHold as Loss};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// What a task requests of a hold.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HoldTerms {
+    pub(crate) lease_policy: LeasePolicy,
+    /// For how long no other client is granted the lock after a loss.
+    pub(crate) lock_delay: Duration,
+}
+
+impl From<LeasePolicy> for HoldTerms {
+    fn from(lease_policy: LeasePolicy) -> Self {
+        Self { lease_policy, lock_delay: Duration::ZERO }
+    }
+}
 
 /// A guard that a task holds.
 pub(crate) struct HeldGuard {
@@ -14,8 +29,8 @@ pub(crate) struct HeldGuard {
     pub(crate) guard_ids: Vec<(LockId, GuardId)>,
     /// Set once its loss was reported.
     pub(crate) is_lost: bool,
-    /// The requested lease, also after a conversion.
-    pub(crate) lease_policy: LeasePolicy,
+    /// The requested terms, also after a conversion.
+    pub(crate) terms: HoldTerms,
     /// The lock mode.
     pub(crate) mode: LockMode,
     /// The upgradable read that a write was converted from, which is released with it.
@@ -24,25 +39,30 @@ pub(crate) struct HeldGuard {
 
 impl HeldGuard {
     /// Records a new guard, and watches its validity.
-    pub(crate) fn new(
-        runner: &TaskRunner,
-        guard: AnyGuard,
-        lease_policy: LeasePolicy,
-        mode: LockMode,
-    ) -> Self {
+    pub(crate) fn new(runner: &TaskRunner, guard: AnyGuard, terms: HoldTerms, mode: LockMode) -> Self {
+        let HoldTerms { lease_policy, lock_delay } = terms;
         let (sim, keep_for, guard) = (&runner.sim, guard.keep_for(), Arc::new(guard));
         let owner = guard.owner().map(|owner| sim.owner_id(owner));
         let validity = Validity { until: runner.world.shows_at(guard.valid_until()) };
         let (count, is_multi) = (guard.count(), matches!(*guard, AnyGuard::All(_)));
         let got = guard.fences().into_iter().filter_map(|(name, fence)| {
-            let new_guard =
-                NewGuard { fence, validity, lease_policy, owner, mode, count, is_multi, keep_for };
+            let new_guard = NewGuard {
+                fence,
+                validity,
+                lease_policy,
+                owner,
+                mode,
+                count,
+                is_multi,
+                keep_for,
+                lock_delay,
+            };
             Some((lock_id_of(sim, &name)?, sim.new_guard_id(), new_guard))
         });
         let got: Vec<_> = got.collect();
         let guard_ids = got.iter().map(|(lock, guard_id, _)| (*lock, *guard_id)).collect();
         sim.watch_guard(&runner.world, runner.task, &guard, got);
-        Self { guard, guard_ids, is_lost: false, lease_policy, mode, source: None }
+        Self { guard, guard_ids, is_lost: false, terms, mode, source: None }
     }
 
     pub(crate) fn record(&self, runner: &TaskRunner, what: impl Fn(GuardId) -> TaskEvent) {

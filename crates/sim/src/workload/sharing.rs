@@ -4,8 +4,8 @@
 //! It does not check anything: it records events, which the checks evaluate.
 
 use crate::any_guard::AnyGuard;
-use crate::event::{AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
-use crate::workload::guards::HeldGuard;
+use crate::event::{AcquireMethod, LockId, OwnerId, TaskEvent};
+use crate::workload::guards::{HeldGuard, HoldTerms};
 use crate::workload::runner::TaskRunner;
 use crate::workload::task::{AcquireCall, CallOutcome, attempt, failure_of, got, polling};
 use futures_util::future::BoxFuture;
@@ -106,7 +106,8 @@ impl TaskRunner {
     /// Acquires some permits. If the task already holds some, it waits with a limit, since it may wait for itself.
     async fn take_permits(&self, lock: LockId, has_some: bool) -> Option<HeldGuard> {
         let mut semaphore = self.semaphore(lock)?;
-        let (lease, lease_policy) = self.lease_policy();
+        let (lease, terms) = self.draw_terms();
+        semaphore = semaphore.lock_delay(self.requested_delay(terms));
         if let Some(lease) = lease {
             semaphore = semaphore.lease(lease);
         }
@@ -130,7 +131,7 @@ impl TaskRunner {
             _ => Box::pin(async move { got(semaphore.acquire_many(count).await, AnyGuard::Permit) }),
         };
         let mode = LockMode::Permits { count, total: most };
-        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, lease_policy, mode).await
+        self.acquire_locks(&[lock], AcquireCall { method, acquiring }, None, terms, mode).await
     }
 
     async fn resize(&self, lock: LockId) {
@@ -160,7 +161,8 @@ impl TaskRunner {
     async fn read_or_write(&self, lock: LockId, owner: Option<&Owner>, again: bool) -> Option<HeldGuard> {
         let name = self.name_of(lock)?;
         let mut rwlock = self.sim.expect("workload", self.client.rwlock(name))?;
-        let (lease, lease_policy) = self.lease_policy();
+        let (lease, terms) = self.draw_terms();
+        rwlock = rwlock.lock_delay(self.requested_delay(terms));
         if let Some(lease) = lease {
             rwlock = rwlock.lease(lease);
         }
@@ -183,7 +185,7 @@ impl TaskRunner {
             _ => LockMode::Write,
         };
         let call = self.rwlock_call(rwlock, mode, scope);
-        self.acquire_locks(&[lock], call, known, lease_policy, mode).await
+        self.acquire_locks(&[lock], call, known, terms, mode).await
     }
 
     fn rwlock_call(&self, rwlock: RwLock, mode: LockMode, scope: Option<Owner>) -> AcquireCall {
@@ -224,7 +226,7 @@ impl TaskRunner {
     /// Converts an upgradable read into a write, or a write into a read.
     async fn convert(&self, lock: LockId, held_guard: HeldGuard) -> Option<HeldGuard> {
         held_guard.record(self, TaskEvent::Converting);
-        let HeldGuard { guard, guard_ids, lease_policy, source, .. } = held_guard;
+        let HeldGuard { guard, guard_ids, terms, source, .. } = held_guard;
         let (_, guard_id) = *guard_ids.first()?;
         let Some(guard) = Arc::into_inner(guard) else {
             self.sim.fail("workload", "the guard is still shared".into());
@@ -250,7 +252,7 @@ impl TaskRunner {
                     Box::pin(
                         async move { converted(upgrading.await, AnyGuard::Write, AnyGuard::Upgradable) },
                     );
-                let convert = Conversion { lock, method, owner, lease_policy, mode: LockMode::Upgrade };
+                let convert = Conversion { lock, method, owner, terms, mode: LockMode::Upgrade };
                 let mut held_guard = self.follow(convert, sources.collect(), false, converting).await?;
                 if held_guard.mode == LockMode::Upgrade {
                     held_guard.source = Some(guard_id);
@@ -262,7 +264,7 @@ impl TaskRunner {
                 let method = AcquireMethod::WaitTimeout(guard.remaining());
                 let downgrading =
                     async move { converted(guard.downgrade().await, AnyGuard::Read, AnyGuard::Write) };
-                let convert = Conversion { lock, method, owner, lease_policy, mode: LockMode::Read };
+                let convert = Conversion { lock, method, owner, terms, mode: LockMode::Read };
                 self.follow(convert, sources.collect(), true, Box::pin(downgrading)).await
             }
             _ => None,
@@ -277,7 +279,7 @@ impl TaskRunner {
         source_is_consumed: bool,
         converting: BoxFuture<'static, Converted>,
     ) -> Option<HeldGuard> {
-        let Conversion { lock, method, owner, lease_policy, mode } = convert;
+        let Conversion { lock, method, owner, terms, mode } = convert;
         self.record(lock, TaskEvent::Acquiring(method, owner));
         let release_source = || {
             for guard_id in &sources {
@@ -286,7 +288,7 @@ impl TaskRunner {
         };
         match self.maybe_dropped(converting).await {
             Some(Ok(guard)) => {
-                let held_guard = HeldGuard::new(self, guard, lease_policy, mode);
+                let held_guard = HeldGuard::new(self, guard, terms, mode);
                 if source_is_consumed {
                     release_source();
                 }
@@ -314,7 +316,7 @@ struct Conversion {
     lock: LockId,
     method: AcquireMethod,
     owner: Option<OwnerId>,
-    lease_policy: LeasePolicy,
+    terms: HoldTerms,
     mode: LockMode,
 }
 

@@ -6,8 +6,9 @@
 
 use crate::any_guard::AnyGuard;
 use crate::event::{AcquireFailure, AcquireMethod, LeasePolicy, LockId, OwnerId, TaskEvent};
+use crate::mutants::Mutant;
 use crate::workload::dropped::DroppedAfter;
-use crate::workload::guards::HeldGuard;
+use crate::workload::guards::{HeldGuard, HoldTerms};
 use crate::workload::runner::TaskRunner;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select, select_all};
@@ -84,7 +85,8 @@ impl TaskRunner {
         if let Some(every) = self.sim.config.yield_every {
             mutex = mutex.yield_every(every);
         }
-        let (lease, lease_policy) = self.lease_policy();
+        let (lease, terms) = self.draw_terms();
+        mutex = mutex.lock_delay(self.requested_delay(terms));
         if let Some(lease) = lease {
             mutex = mutex.lease(lease);
         }
@@ -101,7 +103,7 @@ impl TaskRunner {
             keep_for = Some(idle);
         }
         let call = self.mutex_call(mutex, keep_for);
-        self.acquire_locks(&[lock], call, None, lease_policy, LockMode::Exclusive).await
+        self.acquire_locks(&[lock], call, None, terms, LockMode::Exclusive).await
     }
 
     fn mutex_call(&self, mutex: Mutex, keep_for: Option<Duration>) -> AcquireCall {
@@ -128,12 +130,13 @@ impl TaskRunner {
         if let Some(every) = self.sim.config.yield_every {
             mutex = mutex.yield_every(every);
         }
-        let (lease, mut lease_policy) = self.lease_policy();
+        let (lease, mut terms) = self.draw_terms();
+        mutex = mutex.lock_delay(self.requested_delay(terms));
         if let Some(lease) = lease {
             mutex = mutex.lease(lease);
             if self.random.chance(300) {
                 mutex = mutex.sum_leases(true);
-                lease_policy = LeasePolicy::Added(lease);
+                terms.lease_policy = LeasePolicy::Added(lease);
             }
         }
         let mut scope = None;
@@ -146,7 +149,7 @@ impl TaskRunner {
         }
         let known = owner.cloned().or_else(Owner::current).map(|owner| self.sim.owner_id(&owner));
         let call = self.reentrant_call(mutex, scope, depth > 0);
-        self.acquire_locks(&[lock], call, known, lease_policy, LockMode::Exclusive).await
+        self.acquire_locks(&[lock], call, known, terms, LockMode::Exclusive).await
     }
 
     fn reentrant_call(&self, mutex: ReentrantMutex, scope: Option<Owner>, again: bool) -> AcquireCall {
@@ -187,7 +190,7 @@ impl TaskRunner {
             all = all.lease(lease);
         }
         let call = self.multi_call(all);
-        self.acquire_locks(&locks, call, None, lease_policy, LockMode::Exclusive).await
+        self.acquire_locks(&locks, call, None, lease_policy.into(), LockMode::Exclusive).await
     }
 
     fn multi_call(&self, all: MultiMutex) -> AcquireCall {
@@ -214,8 +217,20 @@ impl TaskRunner {
         }
     }
 
+    /// A random lease, and sometimes a lock delay.
+    pub(crate) fn draw_terms(&self) -> (Option<Duration>, HoldTerms) {
+        let (lease, lease_policy) = self.lease_policy();
+        let lock_delay = self.sim.lock_delays.draw_one(&self.random);
+        (lease, HoldTerms { lease_policy, lock_delay })
+    }
+
+    /// The lock delay that the library is asked for: none with a mutant.
+    pub(crate) fn requested_delay(&self, terms: HoldTerms) -> Duration {
+        if self.sim.mutant == Some(Mutant::DelayIsNotRequested) { Duration::ZERO } else { terms.lock_delay }
+    }
+
     /// A random lease.
-    pub(crate) fn lease_policy(&self) -> (Option<Duration>, LeasePolicy) {
+    fn lease_policy(&self) -> (Option<Duration>, LeasePolicy) {
         if self.random.chance(400) {
             let lease = Duration::from_micros(self.random.between(200_000, 8_000_000));
             return (Some(lease), LeasePolicy::Given(lease));
@@ -244,13 +259,13 @@ impl TaskRunner {
         locks: &[LockId],
         call: AcquireCall,
         owner: Option<OwnerId>,
-        lease_policy: LeasePolicy,
+        terms: HoldTerms,
         mode: LockMode,
     ) -> Option<HeldGuard> {
         let note = |what| locks.iter().for_each(|lock| self.record(*lock, what));
         note(TaskEvent::Acquiring(call.method, owner));
         match self.acquire_or_drop(call.acquiring).await {
-            CallOutcome::Got(guard) => return Some(HeldGuard::new(self, *guard, lease_policy, mode)),
+            CallOutcome::Got(guard) => return Some(HeldGuard::new(self, *guard, terms, mode)),
             CallOutcome::NotAcquired(failure_of) => note(TaskEvent::NotAcquired(failure_of)),
             CallOutcome::Dropped => note(TaskEvent::Cancelled),
         }
@@ -337,6 +352,10 @@ impl TaskRunner {
             // A task that does not check learns of a loss by the signal.
             if guard.check().is_ok() && self.random.chance(200) {
                 self.extend(&guard, &guard_ids).await;
+            }
+            // A leader that has lost its leadership tries it, too.
+            if let (Some(_), [(lock, guard_id)]) = (guard.leadership(), &guard_ids[..]) {
+                self.proclaim(*lock, *guard_id, &guard).await;
             }
         };
         let reported = match select(pin!(lost(guards)), pin!(work)).await {

@@ -12,8 +12,10 @@ pub(crate) mod time;
 
 use crate::any_guard::AnyGuard;
 use crate::checks::recorder::{Counts, Recorder, Violation};
-use crate::config::{HandoffConfig, Period, SharedLimits, WorkloadConfig};
-use crate::event::{Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, TaskEvent, TaskId, Validity};
+use crate::config::{HandoffConfig, LockDelays, Period, SharedLimits, WorkloadConfig};
+use crate::event::{
+    Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, ProclaimedText, TaskEvent, TaskId, Validity,
+};
 use crate::mutants::Mutant;
 use environment::ProcessEnvironment;
 use faults::{Fault, FaultPlan, FaultProfile, PrimaryIsolation};
@@ -49,6 +51,7 @@ pub(crate) struct SimConfig {
     pub(crate) fault_plan: FaultPlan,
     pub(crate) workload: WorkloadConfig,
     pub(crate) handoff: HandoffConfig,
+    pub(crate) lock_delays: LockDelays,
     pub(crate) limits: SharedLimits,
     pub(crate) locks: Vec<Lock>,
     pub(crate) period: Option<Period>,
@@ -64,6 +67,7 @@ pub(crate) struct Sim {
     pub(crate) fault_plan: FaultPlan,
     pub(crate) config: WorkloadConfig,
     pub(crate) handoff: HandoffConfig,
+    pub(crate) lock_delays: LockDelays,
     pub(crate) limits: SharedLimits,
     pub(crate) locks: Vec<Lock>,
     /// The parameters of `once_per`, if this run uses it.
@@ -75,6 +79,7 @@ pub(crate) struct Sim {
     processes: Mutex<Vec<RestartableProcess>>,
     stop_times: Mutex<BTreeMap<HostId, StopTime>>,
     pub(crate) last_guard_id: AtomicU32,
+    last_text: AtomicU32,
     owners: Mutex<OwnerRegistry>,
     start_process: StartProcess,
 }
@@ -129,6 +134,7 @@ impl Sim {
             fault_plan: config.fault_plan,
             config: config.workload,
             handoff: config.handoff,
+            lock_delays: config.lock_delays,
             limits: config.limits,
             locks: config.locks,
             period: config.period,
@@ -139,6 +145,7 @@ impl Sim {
             processes: Mutex::default(),
             stop_times: Mutex::default(),
             last_guard_id: AtomicU32::default(),
+            last_text: AtomicU32::default(),
             owners: Mutex::default(),
             start_process: config.start_process,
         })
@@ -201,6 +208,11 @@ impl Sim {
 
     pub(crate) fn new_guard_id(&self) -> GuardId {
         GuardId(self.last_guard_id.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A text for a leader to proclaim.
+    pub(crate) fn new_text(&self) -> ProclaimedText {
+        ProclaimedText(self.last_text.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The number of an owner.

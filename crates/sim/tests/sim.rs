@@ -121,23 +121,22 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         | Mutant::EvictsLiveSession
         | Mutant::EvictsLeaseOnlyHold
         | Mutant::AnyOwnerEnters
-        | Mutant::ExpiredEntriesAreExtended
-        | Mutant::ReservesWithoutHold => (10, "ownership"),
-        Mutant::ReentryShortens => (40, "ownership"),
+        | Mutant::ExpiredEntriesAreExtended => (10, "ownership"),
+        Mutant::ReentryShortens | Mutant::ReservesWithoutHold => (40, "ownership"),
         Mutant::SpentHoldReturns
         | Mutant::ForceReleaseWithoutComparing
         | Mutant::LateEntryReleaseTakesAnother => (150, "ownership"),
         Mutant::EvictionEndsAllEntries => (4000, "validity"),
         Mutant::ExtendThatShortens
         | Mutant::NoDrift
-        | Mutant::UnknownAcquireIsYes
         | Mutant::HoldsOutliveSession
         | Mutant::ReleaseEndsAllEntries
         | Mutant::EntryHasOwnToken => (10, "validity"),
         Mutant::ClockStopsWithProcess | Mutant::UnknownHeartbeatIsYes => (40, "validity"),
-        Mutant::ValidFromReply | Mutant::GrantCountsFromLastPoll | Mutant::UnknownExtendIsYes => {
-            (100, "validity")
-        }
+        Mutant::ValidFromReply
+        | Mutant::GrantCountsFromLastPoll
+        | Mutant::UnknownExtendIsYes
+        | Mutant::UnknownAcquireIsYes => (100, "validity"),
         Mutant::RemoteOwnerBoundToSession | Mutant::SessionFromReply => (300, "validity"),
         Mutant::HeartbeatRevivesLapsedSession => (120, "sessions"),
         Mutant::LapsedSessionReturns => (10, "sessions"),
@@ -204,6 +203,8 @@ const fn first_seed(mutant: Mutant) -> u64 {
     match mutant {
         // A release that a fail-over undoes while its process has the lock no more.
         Mutant::RestoredHoldIsKept => 12_001,
+        // A grant that is confirmed before its hold is extended for the first time.
+        Mutant::AnyGrantIsConfirmed => 7_001,
         _ => 1,
     }
 }

@@ -55,7 +55,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `?prefix=` | prefix of all keys and channels |
 /// | `?replicas=` | number of replicas that must acknowledge a hold: [`replicas`](Self::replicas) |
 /// | `?user=`, `?password=`, `?db=` | the same as in front of and behind the host; needed for sockets |
-/// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection |
+/// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection; if they cannot be used at that moment, their last usable content is |
 /// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
 /// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
 /// | `?probe=skip` | use a server untried: [`skip_trials`](RedisConfig::skip_trials) |
@@ -192,7 +192,7 @@ impl RedisConfig {
     /// Connecting fails if the text is no PEM certificate, or if the URL does not use TLS.
     #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.roots = Some(Pem::text(pem));
+        self.certificates.change(|certificates| certificates.roots = Some(Pem::text(pem)));
         self
     }
 
@@ -263,8 +263,10 @@ impl RedisConfig {
     /// ```
     #[must_use]
     pub fn client_certificate(mut self, cert_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.own = Some(Pem::text(cert_pem));
-        self.certificates.key = Some(Pem::text(key_pem));
+        self.certificates.change(|certificates| {
+            certificates.own = Some(Pem::text(cert_pem));
+            certificates.key = Some(Pem::text(key_pem));
+        });
         self
     }
 
@@ -276,7 +278,7 @@ impl RedisConfig {
             ServerLocation::Cluster(seeds) => seeds.is_tls(),
         };
         by_tls.then(|| {
-            change(&mut self.certificates);
+            self.certificates.change(change);
             self
         })
     }
@@ -477,7 +479,7 @@ impl RedisConfig {
         let user = username.as_ref().map(|user| format!(" user {user}")).unwrap_or_default();
         let password = password.as_ref().map(|password| format!(" password {password}"));
         let password = password.unwrap_or_default();
-        let Certificates { roots, own, key } = &self.certificates;
+        let Certificates { roots, own, key, .. } = &self.certificates;
         let files = [("ca", roots), ("cert", own), ("key", key)].map(|(what, pem)| match pem {
             Some(Pem::File(path)) => format!(" {what} {}", path.display()),
             _ => String::new(),

@@ -3,7 +3,8 @@
 //! Owns certificates and the handshake, not what the stream carries afterwards.
 //!
 //! 1. Nothing falls back: a stream from here is encrypted, and leads to a server with a verified certificate.
-//! 2. Files are read for each connection, so that certificates renewed on disk take effect without a restart.
+//! 2. Files are read for each connection, so that certificates renewed on disk take effect without a restart. Files that
+//!    cannot be used, because they are being written, are reported, and do not replace what they contained before.
 //! 3. No part of a key is shown: errors name the file, and describe the fault in their own words.
 //! 4. A fault is recognized by the type of an error, never by its text.
 
@@ -11,6 +12,7 @@ use super::RedisConfig;
 use super::certificates::{Certificates, Pem};
 use futures_util::future::select_ok;
 use leasehold_store::{FaultKind, Phase, TlsFault};
+use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -55,6 +57,24 @@ impl Certificates {
         self.roots.is_none() && self.own.is_none() && self.key.is_none()
     }
 
+    /// The settings of one connection (2).
+    async fn current(&self) -> io::Result<Arc<ClientConfig>> {
+        let files = self.clone();
+        let settings = tokio::task::spawn_blocking(move || files.settings());
+        match settings.await.map_err(io::Error::other)? {
+            Ok(settings) => {
+                let settings = Arc::new(settings);
+                self.remember(&settings);
+                Ok(settings)
+            }
+            Err(error) => {
+                let Some(last) = self.last_good() else { return Err(error.into()) };
+                tracing::warn!("{error}: the certificates that could be used before are used");
+                Ok(last)
+            }
+        }
+    }
+
     /// Converts to the TLS library's type. Reads the files.
     fn settings(&self) -> Result<ClientConfig, UnusableCertificates> {
         // The library panics if two cryptography providers are compiled in and the program has chosen none.
@@ -65,10 +85,10 @@ impl Certificates {
             .map_err(|_| UnusableCertificates("the program's rustls supports no version of TLS".into()))?;
         let settings = settings.with_root_certificates(self.trusted()?);
         let (Some(own), Some(key)) = (&self.own, &self.key) else {
-            return Ok(settings.with_no_client_auth());
+            return Ok(verifying_each_time(settings.with_no_client_auth()));
         };
         let chain = own.certificates("the client's certificate")?;
-        settings.with_client_auth_cert(chain, key.key()?).map_err(|error| {
+        settings.with_client_auth_cert(chain, key.key()?).map(verifying_each_time).map_err(|error| {
             let what = match error {
                 rustls::Error::InconsistentKeys(_) => "it belongs to another certificate",
                 _ => "one of them has an unsupported type",
@@ -94,6 +114,12 @@ impl Certificates {
         }
         Ok(trusted)
     }
+}
+
+/// Without the resumption of sessions, in which the server shows no certificate (1).
+fn verifying_each_time(mut settings: ClientConfig) -> ClientConfig {
+    settings.resumption = Resumption::disabled();
+    settings
 }
 
 impl Pem {
@@ -150,11 +176,9 @@ pub(crate) async fn open(
     let name = ServerName::try_from(host.to_owned());
     let name = name
         .map_err(|_| UnusableCertificates("the URL's host is not a valid name for a certificate".into()))?;
-    let certificates = config.certificates().clone();
-    let settings = tokio::task::spawn_blocking(move || certificates.settings());
-    let settings = settings.await.map_err(io::Error::other)??;
+    let settings = config.certificates().current().await?;
     let stream = connect(host, port).await?;
-    match tokio::time::timeout(within, TlsConnector::from(Arc::new(settings)).connect(name, stream)).await {
+    match tokio::time::timeout(within, TlsConnector::from(settings).connect(name, stream)).await {
         Ok(Err(error)) if fault_of(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
         Ok(result) => result,
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, NoAnswer)),

@@ -5,7 +5,7 @@ use leasehold::Client;
 use leasehold_core::HoldStatus;
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::{Fault, FaultKind, TlsFault};
-use leasehold_testkit::{CertificateAuthority, RedisServer, RedisServerBuilder};
+use leasehold_testkit::{CertificateAuthority, RedisServer, RedisServerBuilder, Warnings};
 use std::fs;
 use std::net::TcpListener;
 
@@ -283,6 +283,61 @@ async fn certificates_that_are_renewed_on_the_disk_are_used() {
         }
     };
     tokio::time::timeout(LONG, renewed).await.expect("the next attempt reads the files again");
+}
+
+/// A file that is read while it is being written cannot be used: the connection uses what it contained before.
+#[tokio::test]
+async fn certificates_that_are_being_written_do_not_replace_usable_ones() {
+    let authority = CertificateAuthority::new().unwrap();
+    for name in ["leaf", "ours", "next"] {
+        authority.sign(name, LOOPBACK).unwrap();
+    }
+    let (_server, port) = server(&authority, "leaf", true);
+    let write = |name: &str, bytes: &[u8]| fs::write(authority.path(name), bytes).unwrap();
+    let [own, key, next, next_key, root] = ["ours.pem", "ours.key", "next.pem", "next.key", "root.pem"]
+        .map(|name| authority.read(name).unwrap());
+    let reset = || {
+        write("used.pem", &own);
+        write("used.key", &key);
+        write("ca.pem", &root);
+    };
+    reset();
+    let dir = authority.dir().display();
+    let url = format!("rediss://127.0.0.1:{port}?ca={dir}/ca.pem&cert={dir}/used.pem&key={dir}/used.key");
+    let config: RedisConfig = url.parse().unwrap();
+    let store = RedisStore::connect(config.clone()).await.unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    let warnings = Warnings::record();
+    let mut expected = 0;
+    for (name, bytes) in [
+        ("used.pem", &own[..own.len() / 2]),
+        ("used.pem", b""),
+        // The certificate is written, and the key is not yet.
+        ("used.pem", &*next),
+        ("used.key", &key[..key.len() / 2]),
+        ("ca.pem", b"half"),
+    ] {
+        write(name, bytes);
+        let other = RedisStore::connect(config.clone()).await.expect(name);
+        drop(other);
+        expected += 1;
+        assert_eq!(warnings.containing("that could be used before").len(), expected, "{name}");
+        // A configuration that has never used them fails.
+        let unusable = fault(url.parse().unwrap()).await;
+        assert!(matches!(unusable.kind, FaultKind::Unusable(_)), "{name}: {unusable}");
+        reset();
+    }
+    for line in String::from_utf8_lossy(&key).lines() {
+        assert!(warnings.containing(line).is_empty());
+    }
+    // Once both files are written, the next connection uses them, and no earlier ones.
+    write("used.pem", &next);
+    write("used.key", &next_key);
+    let other = RedisStore::connect(config.clone()).await.unwrap();
+    granted(crate::fixture::acquire_of(&other, "other", &claim(2)).await);
+    assert_eq!(warnings.containing("that could be used before").len(), expected);
+    let replaced = config.client_certificate("no PEM", &*key);
+    assert!(matches!(fault(replaced).await.kind, FaultKind::Unusable(_)), "others are no substitute");
 }
 
 /// Sentinels are verified and authenticated like the server.

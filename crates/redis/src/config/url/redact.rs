@@ -136,7 +136,7 @@ fn query(
         Some(Pem::File(path)) => Some(path.to_string_lossy().into_owned()),
         Some(Pem::Text(_)) | None => None,
     };
-    let Certificates { roots, own: certificate, key } = config.certificates();
+    let Certificates { roots, own: certificate, key, .. } = config.certificates();
     let settings = [
         ("prefix", prefix.map(str::to_owned)),
         ("user", user),

@@ -21,7 +21,7 @@ enum Setting {
     OnValkey,
 }
 
-const PROOFS: [Proof; 7] = [
+const PROOFS: [Proof; 8] = [
     // The rounds of a quorum in many orders of events.
     Proof {
         name: "rounds",
@@ -42,6 +42,13 @@ const PROOFS: [Proof; 7] = [
         package: "leasehold",
         arguments: &["--test", "server", "--", "failures::split_brain::", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_SPLIT_ROUNDS", "10"),
+    },
+    // A minute in which the password changes every second, and connections are cut every three.
+    Proof {
+        name: "rotation",
+        package: "leasehold",
+        arguments: &["--test", "server", "--", "failures::rotation::", "--nocapture"],
+        setting: Setting::Variable("LEASEHOLD_ROTATION_SECONDS", "60"),
     },
     // A minute of load on a cluster while slots move and a primary dies.
     Proof {
@@ -105,7 +112,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, split, cluster, cutoffs, scripts, valkey, mutants"
+            "there is no proof `quorom`: there are rounds, quorum, split, rotation, cluster, cutoffs, scripts, valkey, mutants"
         );
     }
 }

@@ -13,8 +13,9 @@ pub use leasehold_redis::{
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::SqliteStore;
 pub use leasehold_store::{
-    Capabilities, ClockDifference, Diagnosis, Environment, Executed, Fault, FaultKind, Finding, FindingKind,
-    Lock, MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, Publisher, QuorumError,
-    QuorumStore, Reply, Role, SessionOp, SessionReply, SessionTracking, Severity, Shards, ShardsError, Store,
-    Subscription, TlsFault, Trial, TrialKind, TrialOutcome,
+    Capabilities, ClockDifference, Credentials, CredentialsFault, CredentialsProvider, Diagnosis,
+    Environment, Executed, Fault, FaultKind, Finding, FindingKind, Lock, MemoryStore, Notification,
+    NotificationSink, Op, Outcome, Phase, Publisher, QuorumError, QuorumStore, Reply, Role, SessionOp,
+    SessionReply, SessionTracking, Severity, Shards, ShardsError, Store, Subscription, TlsFault, Trial,
+    TrialKind, TrialOutcome,
 };

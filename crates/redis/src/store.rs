@@ -16,7 +16,7 @@ pub(crate) use send::MAX_EXTENDS_PER_CALL;
 use super::cluster::{Cluster, OnTryAgain, SLOTS};
 use super::config::RedisConfig;
 use super::conn::borrowed::BorrowedConnection;
-use super::conn::link::Link;
+use super::conn::link::{Backoff, Link};
 use super::conn::mailbox::Mailboxes;
 use super::location::ServerLocation;
 use super::replicas::{Replicas, Unconfirmed};
@@ -28,8 +28,8 @@ use leasehold_core::{
     Reply, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
-    Capabilities, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store,
-    Subscription,
+    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase,
+    SessionTracking, Store, Subscription,
 };
 use redis::PushInfo;
 use redis::aio::MultiplexedConnection;
@@ -41,6 +41,9 @@ use tokio::time::Instant;
 
 /// How long a node keeps the line of waiters of a lock after the last one has joined. They join again much more often.
 const LINE_TTL: Duration = Duration::from_secs(2);
+
+/// The pauses before it is checked whether credentials that were rejected are accepted now: the first, and the longest.
+const REJECTED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
 /// Upper limit of the time of a call, so that the deadline cannot overflow.
 const MAX_CALL_TIME: Duration = Duration::from_secs(24 * 3600);
@@ -88,7 +91,8 @@ impl RedisStore {
     /// Findings about the server's settings or version are logged as warnings, each once for this configuration and
     /// its clones; with [`RedisConfig::strict`], they are an error. [`Store::diagnose`] returns all of them.
     ///
-    /// Fails if the first attempt fails, within [`RedisConfig::connect_timeout`]. The connection belongs to the
+    /// Fails if the first attempt fails, within [`RedisConfig::connect_timeout`] and the time of a
+    /// [provider of credentials](RedisConfig::credentials). The connection belongs to the
     /// runtime of the caller. When that runtime has ended, the next call makes a new connection in its own runtime.
     ///
     /// ```no_run
@@ -112,14 +116,36 @@ impl RedisStore {
     }
 
     /// Waits until the first connection attempt ends. Returns at once on a connection of the user.
+    ///
+    /// If the server rejects the credentials of a provider, which may have been rotated just now, later attempts count as
+    /// well, as long as one may take.
     pub(crate) async fn first_attempt(&self) -> Result<(), Fault> {
-        match &*self.backend {
-            Backend::Link(link) => link.connect().await,
-            Backend::Cluster(cluster) => {
-                cluster.connect().await?;
-                self.try_cluster(cluster.config()).await
+        let (start, mut rejected) = (Instant::now(), 0);
+        loop {
+            let (attempted, config) = match &*self.backend {
+                Backend::Link(link) => (link.connect().await, link.config()),
+                Backend::Cluster(cluster) => {
+                    let connected = cluster.connect().await;
+                    let tried = match connected {
+                        Ok(()) => self.try_cluster(cluster.config()).await,
+                        failed => failed,
+                    };
+                    (tried, cluster.config())
+                }
+                Backend::Borrowed(_) => return Ok(()),
+            };
+            let left = config.attempt_timeout().saturating_sub(start.elapsed());
+            match attempted {
+                Err(fault)
+                    if fault.kind == FaultKind::Credentials(CredentialsFault::Rejected)
+                        && !left.is_zero() =>
+                {
+                    rejected += 1;
+                    let pause = REJECTED_BACKOFF.pause(rejected, config.shared_environment().random());
+                    tokio::time::sleep(pause.min(left)).await;
+                }
+                attempted => return attempted,
             }
-            Backend::Borrowed(_) => Ok(()),
         }
     }
 

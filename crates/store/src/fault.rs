@@ -100,6 +100,8 @@ pub enum FaultKind {
     Unusable(String),
     /// TLS could not be established.
     Tls(TlsFault),
+    /// The [provider](crate::CredentialsProvider) of credentials gave none, or the server rejects what it gave.
+    Credentials(CredentialsFault),
     /// Any other failure that the store reported.
     Failed(String),
 }
@@ -173,6 +175,47 @@ pub enum TlsFault {
     Failed(String),
 }
 
+/// Why the [provider](crate::CredentialsProvider) of credentials did not help. Each is transient: the next attempt asks
+/// it again.
+///
+/// ```
+/// use leasehold::store::{CredentialsFault, Fault, FaultKind};
+/// use std::error::Error;
+///
+/// fn reason(fault: &Fault) -> Option<String> {
+///     match &fault.kind {
+///         FaultKind::Credentials(CredentialsFault::Failed) => fault.source().map(|error| error.to_string()),
+///         FaultKind::Credentials(other) => Some(other.to_string()),
+///         _ => None,
+///     }
+/// }
+/// # let kind = FaultKind::Credentials(CredentialsFault::Failed);
+/// # let fault = Fault::new(kind, leasehold::store::Phase::Connect, "locks:6379").with_source(std::fmt::Error);
+/// # assert!(reason(&fault).is_some() && fault.is_transient());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialsFault {
+    /// The provider returned an error, which is the fault's source.
+    #[error("the provider of credentials failed")]
+    Failed,
+    /// The provider panicked.
+    #[error("the provider of credentials panicked")]
+    Panicked,
+    /// The provider did not answer within its time limit.
+    #[error("the provider of credentials did not answer within {within:?}")]
+    TimedOut {
+        /// The limit.
+        within: Duration,
+    },
+    /// The provider had not answered yet when the time of a call was over. Its own time limit is longer.
+    #[error("the provider of credentials has not answered yet")]
+    Pending,
+    /// The server rejects the credentials: they were rotated just now, or are wrong.
+    #[error("it rejects the user or the password that the provider of credentials gave")]
+    Rejected,
+}
+
 /// Names in brackets, or nothing.
 fn listed(names: &[String]) -> String {
     if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
@@ -222,8 +265,8 @@ impl Fault {
 
     /// Adds the cause of the fault.
     #[must_use]
-    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.source = Some(Arc::from(source.into()));
         self
     }
 
@@ -246,6 +289,7 @@ impl Fault {
             | FaultKind::Unconfirmed { .. }
             | FaultKind::RecentlyStarted { .. }
             | FaultKind::Busy
+            | FaultKind::Credentials(_)
             | FaultKind::Tls(TlsFault::NoResponse | TlsFault::ConnectionClosed) => true,
             // The other nodes may come back.
             FaultKind::NoQuorum { needed, total, nodes } => {
@@ -323,6 +367,7 @@ impl fmt::Display for Fault {
             }
             FaultKind::Refused(refused) => fmt::Display::fmt(refused, f),
             FaultKind::Tls(what) => fmt::Display::fmt(what, f),
+            FaultKind::Credentials(what) => fmt::Display::fmt(what, f),
         }
     }
 }

@@ -15,6 +15,7 @@ compile_error!("leasehold needs a Unix system: its clock and its files are of th
 
 mod capabilities;
 pub mod clock;
+mod credentials;
 mod diagnosis;
 mod environment;
 mod fault;
@@ -32,9 +33,10 @@ mod trial;
 pub mod watched;
 
 pub use capabilities::{Capabilities, SessionTracking};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use diagnosis::{Diagnosis, Role};
 pub use environment::{Environment, System, jitter};
-pub use fault::{Fault, FaultKind, Phase, TlsFault};
+pub use fault::{CredentialsFault, Fault, FaultKind, Phase, TlsFault};
 pub use finding::{ClockDifference, Finding, FindingKind, Severity};
 pub use leasehold_core as core;
 pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, SessionReply};

@@ -6,7 +6,7 @@ use crate::client::session_metadata::session_metadata;
 use crate::engine::{Engine, StartError, Timings};
 use crate::error::ConnectError;
 use crate::guard::owner::OwnerFactory;
-use crate::store::{Diagnosis, SessionTracking, Store};
+use crate::store::{CredentialsProvider, Diagnosis, SessionTracking, Store};
 use leasehold_core::{Lease, RetryPolicy};
 use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
@@ -86,6 +86,48 @@ impl ClientBuilder {
     /// Sets the password to log in with, in place of the URL's.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.overrides.password = Some(password.into());
+        self
+    }
+
+    /// Asks a provider for the credentials of each connection, in place of one password for all: for passwords that
+    /// change, such as the tokens of a cloud, which are valid for minutes. For URLs of servers only: with `memory:`,
+    /// `sqlite:` or an [existing store](Client::with_store), or together with a password, connecting fails.
+    ///
+    /// The client opens a connection for its calls and one for its renewals to each server, and opens them again when
+    /// they break: then the provider is asked again. It may fail, or answer late: the attempt fails, and the next one,
+    /// after a pause, asks again. The same goes for a server that rejects what the provider gave, which is tried again
+    /// while [`connect`](Self::connect) may take. Until then, holds are limited by their leases and by the session, as in
+    /// any outage. The user is that of the provider's answer, or else that of the builder or the URL. Sentinels get the
+    /// credentials of the URL only.
+    ///
+    /// The provider runs on a thread of its own for each request, with the tokio runtime of the connection at hand: the
+    /// caller's, or the keeper's.
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use leasehold::store::Credentials;
+    /// use std::io;
+    ///
+    /// # async fn sign_token() -> io::Result<String> { Ok(String::new()) }
+    /// let client = Client::builder("rediss://locks.example:6380")
+    ///     .credentials(|| async { Ok::<_, io::Error>(Credentials::new(sign_token().await?).with_user("locks")) })
+    ///     .connect()
+    ///     .await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Self {
+        self.overrides.credentials = Some(Arc::new(provider));
+        self
+    }
+
+    /// Sets how long one answer of the [provider of credentials](Self::credentials) may take. Default: 5 s. It does not
+    /// count as time of a call that makes the connection, but a call never exceeds its own limit.
+    ///
+    /// While it waits, the client sends no heartbeats over the connection that is missing: keep this below the
+    /// [time of a session](Self::session_ttl).
+    pub fn credentials_timeout(mut self, within: Duration) -> Self {
+        self.overrides.credentials_timeout = Some(within);
         self
     }
 
@@ -231,6 +273,11 @@ impl ClientBuilder {
         let is_self_contained = self.environment.is_some() && matches!(self.target, Target::Store(_));
         if !is_self_contained && tokio::runtime::Handle::try_current().is_err() {
             let text = "there is no tokio runtime here: connect inside one";
+            return Err(ConnectError::Setting(text.into()));
+        }
+        if self.overrides.credentials.is_some() && matches!(self.target, Target::Store(_)) {
+            let text =
+                "a provider of credentials is for the URL of a server: a store has a connection of its own";
             return Err(ConnectError::Setting(text.into()));
         }
         if self.timings.call.is_zero() {

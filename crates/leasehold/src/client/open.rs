@@ -1,7 +1,7 @@
 //! Opens the store of a URL, with the settings of the builder that override those of the URL.
 
 use crate::error::ConnectError;
-use crate::store::{MemoryStore, Store, StoreConfig, StoreUrl};
+use crate::store::{CredentialsProvider, MemoryStore, Store, StoreConfig, StoreUrl};
 use leasehold_store::Environment;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,11 @@ use std::time::Duration;
 pub(super) struct UrlOverrides {
     pub(super) username: Option<String>,
     pub(super) password: Option<String>,
+    /// Set to ask it for the credentials of each connection.
+    pub(super) credentials: Option<Arc<dyn CredentialsProvider>>,
+    /// How long one answer of the provider may take, if that is set.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has credentials"))]
+    pub(super) credentials_timeout: Option<Duration>,
     pub(super) prefix: Option<String>,
     /// Set to inspect a server regardless of its findings.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has findings"))]
@@ -24,7 +29,11 @@ pub(super) struct UrlOverrides {
 impl UrlOverrides {
     /// Fails if anything is set: this kind of store supports none of it.
     fn reject_for(&self, store: &str) -> Result<(), ConnectError> {
-        let Self { username, password, prefix, root_certificate, client_certificate, lenient: _ } = self;
+        let Self { username, password, credentials, prefix, root_certificate, client_certificate, .. } = self;
+        if credentials.is_some() {
+            let text = format!("`{store}` takes no provider of credentials: this is for Redis");
+            return Err(ConnectError::Setting(text));
+        }
         if username.is_some() || password.is_some() || prefix.is_some() {
             let text = format!("`{store}` takes no user, password or key prefix: these are for Redis");
             return Err(ConnectError::Setting(text));
@@ -47,6 +56,16 @@ impl UrlOverrides {
         }
         if let Some(password) = &self.password {
             config = config.password(password);
+        }
+        if let Some(provider) = &self.credentials {
+            if config.has_server_password() {
+                let text = "a password and a provider of credentials are set: leave out one of them";
+                return Err(ConnectError::Setting(text.into()));
+            }
+            config = config.credentials(Arc::clone(provider));
+        }
+        if let Some(within) = self.credentials_timeout {
+            config = config.credentials_timeout(within);
         }
         if let Some(prefix) = &self.prefix {
             config = config.prefix(prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;

@@ -1,8 +1,12 @@
 //! A client whose server is down when it starts, and a client whose server goes away.
 
-use leasehold::{Client, Error};
+use leasehold::store::{Credentials, MemoryStore};
+use leasehold::{Client, ClientBuilder, ConnectError, Error};
 use leasehold_testkit::{Proxy, RedisServer};
-use std::time::Duration;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 const MS: Duration = Duration::from_millis(1);
@@ -90,4 +94,63 @@ async fn a_lapsed_session_cancels_the_signal_of_its_client() {
     proxy.refuse_connections(false);
     drop(guard);
     client.mutex("m").unwrap().acquire_timeout(LIMIT).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_provider_of_credentials_is_refused_where_it_cannot_be_asked() {
+    let with_provider = |builder: ClientBuilder| {
+        builder.credentials(|| async { Ok::<_, Infallible>(Credentials::new("hunter2")) })
+    };
+    let store = MemoryStore::named("a store of its own");
+    for (builder, expected) in [
+        (Client::builder("memory:"), "`memory:` takes no provider of credentials"),
+        (Client::builder("redis://127.0.0.1:1").password("hunter2"), "leave out one of them"),
+        (Client::builder("redis://:hunter2@127.0.0.1:1"), "leave out one of them"),
+        (Client::builder("redlock://:hunter2@a,b,c"), "leave out one of them"),
+        (Client::with_store(store), "a store has a connection of its own"),
+    ] {
+        let builder = with_provider(builder);
+        assert!(!format!("{builder:?}").contains("hunter2"));
+        for result in [builder.clone().connect().await, builder.connect_lazy().await] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, ConnectError::Setting(_)), "{error:?}");
+            assert!(
+                error.to_string().contains(expected) && !error.to_string().contains("hunter2"),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// Neither the shutdown nor the end of the runtime waits for it.
+#[test]
+fn a_provider_that_does_not_answer_delays_no_shutdown() {
+    let server = RedisServer::start().unwrap();
+    let hangs = Arc::new(AtomicBool::new(false));
+    let is_hanging = Arc::clone(&hangs);
+    let provider = move || {
+        let hangs = is_hanging.load(Ordering::SeqCst);
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Infallible>(Credentials::new("any"))
+        }
+    };
+    server.cli(&["ACL", "SETUSER", "locks", "on", ">any", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
+    let start = Instant::now();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let builder = Client::builder(server.url()).username("locks").credentials(provider);
+        let client = builder.credentials_timeout(10 * LIMIT).session_ttl(2 * S).connect().await.unwrap();
+        let guard = client.mutex("m").unwrap().acquire().await.unwrap();
+        hangs.store(true, Ordering::SeqCst);
+        server.cli(&["CLIENT", "KILL", "USER", "locks"]).unwrap();
+        // Its session ends without heartbeats.
+        timeout(LIMIT, guard.lost()).await.unwrap();
+        assert!(client.mutex("n").unwrap().try_acquire().await.is_err());
+        let _ = client.shutdown(S / 2).await;
+    });
+    drop(runtime);
+    assert!(start.elapsed() < 2 * LIMIT, "{:?}", start.elapsed());
 }

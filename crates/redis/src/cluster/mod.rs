@@ -328,7 +328,7 @@ impl Shared {
     }
 
     fn last_fault(&self) -> Fault {
-        let timed_out = || Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.name));
-        self.view.read(|view| view.fault.clone()).unwrap_or_else(timed_out)
+        let last = self.view.read(|view| view.fault.clone());
+        last.unwrap_or_else(|| self.config.unconnected_in_time(&self.name))
     }
 }

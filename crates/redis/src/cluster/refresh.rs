@@ -135,28 +135,25 @@ async fn request_map_from(
     topology::add_requests(&mut requests);
     let node = shared.and_then(|shared| shared.nodes().get(address).cloned());
     let ready = node.and_then(|node| node.link.ready().map(|connection| (node, connection)));
-    let reported = async {
-        let replies = if let Some((node, mut connection)) = ready {
-            let deadline = Instant::now() + config.attempt_timeout();
-            node.link
-                .call_all(&mut connection, &requests, deadline)
-                .await
-                .map_err(|no_reply| node.no_reply(no_reply))?
-        } else {
-            let unconnected = |error| unconnected(error, address, &name);
-            let info = config.connection_info(address).map_err(unconnected)?;
+    let replies = if let Some((node, mut connection)) = ready {
+        let deadline = Instant::now() + config.attempt_timeout();
+        let replies = node.link.call_all(&mut connection, &requests, deadline).await;
+        replies.map_err(|no_reply| node.no_reply(no_reply))?
+    } else {
+        let info = config.connection_info(address, &name).await?;
+        let replies = async {
             let opened = open(config, address, &info, config.attempt_timeout()).await;
             // Dropping `opened` may end the task that drives its stream, so it is kept until the reply arrives.
-            let mut opened = opened.map_err(unconnected)?;
+            let mut opened = opened.map_err(|error| unconnected(error, address, &name))?;
             let replies = opened.conn.send_packed_commands(&requests, 0, requests.len()).await;
-            replies.map_err(|error| fault(FaultKind::Disconnected).with_source(error))?
+            replies.map_err(|error| fault(FaultKind::Disconnected).with_source(error))
         };
-        topology::parse_report(address, &replies).map_err(fault)
+        match timeout(config.attempt_timeout(), replies).await {
+            Ok(replies) => replies.map_err(|fault| config.with_provider(fault))?,
+            Err(_) => return Err(fault(FaultKind::TimedOut)),
+        }
     };
-    match timeout(config.attempt_timeout(), reported).await {
-        Ok(report) => report,
-        Err(_) => Err(fault(FaultKind::TimedOut)),
-    }
+    topology::parse_report(address, &replies).map_err(|kind| config.with_provider(fault(kind)))
 }
 
 /// Refreshes the map whenever it is stale (1).

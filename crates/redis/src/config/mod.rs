@@ -7,6 +7,7 @@ pub(crate) mod acl;
 pub(crate) mod address;
 pub(crate) mod certificates;
 pub(crate) mod connector;
+pub(crate) mod credentials;
 pub(crate) mod quorum;
 pub(crate) mod tls;
 pub(crate) mod url;
@@ -15,11 +16,12 @@ pub(crate) mod version;
 use super::config::address::{Address, Login, Protocol};
 use super::config::certificates::{Certificates, Pem};
 use super::config::connector::Connector;
+use super::config::credentials::Provider;
 use super::location::{SentinelGroup, ServerLocation};
 use super::reported_findings::ReportedFindings;
 use super::trials::TriedServers;
 use leasehold_core::{KeyError, KeySpace};
-use leasehold_store::{Environment, Severity, System};
+use leasehold_store::{CredentialsProvider, Environment, Severity, System};
 use redis::{ConnectionInfo, RedisResult};
 use std::fmt;
 use std::future::Future;
@@ -29,6 +31,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Half of a session's time by default: a provider that once does not answer costs no session.
+const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Address and connection settings of a Redis or Valkey server.
 ///
@@ -66,6 +70,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct RedisConfig {
     location: ServerLocation,
     login: Login,
+    /// Set if it gives the credentials in place of `login`, and how long one answer may take.
+    provider: Option<Provider>,
+    provider_timeout: Duration,
     db: u32,
     protocol: Protocol,
     /// Number of replicas that must acknowledge a hold before it counts.
@@ -94,6 +101,8 @@ impl RedisConfig {
         Self {
             location,
             login: Login::default(),
+            provider: None,
+            provider_timeout: CREDENTIALS_TIMEOUT,
             db: 0,
             protocol: Protocol::Resp3,
             replicas: 0,
@@ -122,6 +131,46 @@ impl RedisConfig {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.login.password = Some(password.into());
+        self
+    }
+
+    /// Asks a provider for the credentials of each connection to the server, in place of one password for all: for
+    /// passwords that change. Clones of this configuration share it.
+    ///
+    /// The provider is asked before each connection is opened, reconnections and the keeper's connection included. With
+    /// RESP2, one answer serves for two connections. Sentinels are not asked about: they get the credentials of the URL
+    /// (`?sentinel_user=`, `?sentinel_password=`). If the provider names no user, it is the one set here or in the URL. A
+    /// password together with a provider is an error on connecting.
+    ///
+    /// A provider that fails, panics or is late fails the attempt, with a transient
+    /// [`CredentialsFault`](leasehold_store::CredentialsFault). So does a server that rejects what the provider gave:
+    /// [`RedisStore::connect`](crate::RedisStore::connect) asks again until [`connect_timeout`](Self::connect_timeout) is
+    /// over, and a reconnection asks again with each attempt. An open connection stays as it is when the password changes.
+    ///
+    /// ```
+    /// use leasehold::store::{Credentials, RedisConfig};
+    /// use std::io;
+    ///
+    /// # async fn token() -> io::Result<String> { Ok(String::from("from a vault")) }
+    /// let config = RedisConfig::from_url("rediss://locks.example")?
+    ///     .credentials(|| async { Ok::<_, io::Error>(Credentials::new(token().await?).with_user("locks")) });
+    /// # let _ = config;
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub fn credentials(mut self, provider: impl CredentialsProvider + 'static) -> Self {
+        self.provider = Some(Provider::new(provider));
+        self
+    }
+
+    /// Limits the time of one answer of the [provider of credentials](Self::credentials). Default: 5 s. It does not count
+    /// as time of the connection attempt.
+    ///
+    /// While the client has no connection, it sends no heartbeats: keep this below the time that a session lives without
+    /// them, 10 s by default.
+    #[must_use]
+    pub const fn credentials_timeout(mut self, within: Duration) -> Self {
+        self.provider_timeout = within;
         self
     }
 
@@ -178,8 +227,9 @@ impl RedisConfig {
         Ok(self)
     }
 
-    /// Limits the time of one connection attempt, handshake included. Default: 2 s. A call never exceeds its own
-    /// deadline, whatever this value is.
+    /// Limits the time of one connection attempt, handshake included, without the time that a
+    /// [provider of credentials](Self::credentials) takes. Default: 2 s. A call never exceeds its own deadline, whatever
+    /// this value is.
     #[must_use]
     pub const fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.connect_timeout = connect_timeout;
@@ -424,6 +474,20 @@ impl RedisConfig {
         &self.login
     }
 
+    pub(crate) const fn provider(&self) -> Option<&Provider> {
+        self.provider.as_ref()
+    }
+
+    /// How long one answer of the provider may take.
+    pub(crate) const fn provider_timeout(&self) -> Duration {
+        self.provider_timeout
+    }
+
+    /// Whether a password is set for the server itself, even an empty one.
+    pub const fn has_server_password(&self) -> bool {
+        self.login.password.is_some()
+    }
+
     /// Whether a password is set for the server or its Sentinels, even an empty one.
     pub fn has_password(&self) -> bool {
         let of_sentinels = match &self.location {
@@ -448,9 +512,9 @@ impl RedisConfig {
         Some(self)
     }
 
-    /// Connection parameters of the server at `address`, for the client library.
-    pub(crate) fn connection_info(&self, address: &Address) -> RedisResult<ConnectionInfo> {
-        address.connection_info(self.login.settings(self.protocol()).set_db(self.db.into()))
+    /// Connection parameters of the server at `address` with a login, for the client library.
+    pub(crate) fn info_for(&self, address: &Address, login: &Login) -> RedisResult<ConnectionInfo> {
+        address.connection_info(login.settings(self.protocol()).set_db(self.db.into()))
     }
 
     /// Connection parameters of a Sentinel, for the client library.
@@ -498,6 +562,7 @@ impl fmt::Debug for RedisConfig {
         f.debug_struct("RedisConfig")
             .field("location", &self.location)
             .field("login", &self.login)
+            .field("provider", &self.provider.is_some())
             .field("db", &self.db)
             .field("protocol", &self.protocol)
             .field("replicas", &self.replicas)

@@ -10,6 +10,7 @@ use super::open::{Driver, Opened, broken, open_with_messages, unsubscribed};
 use super::sentinel::PrimaryReport;
 use crate::config::RedisConfig;
 use crate::config::address::Address;
+use crate::config::credentials::AttemptTime;
 use crate::config::version;
 use crate::diagnose;
 use crate::error_map::unconnected;
@@ -75,37 +76,20 @@ pub(crate) async fn open_connection(
     last_report: Option<PrimaryReport>,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> Result<ReadyConnection, Fault> {
-    let attempt = async {
-        let mut ready = match config.location() {
-            ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => {
-                connect(config, address, None, node, on_push).await?
-            }
-            ServerLocation::Cluster(_) => return Err(not_a_single_server(node)),
-            ServerLocation::Sentinel(group) => {
-                let report = group.find(config, last_report).await?;
-                let (address, node) = (report.address.clone(), format!("{} ({node})", report.address).into());
-                connect(config, &address, Some(report), &node, on_push).await?
-            }
-        };
-        subscribe(&mut ready.messages, node, mailboxes).await?;
-        Ok(ready)
+    let mut time = AttemptTime::of(config);
+    let (address, report, at) = match config.location() {
+        ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => {
+            (address.clone(), None, Arc::clone(node))
+        }
+        ServerLocation::Cluster(_) => return Err(not_a_single_server(node)),
+        ServerLocation::Sentinel(group) => {
+            let report = time.limit(node, group.find(config, last_report)).await?;
+            let at = format!("{} ({node})", report.address).into();
+            (report.address.clone(), Some(report), at)
+        }
     };
-    match tokio::time::timeout(config.attempt_timeout(), attempt).await {
-        Ok(result) => result,
-        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
-    }
-}
-
-/// Connects to the server at an address, and checks it.
-async fn connect(
-    config: &RedisConfig,
-    address: &Address,
-    report: Option<PrimaryReport>,
-    node: &Arc<str>,
-    on_push: impl Fn(PushInfo) + Send + Sync + 'static,
-) -> Result<ReadyConnection, Fault> {
-    let unconnected = |error| unconnected(error, address, node);
-    let info = config.connection_info(address).map_err(unconnected)?;
+    let info = config.connection_info(&address, &at).await?;
+    let within = time.left();
     let message = MessageTrial::new(config.keys(), config.shared_environment().random());
     let on_push = {
         let message = message.clone();
@@ -115,16 +99,31 @@ async fn connect(
             }
         }
     };
-    let opened = open_with_messages(config, address, &info, config.attempt_timeout(), on_push).await;
-    let (Opened { mut conn, driver }, mut messages) = opened.map_err(unconnected)?;
-    let login = info;
+    let attempt = async {
+        let opened = open_with_messages(config, &address, &info, within, on_push).await;
+        let opened = opened.map_err(|error| unconnected(error, &address, &at))?;
+        let mut ready = check(config, opened, (&address, &info, message), report, &at).await?;
+        subscribe(&mut ready.messages, node, mailboxes).await?;
+        Ok(ready)
+    };
+    time.limit(node, attempt).await.map_err(|fault| config.with_provider(fault))
+}
+
+/// Checks the server of a connection, and tries it.
+async fn check(
+    config: &RedisConfig,
+    (Opened { mut conn, driver }, mut messages): (Opened, Messages),
+    (address, login, message): (&Address, &ConnectionInfo, MessageTrial),
+    report: Option<PrimaryReport>,
+    node: &Arc<str>,
+) -> Result<ReadyConnection, Fault> {
     let info = handshake(&mut conn, node).await?;
     let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
     check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
     // Here it is not known which slots a node of a cluster has: the store tries one.
     if !config.are_trials_skipped() && !matches!(config.location(), ServerLocation::ClusterNode(..)) {
-        let tried = Tried { config, address, login: &login, node, info: &info };
+        let tried = Tried { config, address, login, node, info: &info };
         tried.pass(&mut conn, &mut messages, message).await?;
     }
     let vote_delay = vote_delay(&info, config, report.as_ref());
@@ -167,9 +166,10 @@ fn vote_delay(
 
 /// Tries a server with two connections of their own: whether scripts interleave, and whether messages arrive.
 pub(crate) async fn try_connections(config: &RedisConfig, node: &Arc<str>) -> Result<[Trial; 2], Fault> {
-    let address = find_address(config, node).await?;
+    let mut time = AttemptTime::of(config);
+    let address = find_address(config, node, &mut time).await?;
     let unconnected = |error| unconnected(error, &address, node);
-    let login = config.connection_info(&address).map_err(unconnected)?;
+    let login = config.connection_info(&address, node).await?;
     let id = config.shared_environment().random();
     let message = MessageTrial::new(config.keys(), id);
     let on_push = {
@@ -178,7 +178,7 @@ pub(crate) async fn try_connections(config: &RedisConfig, node: &Arc<str>) -> Re
             message.receive(&push);
         }
     };
-    let within = config.attempt_timeout();
+    let within = time.left();
     let first = open_with_messages(config, &address, &login, within, on_push).await;
     let (mut first, mut messages) = first.map_err(unconnected)?;
     let second = open(config, &address, &login, within).await.map_err(unconnected)?;

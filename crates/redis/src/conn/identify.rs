@@ -3,6 +3,7 @@
 use super::open::{broken, open};
 use crate::config::RedisConfig;
 use crate::config::address::Address;
+use crate::config::credentials::AttemptTime;
 use crate::config::version::ServerVersion;
 use crate::diagnose;
 use crate::error_map::{classify, unconnected};
@@ -22,10 +23,15 @@ impl ServerVersion {
 }
 
 /// The address of one server of this location.
-pub(super) async fn find_address(config: &RedisConfig, node: &Arc<str>) -> Result<Address, Fault> {
+pub(super) async fn find_address(
+    config: &RedisConfig,
+    node: &Arc<str>,
+    time: &mut AttemptTime,
+) -> Result<Address, Fault> {
     Ok(match config.location() {
         ServerLocation::Fixed(address) | ServerLocation::ClusterNode(address) => address.clone(),
-        ServerLocation::Sentinel(group) => group.find(config, None).await?.address,
+        ServerLocation::Sentinel(group) => time.limit(node, group.find(config, None)).await?.address,
+        // Each request to a node has a limit of its own, and may need credentials.
         ServerLocation::Cluster(seeds) => seeds.find(config, node).await?,
     })
 }
@@ -33,12 +39,13 @@ pub(super) async fn find_address(config: &RedisConfig, node: &Arc<str>) -> Resul
 /// Queries the version, within the time of one connection attempt.
 async fn query(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, Fault> {
     let fault = |kind| Fault::new(kind, Phase::Handshake, Arc::clone(node));
+    let mut time = AttemptTime::of(config);
+    let address = find_address(config, node, &mut time).await?;
+    let info = config.connection_info(&address, node).await?;
+    let within = time.left();
     let reply = async {
-        let address = find_address(config, node).await?;
-        let unconnected = |error| unconnected(error, &address, node);
-        let info = config.connection_info(&address).map_err(unconnected)?;
-        let opened = open(config, &address, &info, config.attempt_timeout()).await;
-        let mut opened = opened.map_err(unconnected)?;
+        let opened = open(config, &address, &info, within).await;
+        let mut opened = opened.map_err(|error| unconnected(error, &address, node))?;
         let reply = opened.conn.send_packed_command(cmd("INFO").arg("server")).await;
         let reply = reply.map_err(|error| broken(error, node))?;
         if let Value::ServerError(error) = &reply {
@@ -47,8 +54,5 @@ async fn query(config: &RedisConfig, node: &Arc<str>) -> Result<ServerVersion, F
         let version = ServerVersion::from_info(&diagnose::info_text(&reply).map_err(fault)?);
         version.ok_or_else(|| fault(FaultKind::Failed("it does not report its version".to_owned())))
     };
-    match tokio::time::timeout(config.attempt_timeout(), reply).await {
-        Ok(result) => result,
-        Err(_) => Err(Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(node))),
-    }
+    time.limit(node, reply).await.map_err(|fault| config.with_provider(fault))
 }

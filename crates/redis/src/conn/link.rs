@@ -21,8 +21,8 @@ use super::connect::{ReadyConnection, VoteDelay};
 use super::mailbox::Mailboxes;
 use crate::config::RedisConfig;
 use health::ConnectionHealth;
+use leasehold_store::Fault;
 use leasehold_store::watched::Watched;
-use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use std::future::Future;
@@ -312,7 +312,7 @@ impl Shared {
     fn last_fault(&self) -> Fault {
         self.state.read(|state| match state {
             State::Down(Some(fault)) => fault.clone(),
-            _ => Fault::new(FaultKind::TimedOut, Phase::Connect, Arc::clone(&self.node)),
+            _ => self.config.unconnected_in_time(&self.node),
         })
     }
 }

@@ -302,6 +302,7 @@ impl RedisStore {
         let mut meaning = classify(error);
         let node = match target {
             CallTarget::Link(link, connection) if meaning.elsewhere => {
+                meaning.kind = link.config().kind_with_provider(meaning.kind);
                 link.replace(connection);
                 link.node()
             }
@@ -310,6 +311,7 @@ impl RedisStore {
                 if matches!(error.code(), "MOVED" | "ASK") {
                     meaning.kind = FaultKind::Busy;
                 }
+                meaning.kind = node.link.config().kind_with_provider(meaning.kind);
                 if let (true, Some(connection)) = (meaning.elsewhere, connection) {
                     node.link.replace(connection);
                 }

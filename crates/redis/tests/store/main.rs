@@ -11,6 +11,7 @@ mod cluster;
 mod cluster_tls;
 mod connecting;
 mod creation;
+mod credentials;
 mod damaged;
 mod findings;
 mod fixture;

@@ -20,6 +20,7 @@ mod reconnect;
 mod reentrant;
 mod renewal;
 mod replicas;
+mod rotation;
 mod rwlock;
 mod semaphore;
 mod sentinel;

@@ -13,6 +13,7 @@ use crate::conn::sentinel::{PrimaryReport, SentinelWatch};
 use leasehold_core::SessionId;
 use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, jitter};
 use redis::PushKind;
+use std::error::Error;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -78,7 +79,7 @@ async fn maintain(shared: Arc<Shared>) {
                 failures = if since.elapsed() >= STABLE_AFTER { 0 } else { failures + 1 };
             }
             Ok((_, Err(fault))) => {
-                tracing::debug!(node = %shared.node, %fault, "no connection");
+                report(&shared, &fault, failures);
                 shared.state.set(State::Down(Some(fault)));
                 failures += 1;
             }
@@ -90,6 +91,17 @@ async fn maintain(shared: Arc<Shared>) {
                 failures = 0;
             }
         }
+    }
+}
+
+/// Logs the fault of an attempt, after this many failures in a row.
+fn report(shared: &Shared, fault: &Fault, failures: u32) {
+    let cause = fault.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    // Credentials that were just rotated are rejected once, and accepted by the next attempt.
+    if matches!(fault.kind, FaultKind::Credentials(_)) && failures == 1 {
+        tracing::warn!(node = %shared.node, "{fault}{cause}");
+    } else {
+        tracing::debug!(node = %shared.node, "no connection: {fault}{cause}");
     }
 }
 

@@ -3,6 +3,7 @@
 //! It knows of locks only what the library offers, and works on its main thread alone.
 
 mod backoff;
+mod children;
 mod commands;
 mod duration;
 mod environment;

@@ -7,7 +7,8 @@ use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
 use crate::output::report::print;
 use crate::store::args::StoreArgs;
-use crate::store::{CALL_TIMEOUT, password, url};
+use crate::store::password::{self, PROVIDER_TIMEOUT, Password};
+use crate::store::{CALL_TIMEOUT, url};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use leasehold::store::{Permissions, RedisConfig, ServerVersion, StoreUrl};
@@ -73,21 +74,31 @@ fn servers(args: &StoreArgs) -> Result<Vec<RedisConfig>, Failure> {
                 "only a server (redis://…) has users, and --store names no server"
             )));
         }
-        if args.password_file.is_some() {
+        let options = [
+            ("--password-file", args.password_file.is_some()),
+            ("--password-command", args.password_command.is_some()),
+        ];
+        if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
             return Err(Failure::usage(anyhow!(
-                "--password-file is for a server, and none is given: give one by --store"
+                "{option} is for a server, and none is given: give one by --store"
             )));
         }
         // A variable in the environment may be meant for other commands.
         return Ok(Vec::new());
     };
-    let password = password::read(args.password_file.as_deref(), true)?;
+    let password = password::for_store(args, &url)?;
     let user = variable(USERNAME)?;
     let with_credentials = |config: &RedisConfig| {
         let mut config = config.clone().connect_timeout(CALL_TIMEOUT);
-        if let Some(password) = &password {
-            config = config.password(password.reveal());
-        }
+        config = match &password {
+            Some(Password::Fixed(secret)) => config.password(secret.reveal()),
+            Some(Password::Changing(source)) => {
+                let source = source.clone();
+                let provider = move || source.clone().credentials();
+                config.credentials(provider).credentials_timeout(PROVIDER_TIMEOUT)
+            }
+            None => config,
+        };
         if let Some(user) = &user {
             config = config.username(user);
         }

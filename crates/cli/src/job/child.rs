@@ -1,17 +1,18 @@
 //! The command as a process: how it starts, receives signals, and ends.
 //!
 //! 1. It leads a process group of its own, which receives all signals.
-//! 2. The kernel kills it when this process ends (Linux): see [`kill_with_parent`].
-//! 3. Polling also reaps all other children of this process (orphans, if it is process 1).
+//! 2. The kernel kills it when this process ends (Linux): see [`children::kill_with_parent`].
+//! 3. Polling also reaps all other children of this process (orphans, if it is process 1); [`children`] keeps the status
+//!    of helpers.
 
-use crate::environment::{FENCE, NAME, OWNER, PASSWORD, STORE};
+use crate::children::{self, kill_with_parent, without_passwords};
+use crate::environment::{FENCE, NAME, OWNER};
 use crate::lock::guard::AnyGuard;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log;
-use crate::store::url;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, wait};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -68,7 +69,7 @@ impl Child {
     /// The change of the child's state since the last call, if any. Reaps what has ended (3).
     pub(crate) fn poll(&self) -> Option<StateChange> {
         loop {
-            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            match children::wait_any(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.pid => {
                     if let Some(change) = state_change(status) {
                         return Some(change);
@@ -93,12 +94,7 @@ fn set_environment(command: &mut Command, guard: &AnyGuard) {
     if let Some(owner) = guard.owner() {
         command.env(OWNER, owner.as_str());
     }
-    command.env_remove(PASSWORD);
-    if let Some(url) = std::env::var_os(STORE).as_deref().and_then(url::inherited) {
-        // Not removed: a nested command would use another store, where it excludes no other process. Without the
-        // password the store refuses it with an error.
-        command.env(STORE, url);
-    }
+    without_passwords(command);
 }
 
 fn start_failure(words: &[OsString], error: io::Error) -> Failure {
@@ -129,33 +125,6 @@ fn state_change(status: WaitStatus) -> Option<StateChange> {
     }
     status.stopping_signal().map(StateChange::Stopped)
 }
-
-/// Makes the kernel kill the child when `parent` ends, however it ends.
-///
-/// This applies to the child alone, not to the child's own children. The kernel discards it when the child executes a
-/// program that is setuid or has file capabilities.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn kill_with_parent(command: &mut Command, parent: Pid) {
-    let set = move || {
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // A parent that ended before the call above has sent no signal.
-        if rustix::process::getppid() != Some(parent) {
-            return Err(io::Error::from_raw_os_error(Errno::SRCH.raw_os_error()));
-        }
-        Ok(())
-    };
-    #[allow(
-        unsafe_code,
-        reason = "between fork and exec only async-signal-safe calls are allowed: these are two bare system calls, \
-                  prctl and getppid, and an error without allocation; nothing else gives the child this signal"
-    )]
-    unsafe {
-        command.pre_exec(set);
-    }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn kill_with_parent(_command: &mut Command, _parent: Pid) {}
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,7 @@
 //! The URL stays a plain string here: clap repeats a value that it cannot parse, and a URL can contain a password.
 
 use clap::Args;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -11,12 +12,16 @@ pub(crate) struct StoreArgs {
     #[arg(long, value_name = "URL", help = STORE_HELP, long_help = STORE_LONG)]
     pub(crate) store: Option<String>,
 
-    /// Prefix of all keys, on a Redis server that has other users
+    /// Prefix of all keys, on a server with other users
     #[arg(long, value_name = "TEXT")]
     pub(crate) prefix: Option<String>,
 
     #[arg(long, value_name = "FILE", help = PASSWORD_HELP, long_help = PASSWORD_LONG)]
     pub(crate) password_file: Option<PathBuf>,
+
+    #[arg(long, value_name = "CMD", conflicts_with = "password_file")]
+    #[arg(help = COMMAND_HELP, long_help = COMMAND_LONG)]
+    pub(crate) password_command: Option<OsString>,
 }
 
 const STORE_HELP: &str =
@@ -52,6 +57,16 @@ const PASSWORD_HELP: &str =
 const PASSWORD_LONG: &str = "\
 Read the server's password from the first line of a file, or of standard input (`-`)
 
-Only that one line of standard input is read: the rest belongs to the command. The password can also come from the \
+A file is read again for each connection to the server, so it may change while the program runs. What can be read only \
+once, as a pipe, is read once. Only one line of standard input is read: the rest belongs to the command. The password can also come from the \
 environment, as LEASEHOLD_PASSWORD or in the URL of LEASEHOLD_STORE, and the user from LEASEHOLD_USERNAME. The command \
 does not inherit variables that contain a password.";
+
+const COMMAND_HELP: &str = "Run a shell command that prints the password";
+
+const COMMAND_LONG: &str = "\
+Run a shell command that prints the password
+
+`/bin/sh -c` runs it whenever a connection to the server is opened, so a token that is valid for minutes is enough. The \
+first line of its output is the password. It has 5 s, no standard input, and the environment of this program without \
+passwords. Every user of the machine can read the command in the process list: it must not contain a secret.";

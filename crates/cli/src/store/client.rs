@@ -8,7 +8,8 @@ use crate::output::failure::Failure;
 use crate::output::log;
 use crate::store::args::StoreArgs;
 use crate::store::default_file::DefaultFile;
-use crate::store::{CALL_TIMEOUT, password, url};
+use crate::store::password::{self, PROVIDER_TIMEOUT, Password};
+use crate::store::{CALL_TIMEOUT, url};
 use anyhow::anyhow;
 use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
 use leasehold::{Client, ClientBuilder, ConnectError, LockName, Moment};
@@ -39,10 +40,15 @@ impl ClientConfig {
         let (text, url) = named.map_or_else(default_url, Ok)?;
         url::check_shared(&url)?;
         let mut builder = Client::builder(text).call_timeout(CALL_TIMEOUT);
+        builder = match password::for_store(args, &url)? {
+            Some(Password::Fixed(secret)) => builder.password(secret.reveal()),
+            Some(Password::Changing(source)) => {
+                let provider = move || source.clone().credentials();
+                builder.credentials(provider).credentials_timeout(PROVIDER_TIMEOUT)
+            }
+            None => builder,
+        };
         // A variable in the environment may be meant for other stores.
-        if let Some(password) = password::read(args.password_file.as_deref(), url.supports_credentials())? {
-            builder = builder.password(password.reveal());
-        }
         if url.supports_credentials()
             && let Some(user) = variable(USERNAME)?
         {

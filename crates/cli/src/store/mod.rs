@@ -4,6 +4,8 @@ pub(crate) mod args;
 pub(crate) mod client;
 pub(crate) mod default_file;
 pub(crate) mod password;
+pub(crate) mod password_command;
+pub(crate) mod secret;
 pub(crate) mod url;
 
 use std::time::Duration;

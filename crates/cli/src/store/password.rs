@@ -1,50 +1,103 @@
-//! The password for the store, from the environment, a file or standard input.
+//! The password for the store, from the environment, a file, standard input or a command.
 //!
 //! 1. A password is rejected as an argument: the process list shows it to every user of the machine.
-//! 2. No code prints a [`Secret`].
+//! 2. A file is read, and a command runs, again for each connection: passwords change. What can be read only once, as
+//!    standard input and other pipes, is read at the start.
 
 use crate::environment::{PASSWORD, variable};
 use crate::output::failure::Failure;
-use anyhow::{Context, Result, anyhow, bail};
-use std::fmt;
+use crate::store::args::StoreArgs;
+use crate::store::password_command::PasswordCommand;
+use crate::store::secret::{Secret, first_line};
+use anyhow::{Context, Error, Result, anyhow};
+use leasehold::store::{Credentials, RedisConfig, StoreUrl};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// No password is longer: a longer first line means that this is another file.
-const MAX_BYTES: usize = 4096;
+/// How long the library waits for a password: longer than a command may take, so that its own error is reported.
+pub(crate) const PROVIDER_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// A text that is never printed (2).
-pub(crate) struct Secret(String);
+/// Where the password comes from.
+pub(crate) enum Password {
+    /// It does not change.
+    Fixed(Secret),
+    /// It is found out for each connection (2).
+    Changing(Source),
+}
 
-impl Secret {
-    /// The text itself, for the store alone.
-    pub(crate) fn reveal(&self) -> &str {
-        &self.0
+/// What gives the password for a connection.
+#[derive(Clone)]
+pub(crate) enum Source {
+    File(Arc<Path>),
+    Command(Arc<PasswordCommand>),
+}
+
+impl Source {
+    /// The credentials for one connection. May block.
+    pub(crate) async fn credentials(self) -> Result<Credentials> {
+        let secret = match self {
+            Self::File(path) => read_file(&path)?,
+            Self::Command(command) => command.password().await?,
+        };
+        Ok(Credentials::new(secret.reveal()))
     }
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
-
-/// The password, if one was given apart from the URL. A file takes precedence over the environment, which is read only
-/// if `read_environment` is set.
-pub(crate) fn read(file: Option<&Path>, read_environment: bool) -> Result<Option<Secret>, Failure> {
-    let Some(file) = file else {
-        return Ok(if read_environment { variable(PASSWORD)?.map(Secret) } else { None });
+/// The password for the store, if one was given apart from its URL. An option takes precedence over the environment, which
+/// is read only for a store with credentials. May read standard input.
+pub(crate) fn for_store(args: &StoreArgs, url: &StoreUrl) -> Result<Option<Password>, Failure> {
+    let option = match (&args.password_file, &args.password_command) {
+        (Some(_), _) => "--password-file",
+        (None, Some(_)) => "--password-command",
+        (None, None) if url.supports_credentials() => {
+            return Ok(variable(PASSWORD)?.map(|text| Password::Fixed(Secret::new(text))));
+        }
+        (None, None) => return Ok(None),
     };
-    let secret = if file == Path::new("-") {
-        first_line(stdin()).context("failed to read the password from standard input")
+    if url.servers().iter().any(RedisConfig::has_server_password) {
+        return Err(Failure::usage(anyhow!(
+            "the URL of LEASEHOLD_STORE contains a password, and {option} gives another: leave out one of them"
+        )));
+    }
+    if let Some(file) = &args.password_file {
+        return of_file(file, url.supports_credentials()).map(Some).map_err(Failure::usage);
+    }
+    if !url.supports_credentials() {
+        return Err(Failure::usage(anyhow!(
+            "--password-command is for a server, and the store is none: give one by --store"
+        )));
+    }
+    let command = args.password_command.clone().unwrap_or_default();
+    if command.is_empty() {
+        return Err(Failure::usage(anyhow!("--password-command needs a command that prints the password")));
+    }
+    Ok(Some(Password::Changing(Source::Command(Arc::new(PasswordCommand::new(command))))))
+}
+
+/// The password of a file, or of standard input. It is read now in any case: an error at the start is reported at once.
+fn of_file(path: &PathBuf, may_change: bool) -> Result<Password> {
+    if path == Path::new("-") {
+        return first_line(stdin())
+            .map(Password::Fixed)
+            .context("failed to read the password from standard input");
+    }
+    let secret = read_file(path)?;
+    let is_file = may_change && std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    Ok(if is_file {
+        Password::Changing(Source::File(path.as_path().into()))
     } else {
-        File::open(file)
-            .map_err(Into::into)
-            .and_then(first_line)
-            .with_context(|| format!("failed to read the password from `{}`", file.display()))
-    };
-    secret.map(Some).map_err(Failure::usage)
+        Password::Fixed(secret)
+    })
+}
+
+fn read_file(path: &Path) -> Result<Secret> {
+    File::open(path)
+        .map_err(Error::from)
+        .and_then(first_line)
+        .with_context(|| format!("failed to read the password from `{}`", path.display()))
 }
 
 /// Standard input without a buffer: the bytes after the password belong to the command.
@@ -56,60 +109,4 @@ fn stdin() -> impl Read {
         }
     }
     Unbuffered
-}
-
-/// Reads one byte at a time up to the first line feed, and no further.
-fn first_line(mut source: impl Read) -> Result<Secret> {
-    let mut line = Vec::new();
-    let mut byte = [0];
-    while read_one(&mut source, &mut byte)? {
-        let [byte] = byte;
-        if byte == b'\n' {
-            break;
-        }
-        if line.len() == MAX_BYTES {
-            bail!("its first line is longer than {MAX_BYTES} bytes, so it is no password");
-        }
-        line.push(byte);
-    }
-    if line.last() == Some(&b'\r') {
-        line.pop();
-    }
-    if line.is_empty() {
-        bail!("its first line is empty");
-    }
-    // The error of `from_utf8` would contain the bytes.
-    String::from_utf8(line).map(Secret).map_err(|_| anyhow!("its first line is not UTF-8 text"))
-}
-
-/// Reads the next byte; false at the end.
-fn read_one(source: &mut impl Read, byte: &mut [u8; 1]) -> std::io::Result<bool> {
-    loop {
-        match source.read(byte) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            read => return read.map(|bytes| bytes == 1),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_line_is_read_and_not_a_byte_more() {
-        let mut source = &b"hunter2\r\nfor the command"[..];
-        let secret = first_line(&mut source).expect("there is a line");
-        assert_eq!(secret.reveal(), "hunter2");
-        assert_eq!(source, b"for the command");
-        assert_eq!(format!("{secret:?}"), "Secret(…)");
-    }
-
-    #[test]
-    fn what_is_no_password_is_refused_without_being_shown() {
-        for bytes in [&b""[..], b"\nhunter2", b"hunter2\xff\n", &[b'x'; MAX_BYTES + 1]] {
-            let text = format!("{:#}", first_line(bytes).expect_err("it is no password"));
-            assert!(!text.contains("hunter2") && !text.contains("xx"), "{text}");
-        }
-    }
 }

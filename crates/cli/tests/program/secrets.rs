@@ -1,6 +1,6 @@
 //! Passwords reach the server, and nothing else.
 
-use super::fixture::{Fixture, expect, finish, start, status};
+use super::fixture::{Fixture, expect, finish, runs, start, status, until};
 use leasehold_testkit::{Quorum, RedisServer, Sentinels};
 use std::fs;
 use std::process::Command;
@@ -80,6 +80,107 @@ fn of_standard_input_one_line_is_the_password_and_the_rest_the_commands() {
     let outcome = finish(command, &format!("{PASSWORD}\none\ntwo\n"));
     outcome.check(0, "");
     assert_eq!(outcome.stdout, "one\ntwo\n");
+}
+
+/// Gives the user of the program's tests this password alone.
+fn set_password(server: &RedisServer, password: &str) {
+    let rule = format!(">{password}");
+    let words = ["ACL", "SETUSER", "locks", "reset", "on", &rule, "~*", "&*", "+@all"];
+    server.cli(&words).expect("a reply").ok().expect("set");
+}
+
+/// Runs a command under a lock whose lease is short, changes the password, and cuts all connections, several times. The
+/// command must not be ended for a loss.
+fn outlives_rotations(options: &[&str], mut change: impl FnMut(&Fixture, &str)) {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let secret = |number: usize| format!("s3cr3t-{number}");
+    set_password(&server, &secret(0));
+    change(&fixture, &secret(0));
+    let words = [&["run", "job", "--lease", "3s"], options, &["--", "sh", "-c", "echo running; read line"]];
+    let mut command = fixture.command(&words.concat());
+    command.env("LEASEHOLD_USERNAME", "locks");
+    let log = fs::File::create(fixture.path("log")).expect("the directory is ours");
+    command.stderr(log);
+    let mut holder = start(command);
+    expect(&mut holder, "running");
+    for number in 1..4 {
+        set_password(&server, &secret(number));
+        change(&fixture, &secret(number));
+        server.cli(&["CLIENT", "KILL", "USER", "locks"]).expect("a reply");
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        assert_eq!(server.cli(&["EXISTS", "job"]).expect("a reply").integer(), Some(1), "{number}");
+    }
+    holder.send("go").expect("it reads");
+    assert_eq!(status(&mut holder), Some(0));
+    assert_eq!(fixture.read("log"), "", "nothing is reported");
+}
+
+#[test]
+fn a_password_file_that_changes_is_read_for_each_connection() {
+    outlives_rotations(&["--password-file", "password"], |fixture, password| {
+        fs::write(fixture.path("next"), format!("{password}\n")).expect("the directory is ours");
+        fs::rename(fixture.path("next"), fixture.path("password")).expect("the directory is ours");
+    });
+}
+
+/// Also while another command runs: this program reaps the one, and awaits the status of the other.
+#[test]
+fn a_password_command_runs_for_each_connection() {
+    outlives_rotations(&["--password-command", "cat secret; echo run >> runs"], |fixture, password| {
+        fs::write(fixture.path("secret"), format!("{password}\n")).expect("the directory is ours");
+    });
+}
+
+#[test]
+fn a_pipe_with_a_password_is_read_once() {
+    let (_server, fixture) = guarded();
+    let run = format!(
+        "printf '%s\\n' '{PASSWORD}' | {} run job --password-file /dev/stdin -- echo ran",
+        env!("CARGO_BIN_EXE_leasehold")
+    );
+    let mut command = Command::new("sh");
+    let template = fixture.command(&[]);
+    command.args(["-c", &run]).current_dir(fixture.path("."));
+    for (name, value) in template.get_envs() {
+        if let Some(value) = value {
+            command.env(name, value);
+        }
+    }
+    let outcome = finish(command, "");
+    outcome.check(0, "");
+    assert_eq!(outcome.stdout, "ran\n");
+}
+
+#[test]
+fn a_password_command_that_fails_ends_with_69_and_its_reason() {
+    let (_server, fixture) = guarded();
+    let run = |command: &str| fixture.run(&["show", "job", "-vvv", "--password-command", command]);
+    let fails = run("echo s3cr3t; echo reason >&2; exit 3");
+    fails.check(69, "the provider of credentials failed: the password command ended with status 3");
+    assert!(fails.stderr.contains("reason") && !fails.stderr.contains("s3cr3t"), "{fails:?}");
+    run("true").check(69, "the password command printed no password: its first line is empty");
+    let wrong = run("echo s3cr3t-wrong");
+    wrong.check(69, "it rejects the user or the password that the provider of credentials gave");
+    assert!(!wrong.stderr.contains("s3cr3t"), "{wrong:?}");
+}
+
+/// It is killed with its group, and does not have the standard input and the passwords of this program.
+#[test]
+fn a_password_command_that_hangs_is_killed() {
+    let (_server, fixture) = guarded();
+    let mut command = fixture.command(&[
+        "show",
+        "job",
+        "--password-command",
+        "cat; env > environment; sleep 1000 & echo $! > pid; wait",
+    ]);
+    command.env("LEASEHOLD_PASSWORD", PASSWORD);
+    let outcome = finish(command, "for the program");
+    outcome.check(69, "the password command did not end within 5s, and was killed");
+    let pid = fixture.read("pid");
+    until("the process that it left is killed", || !runs(pid.trim()));
+    assert!(!fixture.read("environment").contains("s3cr3t"));
 }
 
 #[test]

@@ -93,6 +93,13 @@ const OPTIONS: &[Row] = &[
     ("run job --conflict-exit-code 256 -- echo hi", 2, "invalid value '256' for '--conflict-exit-code <N>': 256 is not in 0..=255"),
     ("run job --log-format xml -- echo hi", 2, "invalid value 'xml' for '--log-format <FORMAT>'"),
     ("run job --password-file missing -- echo hi", 2, "failed to read the password from `missing`: No such file or directory (os error 2)"),
+    ("run job --password-file f --password-command pwgen -- echo hi", 2, "the argument '--password-file <FILE>' cannot be used with '--password-command <CMD>'"),
+    ("run job --password-command -- echo hi", 2, "a value is required for '--password-command <CMD>' but none was supplied"),
+    ("run job --password-command pwgen -- echo hi", 2, "--password-command is for a server, and the store is none: give one by --store"),
+    ("show job --store redis://h --password-command ''", 2, "--password-command needs a command that prints the password"),
+    ("LEASEHOLD_STORE=redis://:hunter2@h show job --password-command pwgen", 2, "the URL of LEASEHOLD_STORE contains a password, and --password-command gives another: leave out one of them"),
+    ("LEASEHOLD_STORE=redis://:hunter2@h show job --password-file missing", 2, "the URL of LEASEHOLD_STORE contains a password, and --password-file gives another: leave out one of them"),
+    ("acl --password-command pwgen", 2, "--password-command is for a server, and none is given: give one by --store"),
     ("run job --prefix app: -- echo hi", 2, "failed to open the store: `sqlite:` takes no user, password or key prefix: these are for Redis"),
     ("acl --user ''", 2, "invalid --user: the name of an ACL user is not empty, and has no spaces or control characters"),
 ];

@@ -55,6 +55,10 @@ pub(crate) fn classify(error: &ServerError) -> ErrorMeaning {
 }
 
 pub(crate) fn classify_text(code: &str, details: &str) -> ErrorMeaning {
+    // Redis 6.2 puts the place in the script before an error that a script catches: `@user_script: 69: -OOM …`.
+    let caught = details.split_once(": ").filter(|_| code == "@user_script:");
+    let (code, details) =
+        caught.map_or((code, details), |(_, error)| error.split_once(' ').unwrap_or((error, "")));
     // Some servers pass the sign of an error in the protocol on to its text.
     let code = code.strip_prefix('-').unwrap_or(code);
     let refused = |kind| ErrorMeaning { kind, executed: Executed::No, elsewhere: false };

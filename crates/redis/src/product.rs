@@ -101,6 +101,11 @@ pub(crate) fn finding(product: Product, version: &str) -> Option<Finding> {
         .then(|| Finding::new(FindingKind::UntestedProduct { server: server() }, Severity::Warning))
 }
 
+/// Whether a finding is about the product, and not about its settings.
+pub(crate) const fn is_about_product(finding: &Finding) -> bool {
+    matches!(finding.kind, FindingKind::NotExclusive { .. } | FindingKind::UntestedProduct { .. })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

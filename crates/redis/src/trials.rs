@@ -3,7 +3,8 @@
 //! Owns what is sent for a trial, and the meaning of the replies. A connection is tried when it is made, once for each server
 //! and version; the diagnosis tries again, and more.
 //!
-//! 1. What cannot be tried says nothing: a user without the right to a command, a server that is busy, full or a replica.
+//! 1. Only what was seen counts against a server. An error says nothing about exclusion: the user may lack a right, the server
+//!    may be busy, full or a replica, or lack a command. The first operation that needs it reports the same error.
 //! 2. A trial changes no lock, and leaves no key behind. If it is cut off, its keys expire.
 
 use crate::conn::messages::Messages;
@@ -24,8 +25,10 @@ const KEYS_KEPT_MS: &str = "20000";
 /// How often each connection runs the script that looks for another one, and how often that reads its key.
 const RUNS: usize = 8;
 const READS: &str = "200";
-/// How long a message may take after the reply to the script that published it.
-const MESSAGE_WITHIN: Duration = Duration::from_millis(250);
+/// Why a trial was not made after another one.
+const EARLIER: &str = "an earlier trial ended the script";
+/// Why a trial was not made that another user could make.
+const DENIED: &str = "the user may not run it";
 
 static TRIALS: LazyLock<Script> = LazyLock::new(|| Script::new(lua::TRIALS));
 static TRY_ATOMICITY: LazyLock<Script> = LazyLock::new(|| Script::new(lua::TRY_ATOMICITY));
@@ -81,7 +84,7 @@ pub(crate) fn outcomes(replies: &[Value]) -> Vec<Trial> {
     };
     match report {
         Err(outcome) => {
-            let others = TrialOutcome::NotTried("no script runs".to_owned());
+            let others = TrialOutcome::NotTried(EARLIER.to_owned());
             let others = BY_SCRIPT.iter().map(|kind| Trial::new(*kind, others.clone()));
             [Trial::new(TrialKind::Scripts, outcome)].into_iter().chain(others).collect()
         }
@@ -89,10 +92,9 @@ pub(crate) fn outcomes(replies: &[Value]) -> Vec<Trial> {
             let reported = |kind: TrialKind| {
                 let mut pairs = report.chunks_exact(2);
                 let pair = pairs.find(|pair| text(&pair[0]).as_deref() == Some(kind.as_str()));
-                let outcome = pair.and_then(|pair| text(&pair[1])).map_or_else(
-                    || TrialOutcome::NotTried("an earlier trial ended the script".to_owned()),
-                    |seen| outcome_of(&seen),
-                );
+                let outcome = pair
+                    .and_then(|pair| text(&pair[1]))
+                    .map_or_else(|| TrialOutcome::NotTried(EARLIER.to_owned()), |seen| outcome_of(&seen));
                 Trial::new(kind, outcome)
             };
             let scripts = if report.is_empty() {
@@ -118,16 +120,20 @@ fn outcome_of(seen: &str) -> TrialOutcome {
 
 /// What an error means for a trial (1).
 fn reason(kind: FaultKind) -> TrialOutcome {
-    match kind {
-        FaultKind::Failed(what) => TrialOutcome::Failed(what),
-        FaultKind::Forbidden | FaultKind::Unauthenticated => {
-            TrialOutcome::NotTried("the user may not run it".to_owned())
-        }
-        FaultKind::ReadOnly => TrialOutcome::NotTried("it takes no writes".to_owned()),
-        FaultKind::OutOfMemory => TrialOutcome::NotTried("its memory is full".to_owned()),
-        FaultKind::Unsupported(_) => TrialOutcome::NotTried("another node has the slot".to_owned()),
-        _ => TrialOutcome::NotTried("it is busy".to_owned()),
-    }
+    TrialOutcome::NotTried(match kind {
+        FaultKind::Failed(what) => what,
+        FaultKind::Forbidden | FaultKind::Unauthenticated => DENIED.to_owned(),
+        FaultKind::ReadOnly => "it takes no writes".to_owned(),
+        FaultKind::OutOfMemory => "its memory is full".to_owned(),
+        FaultKind::Unsupported(_) => "another node has the slot".to_owned(),
+        _ => "it is busy".to_owned(),
+    })
+}
+
+/// Whether another trial by the same user would have the same outcome: what was not tried was denied, and nothing that passes.
+pub(crate) fn are_conclusive(trials: &[Trial]) -> bool {
+    let is_passing = |outcome: &TrialOutcome| matches!(outcome, TrialOutcome::NotTried(why) if why != DENIED && why != EARLIER);
+    !trials.iter().any(|trial| is_passing(&trial.outcome))
 }
 
 /// Tries whether scripts of two connections interleave.
@@ -192,9 +198,10 @@ impl MessageTrial {
         is_it
     }
 
-    /// Tries whether a message reaches the subscription.
+    /// Tries whether a message reaches the subscription, `within` that time after the server has taken it.
     pub(crate) async fn run(
         self,
+        within: Duration,
         connection: &mut MultiplexedConnection,
         messages: &mut Messages,
     ) -> RedisResult<Trial> {
@@ -212,13 +219,16 @@ impl MessageTrial {
         let replies = connection.send_packed_commands(&publish, 0, 1).await?;
         let outcome = match replies.first() {
             Some(Value::ServerError(error)) => reason(classify(error).kind),
-            _ => match tokio::time::timeout(MESSAGE_WITHIN, self.arrived.notified()).await {
+            _ => match tokio::time::timeout(within, self.arrived.notified()).await {
                 Ok(()) => TrialOutcome::Passed,
-                Err(_) => TrialOutcome::Failed(format!("no message within {MESSAGE_WITHIN:?}")),
+                Err(_) => TrialOutcome::Failed(format!("no message within {within:?}")),
             },
         };
-        messages.unsubscribe(&*self.channel).await?;
-        done(outcome)
+        match messages.unsubscribe(&*self.channel).await {
+            // A user without the right keeps a subscription that does no harm.
+            Err(error) if error.clone().into_server_errors().is_none() => Err(error),
+            _ => done(outcome),
+        }
     }
 }
 
@@ -280,7 +290,8 @@ mod tests {
             ("set_nx", "errOOM command not allowed when used memory > 'maxmemory'."),
             ("expiry", "seennumber 20"),
             ("hashes", "errNOPERM User u has no permissions to run the 'hset' command"),
-            ("errors", "errERR unknown command 'HGET'"),
+            ("errors", "err@user_script: 69: -OOM command not allowed when used memory > 'maxmemory'."),
+            ("kinds", "errERR unknown command 'TYPE'"),
         ]);
         let shown: Vec<_> = outcomes(&replies).iter().map(Trial::to_string).collect();
         assert_eq!(
@@ -291,12 +302,13 @@ mod tests {
                 "set_nx: not tried, its memory is full",
                 "expiry: failed, number 20",
                 "hashes: not tried, the user may not run it",
-                "errors: failed, the server reports: ERR unknown command 'HGET'",
-                "kinds: not tried, an earlier trial ended the script",
+                "errors: not tried, its memory is full",
+                "kinds: not tried, the server reports: ERR unknown command 'TYPE'",
             ]
         );
         let severities: Vec<_> = findings(&outcomes(&replies)).iter().map(|found| found.severity).collect();
-        assert_eq!(severities, [Severity::Critical; 2]);
+        assert_eq!(severities, [Severity::Critical]);
+        assert!(!are_conclusive(&outcomes(&replies)) && are_conclusive(&outcomes(&report(&[("time", "")]))));
     }
 
     #[test]

@@ -338,7 +338,7 @@ pub enum ObserverEvent {
     Begins,
     /// A leader was reported, or that there is none.
     Reported(Option<SeenLeader>),
-    /// It has asked who leads, and received this reply.
+    /// It has asked for the leader, and received this reply.
     Asked(Option<SeenLeader>),
     /// It stops observing.
     Ends,

@@ -15,7 +15,7 @@ use crate::config::version;
 use crate::diagnose;
 use crate::error_map::unconnected;
 use crate::location::{ServerLocation, not_a_single_server};
-use crate::product::Product;
+use crate::product::{self, Product};
 use crate::trials::{self, MessageTrial};
 use leasehold_store::{Fault, FaultKind, Phase, Trial};
 use redis::aio::MultiplexedConnection;
@@ -23,6 +23,10 @@ use redis::{ConnectionInfo, Pipeline, PushInfo, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How long a message may take when a client connects, and in a diagnosis.
+const QUICK_MESSAGE: Duration = Duration::from_millis(40);
+const SLOW_MESSAGE: Duration = Duration::from_secs(1);
 
 /// A connection that is ready.
 #[derive(Debug, Clone)]
@@ -185,7 +189,7 @@ pub(crate) async fn try_connections(config: &RedisConfig, node: &Arc<str>) -> Re
     let broken = |error| broken(error, node);
     let connections = [first.conn.clone(), second.conn.clone()];
     let atomicity = trials::atomicity(connections, config.keys(), id).await.map_err(broken)?;
-    let messages = message.run(&mut first.conn, &mut messages).await.map_err(broken)?;
+    let messages = message.run(SLOW_MESSAGE, &mut first.conn, &mut messages).await.map_err(broken)?;
     Ok([atomicity, messages])
 }
 
@@ -208,8 +212,10 @@ impl Tried<'_> {
         message: MessageTrial,
     ) -> Result<(), Fault> {
         let product = Product::of(self.info);
-        let version =
-            product.map_or_else(String::new, |(product, version)| format!("{} {version}", product.name()));
+        // Another run of the server may have other settings.
+        let run = version::field(self.info, "run_id").unwrap_or_default();
+        let version = product
+            .map_or_else(String::new, |(product, version)| format!("{} {version} {run}", product.name()));
         let (tried, address) = (self.config.tried(), self.address.to_string());
         if tried.has_passed(&address, &version) {
             return Ok(());
@@ -219,19 +225,23 @@ impl Tried<'_> {
         let request = trials::request(self.config.keys(), None, id);
         let replies = conn.send_packed_commands(&request, 0, request.len()).await.map_err(broken)?;
         let mut outcomes = trials::outcomes(&replies);
-        if !product.is_some_and(|(product, _)| product.is_tested()) && trials::runs_scripts(&outcomes) {
+        // Without INFO nothing is known, which is no reason to connect twice.
+        let is_tested = self.info.is_empty() || product.is_some_and(|(product, _)| product.is_tested());
+        if !is_tested && trials::runs_scripts(&outcomes) {
             let second = open(self.config, self.address, self.login, self.config.attempt_timeout()).await;
             let second = second.map_err(|error| unconnected(error, self.address, self.node))?;
             let connections = [conn.clone(), second.conn.clone()];
             outcomes.push(trials::atomicity(connections, self.config.keys(), id).await.map_err(broken)?);
-            outcomes.push(message.run(conn, messages).await.map_err(broken)?);
+            outcomes.push(message.run(QUICK_MESSAGE, conn, messages).await.map_err(broken)?);
         }
         let findings = trials::findings(&outcomes);
         if let Some(refusal) = diagnose::refusal(&findings, false, self.config.refused_severity()) {
             return Err(Fault::new(refusal, Phase::Handshake, Arc::clone(self.node)));
         }
         self.config.reported().warn(self.node, &findings);
-        tried.set_passed(address, version);
+        if trials::are_conclusive(&outcomes) {
+            tried.set_passed(address, version);
+        }
         Ok(())
     }
 }
@@ -239,7 +249,10 @@ impl Tried<'_> {
 /// Checks the version of a server and its findings, and that it is a primary if `primary` is set.
 fn check_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>) -> Result<(), FaultKind> {
     version::check(info, matches!(config.location(), ServerLocation::ClusterNode(..)))?;
-    let findings = diagnose::findings_for(info, config.min_uptime());
+    let mut findings = diagnose::findings_for(info, config.min_uptime());
+    if config.are_trials_skipped() {
+        findings.retain(|finding| !product::is_about_product(finding));
+    }
     if let Some(refusal) = diagnose::refusal(&findings, primary, config.refused_severity()) {
         return Err(refusal);
     }

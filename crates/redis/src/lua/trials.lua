@@ -59,26 +59,27 @@ expect('set_nx', both[1] == value and both[2] == false, both)
 local absent = redis.pcall('SET', KEYS[3], value, 'XX', 'PX', ttl_ms)
 expect('set_nx', not absent, absent)
 
+-- Wide bounds: a machine may stand still for seconds, and a clock may be set. Seconds in place of ms are far outside.
 local left_ms = redis.pcall('PTTL', KEYS[1])
-expect('expiry', between(left_ms, ttl_ms - 1000, ttl_ms), left_ms)
+expect('expiry', between(left_ms, ttl_ms / 4, ttl_ms * 2), left_ms)
 local shortened = redis.pcall('PEXPIRE', KEYS[1], string.format('%.0f', ttl_ms / 2))
 expect('expiry', shortened == 1, shortened)
 left_ms = redis.pcall('PTTL', KEYS[1])
-expect('expiry', between(left_ms, ttl_ms / 2 - 1000, ttl_ms / 2), left_ms)
+expect('expiry', between(left_ms, ttl_ms / 8, ttl_ms / 4 * 3), left_ms)
 local none = redis.pcall('PEXPIRE', KEYS[3], ttl_ms)
 expect('expiry', none == 0, none)
 left_ms = redis.pcall('PTTL', KEYS[3])
 expect('expiry', left_ms == -2, left_ms)
 if s and us then
-  -- The clock by which keys expire may be up to 100 ms behind that of TIME.
   local at_ms = string.format('%.0f', s * 1000 + math.floor(us / 1000) + ttl_ms)
   local set = redis.pcall('SET', KEYS[1], value, 'PXAT', at_ms)
   expect('expiry', is_status(set, 'OK'), set)
   left_ms = redis.pcall('PTTL', KEYS[1])
-  expect('expiry', between(left_ms, ttl_ms - 1000, ttl_ms + 1000), left_ms)
+  expect('expiry', between(left_ms, ttl_ms / 4, ttl_ms * 2), left_ms)
 end
 
-create_hash(KEYS[2], ttl_ms, 'a', '1', 'b', '2')
+local created, refusal = pcall(create_hash, KEYS[2], ttl_ms, 'a', '1', 'b', '2')
+expect('hashes', created, { err = type(refusal) == 'table' and refusal.err or tostring(refusal) })
 local fields = redis.pcall('HMGET', KEYS[2], 'a', 'c')
 expect('hashes', fields[1] == '1' and fields[2] == false, fields)
 local count = redis.pcall('HLEN', KEYS[2])
@@ -89,15 +90,15 @@ local all = redis.pcall('HGETALL', KEYS[2])
 expect('hashes', #all == 2 and all[1] == 'a' and all[2] == '1', all)
 
 local wrong = redis.pcall('HGET', KEYS[1], 'a')
-expect('errors', type(wrong) == 'table' and wrong.err and is_wrong_type(wrong.err), { wrong })
+expect('errors', type(wrong) == 'table' and wrong.err and is_wrong_type(wrong.err), wrong)
 
 local kind = redis.pcall('TYPE', KEYS[1])
 expect('kinds', is_status(kind, 'string'), kind)
 kind = redis.pcall('TYPE', KEYS[2])
-expect('kinds', is_status(kind, 'hash'), kind)
+expect('kinds', is_status(kind, 'hash') or not created, kind)
 kind = redis.pcall('TYPE', KEYS[3])
 expect('kinds', is_status(kind, 'none'), kind)
 
 local gone = redis.pcall('DEL', KEYS[1], KEYS[2])
-expect('kinds', gone == 2, gone)
+expect('kinds', gone == 2 or not created, gone)
 return report

@@ -395,7 +395,7 @@ impl Guards {
         self.guard_of_hold.extend(hold.map(|hold| (hold, guard_id)));
         self.known.insert(
             guard_id,
-            GuardRecord { lock, task, fence, hold_token, owner, mode, is_multi, lock_delay, hold },
+            GuardRecord { lock, task, fence, hold_token, owner, mode, is_multi, hold, lock_delay },
         );
     }
 }

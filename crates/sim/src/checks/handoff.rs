@@ -371,6 +371,7 @@ mod tests {
             hold_token: FencingToken::new(7),
             guard_id: GuardId(0),
             keep_for: SECOND * 10,
+            margin: Duration::ZERO,
             valid_until: at(20),
             acquired_at: at(1),
             released_at: Some(at(1)),

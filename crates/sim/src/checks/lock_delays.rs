@@ -64,7 +64,8 @@ impl LockDelays {
         for (guard, lost) in self.lost(at, done.lock, context) {
             let owner = lost.owner.and_then(|owner| context.guards.owner(owner));
             let clashes = |held: &&&Held| {
-                let is_same = owner.is_some() && owner == held.owner.as_ref().map(|owner| owner.as_str());
+                let is_same =
+                    owner.is_some() && owner == held.owner.as_ref().map(leasehold::OwnValue::as_str);
                 Some(held.hold) != lost.hold && excludes(lost.mode, held.mode, is_same)
             };
             if let Some(other) = new.iter().find(clashes) {

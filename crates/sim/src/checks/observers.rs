@@ -15,7 +15,7 @@ use std::time::Duration;
 const REPORTED_WITHIN: Duration = Duration::from_millis(700);
 
 /// Each observer reports leaders in the order of their tokens, none twice but with another text, and only states that the
-/// store had at the observer's last poll. So does a client that asks who leads. In a healthy process, an observer reports
+/// store had at the observer's last poll. So does a client that asks for the leader. In a healthy process, an observer reports
 /// within a bound a leader that stays, with its text, or the lack of one.
 #[derive(Debug, Default)]
 pub struct Observers {

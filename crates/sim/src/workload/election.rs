@@ -158,7 +158,7 @@ impl Observer {
         self.record(ObserverEvent::Ends);
     }
 
-    /// Asks once who leads.
+    /// Asks once for the leader.
     async fn ask(&self, election: &Election, end: Instant) {
         let patience = self.sim.scheduler.sleep_until(self.next_pause(end));
         if let Either::Left((Ok(leader), _)) = select(pin!(election.leader()), patience).await {

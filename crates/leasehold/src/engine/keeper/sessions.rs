@@ -353,7 +353,9 @@ impl Shared {
         let next = self.sessions.renew(old.partition, fresh_id(&*self.environment));
         let now = self.environment.now();
         let kept = self.state().remove_idle_of(old, now);
-        kept.iter().for_each(|hold| self.release_removed(hold, now));
+        for hold in &kept {
+            self.release_removed(hold, now);
+        }
         tracing::debug!(partition = %old.partition, old = %old.id, new = %next.id, "the session has another id");
         self.session_factory.events.missed_messages(old.partition);
         self.wake.notify_one();

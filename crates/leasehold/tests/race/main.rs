@@ -52,7 +52,7 @@ fn nothing_is_sent_about_a_hold_after_its_release() {
     explore(async |fixture| {
         let client = fixture.client().await;
         // A fixed lease is extended a moment later, not at once.
-        fixture.pass(1, 30 * MS);
+        fixture.pass(1, 110 * MS);
         let guard = acquire(&client).await;
         future::yield_now().await;
         fixture.release(guard).await.expect("hardly any time has passed");
@@ -358,7 +358,7 @@ fn each_flaw_of_the_server_is_found() {
     let failure_of = failure(async |fixture| {
         fixture.server.set_flaw(Flaw::RepliesFirst);
         let client = fixture.client().await;
-        fixture.pass(1, 30 * MS);
+        fixture.pass(1, 110 * MS);
         let guard = acquire(&client).await;
         future::yield_now().await;
         fixture.release(guard).await.expect("no time has passed");

@@ -3,6 +3,10 @@
 use crate::error::{LostHold, ReleaseError, RunError};
 use crate::guard::lock_guard::LockGuard;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long to wait for the reason of a loss, which the store is asked for. It has as long to answer.
+const REASON_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs a future under a guard, and releases the guard. If the lock is lost first, drops both.
 pub(crate) async fn run_under<G: LockGuard + 'static, F: Future>(
@@ -15,8 +19,9 @@ pub(crate) async fn run_under<G: LockGuard + 'static, F: Future>(
         lost = guard.lost() => return Err(RunError::Lost(lost)),
         result = work(Arc::clone(&guard)) => result,
     };
-    // The signal of a loss can be late, after a suspend for example.
+    // The signal of a loss can be late, after a suspend for example, or while the store is asked for the reason.
     if let Err(lost) = guard.check() {
+        let lost = tokio::time::timeout(REASON_WITHIN, guard.lost()).await.unwrap_or(lost);
         return Err(RunError::LostAtRelease { result, lost });
     }
     // If a task that the future spawned uses the guard, the last reference releases the lock.

@@ -79,6 +79,30 @@ async fn calls_on_a_lost_hold_wait_for_the_reason_that_is_being_queried() {
     );
 }
 
+/// The same for a future that runs under the lock, and has completed in the meantime.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_completes_after_a_loss_waits_for_the_reason_that_is_being_queried() {
+    let store = FaultyStore::with_sessions(|_, op| match op {
+        Op::Inspect(_) => Behavior::ExecuteAfter(200 * MS),
+        _ => Behavior::Execute,
+    });
+    let operator = mutex(&store.healthy_client().await, "m");
+    let ran = mutex(&store.client_with_timeout(2000 * MS).await, "m");
+    let ran = ran.run(|guard| async move {
+        force_release(&operator).await;
+        while guard.check().is_ok() {
+            sleep(MS).await;
+        }
+        7
+    });
+    match ran.await {
+        Err(RunError::LostAtRelease { result: 7, lost }) => {
+            assert_eq!(lost.reason, LostReason::ForceReleased)
+        }
+        ran => panic!("{ran:?}"),
+    }
+}
+
 /// The same for permits that are given back.
 #[tokio::test(start_paused = true)]
 async fn a_return_of_permits_waits_for_the_reason_that_is_being_queried() {

@@ -97,7 +97,7 @@ async fn a_run_that_completes_after_a_loss_waits_for_the_reason_that_is_being_qu
     });
     match ran.await {
         Err(RunError::LostAtRelease { result: 7, lost }) => {
-            assert_eq!(lost.reason, LostReason::ForceReleased)
+            assert_eq!(lost.reason, LostReason::ForceReleased);
         }
         ran => panic!("{ran:?}"),
     }

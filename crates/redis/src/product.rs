@@ -21,15 +21,15 @@ pub(crate) enum Product {
     Upstash,
 }
 
-/// The field of INFO that only this product has.
+/// The field of INFO that only this product has. A product that is made of another one has the fields of both, and comes first.
 const MARKS: [(&str, Product); 6] = [
-    ("valkey_version", Product::Valkey),
     ("dragonfly_version", Product::Dragonfly),
     ("garnet_version", Product::Garnet),
     ("kvrocks_version", Product::Kvrocks),
     ("upstash_version", Product::Upstash),
     // KeyDB reports the version of Redis that it is compatible with as its own.
     ("mvcc_depth", Product::KeyDb),
+    ("valkey_version", Product::Valkey),
 ];
 
 impl Product {
@@ -45,8 +45,8 @@ impl Product {
         // A module in the list of those that are loaded, and a role that no other product has.
         let merges = info.lines().any(|line| line.starts_with("module:name=crdt"));
         Some(match product {
-            Self::Redis if merges => (Self::ActiveActive, version),
-            Self::KeyDb | Self::Redis if field(info, "role") == Some("active-replica") => {
+            Self::Redis | Self::Valkey if merges => (Self::ActiveActive, version),
+            Self::KeyDb | Self::Redis | Self::Valkey if field(info, "role") == Some("active-replica") => {
                 (Self::KeyDbActiveReplica, version)
             }
             _ => (product, version),

@@ -1,7 +1,7 @@
 //! Trials of a server: what the scripts rely on is tried on keys that no lock has.
 //!
-//! Owns what is sent for a trial, and the meaning of the replies. A connection is tried when it is made, once for each server
-//! and version; the diagnosis tries again, and more.
+//! Owns what is sent for a trial, and the meaning of the replies. A connection is tried when it is made, once for each run of
+//! a server; the diagnosis tries again, and more.
 //!
 //! 1. Only what was seen counts against a server. An error says nothing about exclusion: the user may lack a right, the server
 //!    may be busy, full or a replica, or lack a command. The first operation that needs it reports the same error.
@@ -43,7 +43,7 @@ const BY_SCRIPT: [TrialKind; 6] = [
     TrialKind::Kinds,
 ];
 
-/// The servers that have passed, by address and version. All connections of a configuration share it.
+/// The servers that have passed, by address: product, version and run. All connections of a configuration share it.
 #[derive(Debug, Default)]
 pub(crate) struct TriedServers(Mutex<BTreeMap<String, String>>);
 

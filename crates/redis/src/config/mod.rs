@@ -276,7 +276,7 @@ impl RedisConfig {
 
     /// Uses a server untried, whatever its product is. Same as `?probe=skip` in a URL.
     ///
-    /// Otherwise what locks need is tried when a connection is made, once for each server and version, in one more round
+    /// Otherwise what locks need is tried when a connection is made, once for each run of a server, in one more round
     /// trip and on keys that no lock has. A server that fails a trial which exclusion needs is refused with
     /// [`FaultKind::Unsafe`](leasehold_store::FaultKind::Unsafe), and so is a product that is known not to exclude. What the
     /// user may not try is not held against the server. Skip this where every round trip at the start counts, or for a

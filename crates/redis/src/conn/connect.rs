@@ -203,7 +203,7 @@ struct Tried<'a> {
 }
 
 impl Tried<'_> {
-    /// Tries the server, unless this version of it has passed before. A product that the tests do not run on is tried with
+    /// Tries the server, unless this run of it has passed before. A product that the tests do not run on is tried with
     /// two connections, too.
     async fn pass(
         &self,

@@ -292,4 +292,6 @@ facade! {
         /// Reports that the work failed: see [`leasehold::PeriodGuard::fail`](crate::PeriodGuard::fail).
         pub fn fail(&self) -> Result<(), Error<ReleaseError>>;
     }
+
+    lost_timeout { }
 }

@@ -30,6 +30,7 @@ use std::sync::Arc;
 /// | `operator` | those of an operator, which all kinds have; it says what a forced release does |
 /// | `end` | likewise, and take the guard |
 /// | `guard` | those that most guards have; it names the type that the documentation links to |
+/// | `lost_timeout` | the one that waits for a loss, which `guard` includes |
 /// | `watch` | those that wait for what a holder reacts to |
 /// | `handles` | create a handle of the kind that they return |
 macro_rules! facade {
@@ -167,8 +168,11 @@ macro_rules! facade {
                 pub fn extend_to(&self, lease: impl Into<leasehold_core::Lease>)
                     -> Result<(), crate::blocking::Error<crate::ExtendError>>;
             }
-        }
 
+            lost_timeout { }
+        }
+    };
+    (@lost_timeout $kind:ident) => {
         impl $kind {
             /// Waits for at most `limit` until the lock is lost. Returns the loss, or `None` if the lock is
             /// still held.

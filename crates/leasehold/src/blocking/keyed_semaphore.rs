@@ -3,7 +3,7 @@
 use super::facade::{IntoBlocking, run};
 use super::{Error, Semaphore};
 use crate::MultiAttempt;
-use crate::error::{AcquireError, InspectError, MultiReleaseError, RunError};
+use crate::error::{AcquireError, InspectError, MultiReleaseError, ReleaseError, RunError};
 use leasehold_core::{FencingToken, LockName};
 use std::time::Duration;
 
@@ -85,14 +85,8 @@ impl KeyedSemaphore {
     ///
     /// Fails like [`Mutex::run`](super::Mutex::run): if the permit is lost meanwhile, once the function has returned.
     pub fn run<T>(&self, key: &str, work: impl FnOnce(&KeyedPermit) -> T) -> Result<T, Error<RunError<T>>> {
-        let release = |permit: KeyedPermit| {
-            permit.release().or_else(|error| match error {
-                Error::Failed(error) => error.into_worst().map_err(Error::Failed),
-                Error::AsyncContext(error) => Err(Error::AsyncContext(error)),
-            })
-        };
         let of_guard = (|permit: &KeyedPermit| permit.check(), KeyedPermit::fencing_token);
-        run(self.name(), self.acquire(key), work, of_guard, release)
+        run(self.name(), self.acquire(key), work, of_guard, KeyedPermit::release_worst)
     }
 }
 
@@ -139,5 +133,16 @@ facade! {
         /// Fails with what was not released, and the reason for each. In an async context the permits are released in the
         /// background, as if the permit had been dropped, without waiting for the result.
         pub fn release(self) -> Result<(), Error<MultiReleaseError>>;
+    }
+}
+
+impl KeyedPermit {
+    /// Releases the permits. Of two errors returns the loss; the other hold, if it was not released, is released in the
+    /// background.
+    pub(super) fn release_worst(self) -> Result<(), Error<ReleaseError>> {
+        self.release().or_else(|error| match error {
+            Error::Failed(error) => error.into_worst().map_err(Error::Failed),
+            Error::AsyncContext(error) => Err(Error::AsyncContext(error)),
+        })
     }
 }

@@ -51,6 +51,7 @@ mod election;
 mod guard;
 mod keyed_semaphore;
 mod latch;
+mod lock_guard;
 mod multi;
 mod mutex;
 mod reentrant;
@@ -63,6 +64,7 @@ pub use election::{Election, HoldEnds, Leaders, Leadership, OncePer, PeriodGuard
 pub use guard::Guard;
 pub use keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 pub use latch::Latch;
+pub use lock_guard::LockGuard;
 pub use multi::{MultiGuard, MultiMutex, MultiReentrantGuard, MultiReentrantMutex};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// [`Permit`](crate::Permit), [`KeyedPermit`](crate::KeyedPermit), [`Leadership`](crate::Leadership) and
 /// [`PeriodGuard`](crate::PeriodGuard). All but the last and the [`KeyedPermit`](crate::KeyedPermit), which is two holds,
 /// also dereference to a [`Guard`]. A [`MultiGuard`](crate::MultiGuard) has several names and tokens, and does not
-/// implement it.
+/// implement it. Blocking guards implement `blocking::LockGuard`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

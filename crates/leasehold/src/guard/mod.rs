@@ -326,8 +326,21 @@ impl Guard {
 
     /// Like [`check`](Self::check), but if the store is being asked why the hold is gone, waits for its answer.
     pub(crate) async fn check_with_reason(&self) -> Result<(), LostHold> {
+        self.check_with_reason_until(None).await
+    }
+
+    /// Like [`check_with_reason`](Self::check_with_reason), until `limit` at the latest.
+    pub(crate) async fn check_with_reason_until(&self, limit: Option<Moment>) -> Result<(), LostHold> {
         let Err(lost) = self.check() else { return Ok(()) };
-        if self.hold.is_invalid() { Err(self.lost().await) } else { Err(lost) }
+        if !self.hold.is_invalid() {
+            return Err(lost);
+        }
+        let Some(limit) = limit else { return Err(self.lost().await) };
+        tokio::select! {
+            biased;
+            lost = self.lost() => Err(lost),
+            () = self.engine.environment.sleep_until(limit) => Err(self.loss()),
+        }
     }
 
     /// A shutdown signals the loss to all guards, if not yet then in a moment.

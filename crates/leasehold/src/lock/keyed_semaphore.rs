@@ -16,7 +16,7 @@ use crate::lock::multi::{MultiAttempt, MultiGuard};
 use crate::lock::run::run_under;
 use crate::lock::semaphore::{Permit, Semaphore};
 use futures_util::future::BoxFuture;
-use leasehold_core::{FencingToken, KeyedName, Lease, Lock, LockName};
+use leasehold_core::{FencingToken, KeyedName, Lease, Lock, LockName, Moment};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -139,6 +139,7 @@ impl KeyedSemaphore {
         count: u32,
     ) -> Result<MultiAttempt<KeyedPermit>, AcquireError> {
         let of_key = self.of_key(key);
+        let (until, _) = self.all.handle().limit(Some(Duration::ZERO), self.all.handle().now());
         let own = match of_key.try_acquire_many(count).await? {
             Attempt::Granted(own) => own,
             Attempt::Taken(contention) => {
@@ -146,7 +147,7 @@ impl KeyedSemaphore {
             }
         };
         match self.all.try_acquire_many(count).await? {
-            Attempt::Granted(all) => match self.join(all, own)? {
+            Attempt::Granted(all) => match self.join(all, own, until).await? {
                 Ok(held) => Ok(MultiAttempt::Granted(held)),
                 Err(lost) => Err(AcquireError::Lost(lost)),
             },
@@ -223,12 +224,13 @@ impl KeyedSemaphore {
         limit: Option<Duration>,
     ) -> Result<KeyedPermit, AcquireError> {
         let (start, of_key) = (self.all.handle().now(), self.of_key(key));
+        let (until, _) = self.all.handle().limit(limit, start);
         let mut attempts = 0;
         loop {
             attempts += 1;
             let own = of_key.acquire_since(count, limit, start).await?;
             let lost = match own.unless_lost(self.all.acquire_since(count, limit, start)).await {
-                Ok(all) => match self.join(all?, own)? {
+                Ok(all) => match self.join(all?, own, until).await? {
                     Ok(held) => return Ok(held),
                     Err(lost) => lost,
                 },
@@ -241,11 +243,17 @@ impl KeyedSemaphore {
     }
 
     /// Joins both holds, of which the one of the key is kept by the settings from now on (3). Fails if it was lost meanwhile.
-    fn join(&self, all: Permit, own: Permit) -> Result<Result<KeyedPermit, LostHold>, AcquireError> {
+    async fn join(
+        &self,
+        all: Permit,
+        own: Permit,
+        until: Option<Moment>,
+    ) -> Result<Result<KeyedPermit, LostHold>, AcquireError> {
         let (handle, count, fence) = (self.all.handle(), all.count(), all.fencing_token());
         let own = handle.keep(own.into_guard()).map_err(AcquireError::Lease)?;
         let holds = MultiGuard::new(&handle.engine, vec![all.into_guard(), own]);
-        Ok(holds.check().map(|()| KeyedPermit { name: self.name().clone(), fence, holds, count }))
+        let joined = holds.check_with_reason_until(until).await;
+        Ok(joined.map(|()| KeyedPermit { name: self.name().clone(), fence, holds, count }))
     }
 }
 

@@ -259,7 +259,7 @@ impl MultiGuard {
     /// Cancel safety: if the future is dropped, some holds may have been extended.
     pub async fn extend(&self) -> Result<(), ExtendError> {
         join_all(self.guards.iter().map(Guard::extend)).await.into_iter().collect::<Result<(), _>>()?;
-        self.check_with_reason().await
+        Ok(self.check_with_reason_until(None).await?)
     }
 
     /// Extends all holds so that they last `lease` from now, if they would end earlier: like
@@ -270,13 +270,14 @@ impl MultiGuard {
         let lease = lease.into();
         let extended = join_all(self.guards.iter().map(|guard| guard.extend_to(lease))).await;
         extended.into_iter().collect::<Result<(), _>>()?;
-        self.check_with_reason().await
+        Ok(self.check_with_reason_until(None).await?)
     }
 
-    /// One may have been lost while another was extended.
-    async fn check_with_reason(&self) -> Result<(), ExtendError> {
+    /// Like [`check`](Self::check), but if the store is being asked why a hold is gone, waits for its answer, until `limit`
+    /// at the latest: one may have been lost while another was extended or acquired.
+    pub(crate) async fn check_with_reason_until(&self, limit: Option<Moment>) -> Result<(), LostHold> {
         for guard in &self.guards {
-            guard.check_with_reason().await?;
+            guard.check_with_reason_until(limit).await?;
         }
         Ok(())
     }

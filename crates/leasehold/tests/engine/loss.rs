@@ -439,3 +439,22 @@ async fn the_pauses_between_campaigns_grow_until_a_leadership_lasts() {
         assert!(*pause >= full / 2 && *pause <= full + 10 * MS, "pause {at}: {pauses:?}");
     }
 }
+
+/// The same for conversions of a lock that was freed by an operator.
+#[tokio::test(start_paused = true)]
+async fn conversions_wait_for_the_reason_that_is_being_queried() {
+    let store = FaultyStore::with_sessions(|_, op| match op {
+        Op::Inspect(_) => Behavior::ExecuteAfter(200 * MS),
+        _ => Behavior::Execute,
+    });
+    let operator = store.healthy_client().await.rwlock("a").expect("a good name");
+    let rwlock = store.client_with_timeout(2000 * MS).await.rwlock("a").expect("a good name");
+    let write = rwlock.write().await.expect("acquired");
+    let holder = operator.inspect_full().await.expect("an answer").observed.expect("it has a holder");
+    operator.force_release(holder).await.expect("freed");
+    while write.check().is_ok() {
+        sleep(MS).await;
+    }
+    let failed = write.downgrade().await.expect_err("lost");
+    assert!(matches!(failed.error, AcquireError::Lost(lost) if lost.reason == LostReason::ForceReleased));
+}

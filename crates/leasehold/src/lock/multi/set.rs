@@ -193,7 +193,7 @@ impl LockSet {
             // The locks are held even if this extension fails. A watchdog extends without help.
             self.run_until(limit, all.extend()).await;
         }
-        match all.check() {
+        match all.check_with_reason_until(limit).await {
             Ok(()) => Ok(all),
             Err(lost) => {
                 self.release_until(limit, all).await;

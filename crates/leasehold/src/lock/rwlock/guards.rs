@@ -112,6 +112,7 @@ impl UpgradableGuard {
     async fn upgrade_within(self, limit: Option<Duration>) -> Result<WriteGuard, ConversionError<Self>> {
         // Without the read the upgrade can only fail, and its queue entry would hold up all other waiters: in a new
         // session it would last as long as the store keeps the hold of the old one.
+        let until = limit.map(|limit| self.handles.write.now() + limit);
         let acquiring = self.handles.acquire(&self.owner, LockMode::Upgrade, limit);
         let acquired = match self.guard.unless_lost(acquiring).await {
             Ok(acquired) => acquired,
@@ -120,7 +121,7 @@ impl UpgradableGuard {
         match acquired {
             Ok(acquired) => {
                 // The signal of a loss can be late: another writer may have changed what the guard has read.
-                if let Err(lost) = self.guard.check() {
+                if let Err(lost) = self.guard.check_with_reason_until(until).await {
                     return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
                 }
                 let (owner, handles) = (self.owner.clone(), self.handles.clone());
@@ -164,7 +165,7 @@ impl WriteGuard {
     ///
     /// Cancel safety: if the future is dropped, the lock is released in the background.
     pub async fn downgrade(self) -> Result<ReadGuard, ConversionError<Self>> {
-        if let Err(lost) = self.guard.check() {
+        if let Err(lost) = self.guard.check_with_reason().await {
             // Another writer may have changed the data by now.
             return Err(ConversionError { guard: self, error: AcquireError::Lost(lost) });
         }
@@ -180,7 +181,7 @@ impl WriteGuard {
         // The write may have ended during the request, and another writer may have written in between. A
         // write still valid after the read was acquired rules that out: this clock is never ahead of the
         // store's.
-        match self.guard.check() {
+        match self.guard.check_with_reason().await {
             Ok(()) => {
                 let owner = self.owner.clone();
                 let name = self.guard.name().clone();

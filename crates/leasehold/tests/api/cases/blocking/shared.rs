@@ -2,7 +2,7 @@
 
 use super::{MS, S};
 use crate::cases::store::TestStore;
-use leasehold::blocking::{Client, ConversionError, Error, RwLock};
+use leasehold::blocking::{Client, ConversionError, Error, LockGuard, RwLock};
 use leasehold::{
     AcquireError, Attempt, LockMode, LostReason, MultiAttempt, Owner, Refused, ReleaseError, RunError,
 };
@@ -22,12 +22,60 @@ on_every_store! {
     an_upgrade_that_fails_returns_the_read,
     a_waiter_that_gave_up_does_not_block_its_owner,
     a_run_works_for_the_owner_of_its_guard,
+    a_guard_of_any_kind_is_used_and_released_as_one,
     a_latch_releases_all_waiting_threads,
     threads_meet_at_a_barrier_repeatedly,
     dropped_guards_are_released,
     each_hold_is_renewed_while_its_thread_does_nothing,
     each_hold_is_lost_by_itself,
     a_shutdown_wakes_the_waiting_threads,
+}
+
+fn a_guard_of_any_kind_is_used_and_released_as_one(store: &TestStore) {
+    let client = store.blocking_client();
+    let rwlock = client.rwlock("document").expect("a good name");
+    let acquire = |kind: usize| -> Box<dyn LockGuard> {
+        match kind {
+            0 => Box::new(client.mutex("job").expect("a good name").acquire().expect("acquired")),
+            1 => {
+                Box::new(client.reentrant_mutex("account").expect("a good name").acquire().expect("acquired"))
+            }
+            2 => Box::new(rwlock.read().expect("acquired")),
+            3 => Box::new(rwlock.upgradable_read().expect("acquired")),
+            4 => Box::new(rwlock.write().expect("acquired")),
+            5 => Box::new(client.semaphore("uploads", 1).expect("a good name").acquire().expect("acquired")),
+            6 => Box::new(client.election("leader").expect("a good name").campaign().expect("elected")),
+            7 => {
+                let exports = client.keyed_semaphore("exports", 1, 1).expect("a good name");
+                Box::new(exports.acquire("tenant").expect("acquired"))
+            }
+            _ => {
+                let report = client.once_per("report", MS).expect("a good name").max_duration(S);
+                loop {
+                    if let Attempt::Granted(period) = report.try_start().expect("an answer") {
+                        break Box::new(period);
+                    }
+                }
+            }
+        }
+    };
+    for (kind, name) in
+        ["job", "account", "document", "document", "document", "uploads", "leader", "exports", "report"]
+            .iter()
+            .enumerate()
+    {
+        let first = acquire(kind);
+        first.check().expect("held");
+        assert_eq!(first.name().as_str(), *name);
+        assert!(first.remaining() > Duration::ZERO && first.lost_timeout(MS).expect("a thread").is_none());
+        let token = first.fencing_token();
+        first.release().expect("released");
+        // It waits for no lease, so the first one was released.
+        let begun = Instant::now();
+        let second = acquire(kind);
+        assert!(second.fencing_token() > token && begun.elapsed() < S, "{name}");
+        second.release().expect("released");
+    }
 }
 
 fn is_taken<H>(tried: &Attempt<H>) -> bool {

@@ -170,7 +170,7 @@ pub enum AcquireError {
     /// at the latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
-    /// The lock was granted, and too few replicas confirmed that in time (`?replicas=`): nothing is held. The hold is undone
+    /// The lock was granted, and too few replicas confirmed that in time (`?replicas=`), or not the disk (`?durable=1`): nothing is held. The hold is undone
     /// in the background; at the latest, the lock is free again when its short initial lease (3 s) ends.
     #[error("the lock was granted and not confirmed, and is given up: {0}")]
     Unconfirmed(#[source] Fault),

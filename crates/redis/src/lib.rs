@@ -8,6 +8,7 @@
 
 mod cluster;
 mod config;
+mod confirm;
 mod conn;
 mod diagnose;
 mod error_map;
@@ -15,7 +16,6 @@ mod location;
 mod lua;
 pub mod optimistic;
 mod product;
-mod replicas;
 mod reported_findings;
 mod script;
 mod session_keys;

@@ -1,7 +1,7 @@
 //! [`RedisStore`], the public handle: how it is opened, and the [`Store`] interface.
 //!
 //! [`send`] sends operations, [`fanout`] sends them to several primaries of a cluster, [`sessions`] executes
-//! session operations, [`confirmation`] waits for replicas, and [`diagnosis`] reads the settings and the clock of a
+//! session operations, [`confirmation`] waits for replicas and for the disk, and [`diagnosis`] reads the settings and the clock of a
 //! server.
 
 mod call_target;
@@ -15,11 +15,11 @@ pub(crate) use send::MAX_EXTENDS_PER_CALL;
 
 use super::cluster::{Cluster, OnTryAgain, SLOTS};
 use super::config::RedisConfig;
+use super::confirm::{Confirmer, Required, Unconfirmed};
 use super::conn::borrowed::BorrowedConnection;
 use super::conn::link::{Backoff, Link};
 use super::conn::mailbox::Mailboxes;
 use super::location::ServerLocation;
-use super::replicas::{Replicas, Unconfirmed};
 use super::script::Call;
 use super::session_keys::SessionKeys;
 use futures_util::future::BoxFuture;
@@ -66,8 +66,8 @@ const MAX_CALL_TIME: Duration = Duration::from_secs(24 * 3600);
 pub struct RedisStore {
     keys: KeySpace,
     backend: Arc<Backend>,
-    /// Set if a hold counts only once replicas have acknowledged it.
-    replicas: Option<Arc<Replicas>>,
+    /// Set if a hold counts only once it is confirmed.
+    confirmer: Option<Arc<Confirmer>>,
 }
 
 /// A session operation that did not succeed: never [`Outcome::Done`].
@@ -159,13 +159,12 @@ impl RedisStore {
     /// ```
     pub fn lazy(config: RedisConfig) -> Self {
         let keys = config.keys().clone();
-        let wanted = config.wanted_replicas();
-        let replicas = (wanted > 0).then(|| Arc::new(Replicas::new(config.clone(), wanted)));
+        let confirmer = Required::by(&config).map(|of| Arc::new(Confirmer::new(config.clone(), of)));
         let backend = match config.location() {
             ServerLocation::Cluster(_) => Backend::Cluster(Cluster::new(config)),
             _ => Backend::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
         };
-        Self { keys, backend: Arc::new(backend), replicas }
+        Self { keys, backend: Arc::new(backend), confirmer }
     }
 
     /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix. The key of a
@@ -200,7 +199,7 @@ impl RedisStore {
         let keys = KeySpace::new(prefix)?;
         let borrowed =
             BorrowedConnection::new(connection, Mailboxes::new(keys.mailbox_prefix().to_owned()), pushes);
-        Ok(Self { keys, backend: Arc::new(Backend::Borrowed(borrowed)), replicas: None })
+        Ok(Self { keys, backend: Arc::new(Backend::Borrowed(borrowed)), confirmer: None })
     }
 
     fn node(&self) -> &Arc<str> {
@@ -311,7 +310,7 @@ impl Store for RedisStore {
             .partitioned(self.cluster().is_some())
             .notifications(notifications)
             .sessions(SessionTracking::ByHeartbeat)
-            .confirmation(self.replicas.is_some())
+            .confirmation(self.confirmer.is_some())
     }
 
     fn partition(&self, lock: &Lock) -> Partition {
@@ -425,13 +424,13 @@ impl Store for RedisStore {
         within: Duration,
     ) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(async move {
-            let Some(replicas) = &self.replicas else { return Ok(()) };
+            let Some(confirmer) = &self.confirmer else { return Ok(()) };
             let keys = self.keys.lock(lock);
             let keys =
                 keys.map_err(|error| self.fault(FaultKind::Unusable(error.to_string()), Phase::Send))?;
             let session_keys = self.session_keys(&keys);
             let hold = Unconfirmed::hold(lock, keys, session_keys, (claim, fence));
-            replicas.confirm(self.cluster(), &hold, deadline(within)).await
+            confirmer.confirm(self.cluster(), &hold, deadline(within)).await
         })
     }
 

@@ -33,8 +33,8 @@ pub struct Capabilities {
     pub max_lease: Option<Duration>,
     /// How it tracks which sessions are alive.
     pub sessions: SessionTracking,
-    /// Whether it is configured so that a hold counts only once replicas have [confirmed](crate::Store::confirm) it. Its extends are
-    /// unknown until replicas have confirmed them.
+    /// Whether it is configured so that a hold counts only once it is [confirmed](crate::Store::confirm): by replicas, or by the disk. Its extends are
+    /// unknown until they are confirmed.
     pub confirmation: bool,
 }
 

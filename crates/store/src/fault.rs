@@ -70,6 +70,8 @@ pub enum FaultKind {
         /// How many confirmed in time.
         confirmed: u32,
     },
+    /// A write was not synced to the server's append-only file.
+    Unsynced,
     /// Too few nodes of a quorum executed the operation, or are known to have done so.
     NoQuorum {
         /// How many were required.
@@ -279,6 +281,11 @@ impl Fault {
         }
     }
 
+    /// Whether the store executed a write which too little has confirmed since: too few replicas, or not the disk.
+    pub const fn is_unconfirmed(&self) -> bool {
+        matches!(self.kind, FaultKind::Unconfirmed { .. } | FaultKind::Unsynced)
+    }
+
     /// Whether the same call may succeed a little later without intervention.
     pub fn is_transient(&self) -> bool {
         match &self.kind {
@@ -287,6 +294,7 @@ impl Fault {
             | FaultKind::Disconnected
             | FaultKind::ReadOnly
             | FaultKind::Unconfirmed { .. }
+            | FaultKind::Unsynced
             | FaultKind::RecentlyStarted { .. }
             | FaultKind::Busy
             | FaultKind::Credentials(_)
@@ -334,6 +342,10 @@ impl fmt::Display for Fault {
             FaultKind::Unconfirmed { required, confirmed } => write!(
                 f,
                 "{confirmed} of {required} replicas have confirmed in time: are they running, and in sync with it?"
+            ),
+            FaultKind::Unsynced => f.write_str(
+                "its append-only file was not synced in time: with `appendfsync everysec` that takes up to a second, \
+                 more than the call timeout, and with `appendfsync no` it never is",
             ),
             FaultKind::NoQuorum { needed, total, nodes } => {
                 write!(f, "fewer than {needed} of {total} nodes succeeded")?;

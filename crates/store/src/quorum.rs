@@ -130,6 +130,11 @@ pub enum QuorumError {
         "a quorum counts nodes, not replicas: remove the replica setting, and make each replica a node of its own"
     )]
     Replicas,
+    /// A node waits for its disk.
+    #[error(
+        "a quorum does not rely on disks: remove the setting `durable`; a node that was restarted grants nothing for `min_uptime`"
+    )]
+    Durable,
 }
 
 impl QuorumStore {

@@ -171,8 +171,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(futures_util::future::join_all(all))
     }
 
-    /// Waits until the configured number of replicas has confirmed this hold, granted with this token. Fails if the hold is
-    /// gone or was granted anew, or too few replicas confirm in time; nothing is undone then.
+    /// Waits until what the configuration names has confirmed this hold, granted with this token: so many replicas, or the disk.
+    /// Fails if the hold is gone or was granted anew, or if they do not confirm in time; nothing is undone then.
     fn confirm<'a>(
         &'a self,
         _lock: &'a Lock,

@@ -1,6 +1,6 @@
 //! Server clocks that a test controls.
 //!
-//! Owns the C shim that is preloaded into a server, and the small file through which a test sets the time. It does
+//! Owns the [`Shim`] that is preloaded into a server, and the small file through which a test sets the time. It does
 //! not touch the test's own clock, nor the server's monotonic one. (libfaketime breaks redis, hence a shim of
 //! our own.)
 //!
@@ -8,16 +8,16 @@
 //!    shim reads until the two agree.
 //! 2. The file lives as long as any clock *or server* refers to it, so that a restart finds it.
 
-use std::env;
-use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tempfile::{NamedTempFile, TempDir};
+use tempfile::NamedTempFile;
+
+use crate::shim::Shim;
 
 /// A server clock that is stopped until a test advances it.
 ///
@@ -157,42 +157,9 @@ impl Setting {
 
     /// Makes `command` use this clock. The shim is put into `dir`, which must outlive the process.
     pub(crate) fn preload(&self, command: &mut Command, dir: &Path) -> io::Result<()> {
-        let shim = dir.join("clock.so");
-        fs::write(&shim, compiled_shim()?)?;
-        command.env("LD_PRELOAD", shim).env("LEASEHOLD_CLOCK", self.file.path());
-        Ok(())
+        command.env("LEASEHOLD_CLOCK", self.file.path());
+        SHIM.preload(command, dir)
     }
 }
 
-/// The shim's bytes, compiled once in a process. Kept in memory, since no file would be removed at exit.
-fn compiled_shim() -> io::Result<&'static [u8]> {
-    static SHIM: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
-    match SHIM.get_or_init(|| compile_shim().map_err(|error| error.to_string())) {
-        Ok(bytes) => Ok(bytes),
-        Err(text) => Err(io::Error::other(text.clone())),
-    }
-}
-
-fn compile_shim() -> io::Result<Vec<u8>> {
-    let dir = TempDir::with_prefix("leasehold-shim-")?;
-    let source = dir.path().join("clock.c");
-    let object = dir.path().join("clock.so");
-    fs::write(&source, include_str!("../shim/clock.c"))?;
-    let compiler = env::var_os("CC").map_or_else(|| PathBuf::from("cc"), PathBuf::from);
-    let output = Command::new(&compiler)
-        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&object, &source])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("the clock shim needs a C compiler, `{}`: {error}", compiler.display()),
-            )
-        })?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::other(format!("failed to compile the clock shim: {text}")));
-    }
-    fs::read(&object)
-}
+static SHIM: Shim = Shim::new("clock", include_str!("../shim/clock.c"));

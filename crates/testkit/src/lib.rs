@@ -22,6 +22,7 @@ mod random;
 mod resp;
 mod sentinels;
 mod server;
+mod shim;
 mod signal;
 mod stopwatch;
 mod wait;

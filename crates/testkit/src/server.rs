@@ -26,7 +26,11 @@ use crate::certificates::CertificateAuthority;
 use crate::clock::{ServerClock, Setting};
 use crate::port::ReservedPort;
 use crate::resp::{RespConnection, Value};
+use crate::shim::Shim;
 use crate::signal;
+
+/// Records what is on the disk.
+static DISK: Shim = Shim::new("disk", include_str!("../shim/disk.c"));
 
 /// How long a server may take to boot: a few ms as a rule, longer with data to load on a busy machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -155,6 +159,29 @@ impl RedisServer {
         self.cli(&["CONFIG", "RESETSTAT"])?.ok().map(drop)
     }
 
+    /// Kills the process, as a power cut does: what it has written and not synced is lost. For a server
+    /// [on a disk](RedisServerBuilder::on_a_disk).
+    pub fn cut_power(&mut self) -> io::Result<()> {
+        if !self.settings.records_syncs {
+            return Err(io::Error::other("this server does not record what it syncs"));
+        }
+        self.kill()?;
+        let record = fs::read_to_string(synced_path(self.dir.path()))?;
+        let synced: BTreeMap<&str, u64> = record
+            .lines()
+            .filter_map(|line| line.split_once(' ').and_then(|(size, path)| Some((path, size.parse().ok()?))))
+            .collect();
+        for part in fs::read_dir(self.dir.path().join("appendonlydir"))? {
+            let path = part?.path();
+            // The other parts are complete before the server uses them.
+            if path.to_string_lossy().ends_with(".incr.aof") {
+                let kept = synced.get(&*path.to_string_lossy()).copied().unwrap_or(0);
+                fs::OpenOptions::new().write(true).open(&path)?.set_len(kept)?;
+            }
+        }
+        Ok(())
+    }
+
     /// What has been written to its append-only file so far, as text.
     pub fn append_only_file(&self) -> io::Result<String> {
         let mut text = String::new();
@@ -192,6 +219,7 @@ impl Drop for RedisServer {
 /// Settings of a [`RedisServer`].
 #[derive(Debug, Clone)]
 #[must_use = "a server runs only after `start`"]
+#[allow(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 pub struct RedisServerBuilder {
     /// The program; Valkey's takes the same settings.
     binary: PathBuf,
@@ -209,6 +237,8 @@ pub struct RedisServerBuilder {
     core: Option<usize>,
     /// The server's clock.
     clock: Option<Arc<Setting>>,
+    /// Whether it records what is on the disk.
+    records_syncs: bool,
     role: Role,
 }
 
@@ -234,6 +264,7 @@ impl Default for RedisServerBuilder {
             appendonly: false,
             core: None,
             clock: None,
+            records_syncs: false,
             role: Role::Standalone,
         }
     }
@@ -310,6 +341,13 @@ impl RedisServerBuilder {
         self
     }
 
+    /// Keeps an append-only file, synced as `appendfsync` says, on a machine whose power can be cut:
+    /// [`cut_power`](RedisServer::cut_power). For Redis 7 and newer.
+    pub fn on_a_disk(mut self, appendfsync: &str) -> Self {
+        self.records_syncs = true;
+        self.appendonly().config("appendfsync", appendfsync)
+    }
+
     /// Runs as a Sentinel, which has no data. [`Sentinels`](crate::Sentinels) starts several, with servers.
     pub fn sentinel(mut self) -> Self {
         self.role = Role::Sentinel;
@@ -350,6 +388,10 @@ impl RedisServerBuilder {
             .stderr(Stdio::null());
         if let Some(clock) = &self.clock {
             clock.preload(&mut command, dir)?;
+        }
+        if self.records_syncs {
+            command.env("LEASEHOLD_SYNCED", synced_path(dir));
+            DISK.preload(&mut command, dir)?;
         }
         let mut child = command.spawn().map_err(|error| self.spawn_error(&error))?;
         match self.await_ready(&mut child, dir, port) {
@@ -537,6 +579,10 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+fn synced_path(dir: &Path) -> PathBuf {
+    dir.join("synced")
 }
 
 fn log_path(dir: &Path) -> PathBuf {

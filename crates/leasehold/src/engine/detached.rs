@@ -162,7 +162,7 @@ impl UnextendedHold<'_> {
                 Err(NotDetached::NotKept { fence: self.hold.fence, why: NotExtended::Lost(reason) })
             }
             // As if the hold itself had not been confirmed.
-            Err(ExtendFailure::Fault(fault)) if matches!(fault.kind, FaultKind::Unconfirmed { .. }) => {
+            Err(ExtendFailure::Fault(fault)) if fault.is_unconfirmed() => {
                 let executed = Executed::Unknown;
                 Err(NotDetached::AcquireFailure(AcquireFailure::Fault { fault, executed }))
             }

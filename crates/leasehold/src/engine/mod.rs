@@ -124,7 +124,7 @@ impl Engine {
             match session_factory.begin(&only, &[]).await.map_err(Fault::from) {
                 Ok(schedule) => (Sessions::single(only), schedule),
                 // The server can be used, and too few of its replicas: the session begins when it is needed.
-                Err(fault) if matches!(fault.kind, FaultKind::Unconfirmed { .. }) => {
+                Err(fault) if fault.is_unconfirmed() => {
                     (Sessions::on_demand(fresh_id(&*environment), session_factory.liveness()), None)
                 }
                 Err(fault) => return Err(StartError::Session(fault)),

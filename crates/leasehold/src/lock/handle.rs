@@ -745,9 +745,7 @@ impl LockHandle {
             {
                 AcquireError::Impossible(refused)
             }
-            AcquireFailure::Fault { fault, .. } if matches!(fault.kind, FaultKind::Unconfirmed { .. }) => {
-                AcquireError::Unconfirmed(fault)
-            }
+            AcquireFailure::Fault { fault, .. } if fault.is_unconfirmed() => AcquireError::Unconfirmed(fault),
             AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
             AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
             AcquireFailure::Closed => AcquireError::Closed,

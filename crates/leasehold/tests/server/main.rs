@@ -14,6 +14,7 @@ mod admin;
 mod blocking;
 #[path = "../api/cases/mod.rs"]
 mod cases;
+mod durable;
 mod ending;
 mod failures;
 mod starting;

@@ -112,6 +112,8 @@ impl Permissions {
         let extra = [
             ("select", config.database() != 0),
             ("wait", config.wanted_replicas() != 0),
+            ("waitaof", config.is_durable()),
+            ("config|get", config.is_durable()),
             ("ping", config.protocol() == Protocol::Resp2),
         ];
         let extra =
@@ -248,6 +250,8 @@ mod tests {
         assert!(has(rules("redis://h/1", ServerVersion::NEWEST), "+select"));
         assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+wait"));
         assert!(has(rules("redis://h?replicas=1", ServerVersion::NEWEST), "+wait"));
+        assert!(has(rules("redis://h?durable=1", ServerVersion::NEWEST), "+waitaof"));
+        assert!(has(rules("redis://h?durable=1", ServerVersion::NEWEST), "+config|get"));
         assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+ping"));
         assert!(has(rules("redis://h?protocol=resp2", ServerVersion::NEWEST), "+ping"));
     }

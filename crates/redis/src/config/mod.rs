@@ -57,6 +57,7 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 /// | `redis+sentinel://[user[:password]@]host[:port],…/name[/db]` | the current primary of the group `name`, which these Sentinels report; `rediss+sentinel://` uses TLS for the Sentinels and for the server |
 /// | `redis+cluster://[user[:password]@]host[:port],…` | a cluster, discovered through these nodes; `rediss+cluster://` uses TLS for all nodes |
 /// | `?prefix=` | prefix of all keys and channels |
+/// | `?durable=1` | a hold counts once the append-only file has it: [`durable`](Self::durable) |
 /// | `?replicas=` | number of replicas that must acknowledge a hold: [`replicas`](Self::replicas) |
 /// | `?user=`, `?password=`, `?db=` | the same as in front of and behind the host; needed for sockets |
 /// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection; if they cannot be used at that moment, their last usable content is |
@@ -67,6 +68,7 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Percent-encode characters that have a meaning in a URL.
 #[derive(Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "they are independent of one another")]
 pub struct RedisConfig {
     location: ServerLocation,
     login: Login,
@@ -77,6 +79,10 @@ pub struct RedisConfig {
     protocol: Protocol,
     /// Number of replicas that must acknowledge a hold before it counts.
     replicas: u32,
+    /// Whether a hold counts only once the append-only file has it, synced.
+    durable: bool,
+    /// Whether a connection is made only to a server that can say what is on its disk.
+    checks_disk: bool,
     keys: KeySpace,
     connect_timeout: Duration,
     certificates: Certificates,
@@ -106,6 +112,8 @@ impl RedisConfig {
             db: 0,
             protocol: Protocol::Resp3,
             replicas: 0,
+            durable: false,
+            checks_disk: false,
             keys: KeySpace::default(),
             connect_timeout: CONNECT_TIMEOUT,
             certificates: Certificates::default(),
@@ -192,6 +200,26 @@ impl RedisConfig {
     #[must_use]
     pub const fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
+        self
+    }
+
+    /// Has a hold count only once it is in the server's append-only file, and that is synced to the disk. Same as `?durable=1` in
+    /// a URL. Default: off. Then a server that crashes and restarts may have forgotten the last second of its holds
+    /// (`appendfsync everysec`), and grants them again while the first holders rely on them.
+    ///
+    /// If it is not synced in time, the acquire fails with [`FaultKind::Unsynced`](leasehold_store::FaultKind::Unsynced), and the
+    /// lock is released again. Renewals and heartbeats count in the same way.
+    ///
+    /// Each acquire, and each batch of renewals or heartbeats, then takes one more round trip, plus the time until the
+    /// next sync: with `appendfsync always` that of the disk, with `everysec` up to 1.3 s.
+    ///
+    /// It needs a server with `appendonly yes`: Redis 8 that is no cluster; or, with `appendfsync always`, Redis 7.2, Valkey 7.2 or newer, which
+    /// with `everysec` answer too early. Others are refused when a connection is made. What an operator changes later is not
+    /// seen. It does not survive the loss of the disk, nor the promotion of a replica that lacks the hold: for that see
+    /// [`replicas`](Self::replicas), with which it can be combined. See `WAITAOF` in the Redis documentation.
+    #[must_use]
+    pub const fn durable(mut self) -> Self {
+        self.durable = true;
         self
     }
 
@@ -389,8 +417,9 @@ impl RedisConfig {
 
     /// Returns the same settings for one node of the cluster.
     pub(crate) fn for_cluster_node(&self, address: &Address) -> Self {
-        // The acknowledgement of replicas is requested separately.
-        Self { location: ServerLocation::ClusterNode(address.clone()), replicas: 0, ..self.clone() }
+        // Confirmations are requested separately.
+        let location = ServerLocation::ClusterNode(address.clone());
+        Self { location, replicas: 0, durable: false, ..self.clone() }
     }
 
     pub(crate) fn node(&self) -> Arc<str> {
@@ -468,6 +497,20 @@ impl RedisConfig {
 
     pub(crate) const fn wanted_replicas(&self) -> u32 {
         self.replicas
+    }
+
+    /// The same for connections that carry confirmations alone. The others are not refused, so that a lock can be released
+    /// whatever an operator has changed.
+    pub(crate) fn for_confirmations(&self, by_disk: bool) -> Self {
+        Self { checks_disk: by_disk, ..self.clone() }
+    }
+
+    pub(crate) const fn checks_disk(&self) -> bool {
+        self.checks_disk
+    }
+
+    pub(crate) const fn is_durable(&self) -> bool {
+        self.durable
     }
 
     pub(crate) const fn login(&self) -> &Login {
@@ -553,7 +596,10 @@ impl RedisConfig {
         let strict = if self.strict { " strict" } else { "" };
         let resp2 = if self.protocol == Protocol::Resp2 { " resp2" } else { "" };
         let (db, prefix, files) = (self.db, self.keys.prefix(), files.concat());
-        format!("{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{resp2}{strict}")
+        let durable = if self.durable { " durable" } else { "" };
+        format!(
+            "{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{durable}{resp2}{strict}"
+        )
     }
 }
 
@@ -566,6 +612,7 @@ impl fmt::Debug for RedisConfig {
             .field("db", &self.db)
             .field("protocol", &self.protocol)
             .field("replicas", &self.replicas)
+            .field("durable", &self.durable)
             .field("prefix", &self.keys.prefix())
             .field("connect_timeout", &self.connect_timeout)
             .field("certificates", &self.certificates)

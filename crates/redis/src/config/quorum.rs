@@ -49,8 +49,8 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// | `?min_uptime=` | minimum uptime before a server grants locks: [`min_uptime`](Self::min_uptime) |
 /// | `?node_timeout=` | limit for the answer of one server: [`node_timeout`](Self::node_timeout) |
 ///
-/// The other settings are those of a [`RedisConfig`], except `replicas`, which is refused: a quorum counts nodes, not
-/// their replicas.
+/// The other settings are those of a [`RedisConfig`], except `replicas` and `durable`, which are refused: a quorum counts
+/// nodes, not their replicas, and a node that was restarted grants nothing for a while.
 #[derive(Clone)]
 pub struct QuorumConfig {
     nodes: Vec<RedisConfig>,
@@ -60,7 +60,7 @@ pub struct QuorumConfig {
 
 impl QuorumConfig {
     /// Creates a quorum of these nodes. Fails for fewer than three nodes, for more than [`QuorumStore::MAX_NODES`], if two
-    /// have the same address, or if one is a cluster or waits for its [replicas](RedisConfig::replicas).
+    /// have the same address, or if one is a cluster, or waits for its [replicas](RedisConfig::replicas) or its [disk](RedisConfig::durable).
     pub fn of(nodes: impl IntoIterator<Item = RedisConfig>) -> Result<Self, QuorumError> {
         let nodes: Vec<_> = nodes.into_iter().collect();
         match nodes.len() {
@@ -78,6 +78,9 @@ impl QuorumConfig {
         }
         if nodes.iter().any(|node| node.wanted_replicas() > 0) {
             return Err(QuorumError::Replicas);
+        }
+        if nodes.iter().any(RedisConfig::is_durable) {
+            return Err(QuorumError::Durable);
         }
         Ok(Self { nodes, min_uptime: MIN_UPTIME, node_timeout: NODE_TIMEOUT })
     }

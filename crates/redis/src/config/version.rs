@@ -49,6 +49,11 @@ impl ServerVersion {
         self.is_valkey || self.numbers >= (7, 2)
     }
 
+    /// Whether it is a Redis of this or a later major version.
+    pub(crate) const fn is_redis_since(self, major: u32) -> bool {
+        !self.is_valkey && self.numbers.0 >= major
+    }
+
     /// Whether the server has `SSUBSCRIBE` and `SPUBLISH`: Redis since 7.0, every Valkey.
     pub(crate) fn knows_sharded_channels(self) -> bool {
         self.is_valkey || self.numbers >= (7, 0)

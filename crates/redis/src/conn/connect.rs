@@ -2,6 +2,7 @@
 //!
 //! [`open`](super::open) opens and logs in. The [link](super::link) decides when connections are made.
 
+use super::disk;
 use super::identify::find_address;
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
@@ -125,6 +126,13 @@ async fn check(
     let primary = report.is_some() || matches!(config.location(), ServerLocation::ClusterNode(..));
     check_server(&info, config, primary, node)
         .map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    if config.checks_disk() {
+        let trusted =
+            disk::check(&mut conn, &info, matches!(config.location(), ServerLocation::ClusterNode(..)))
+                .await
+                .map_err(|error| broken(error, node))?;
+        trusted.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
+    }
     // Here it is not known which slots a node of a cluster has: the store tries one.
     if !config.are_trials_skipped() && !matches!(config.location(), ServerLocation::ClusterNode(..)) {
         let tried = Tried { config, address, login, node, info: &info };

@@ -7,6 +7,7 @@ pub(crate) mod batches;
 pub(crate) mod borrowed;
 pub(crate) mod channels;
 pub(crate) mod connect;
+mod disk;
 pub(crate) mod identify;
 pub(crate) mod link;
 pub(crate) mod mailbox;

@@ -1,7 +1,7 @@
-//! Extends and heartbeats that count only once replicas have them.
+//! Extends and heartbeats that count only once replicas, or the disk, have them.
 
 use super::RedisStore;
-use crate::replicas::Unconfirmed;
+use crate::confirm::Unconfirmed;
 use leasehold_core::{
     Executed, Extended, HeartbeatReply, Lock, Op, Partition, Reply, SessionOp, SessionReply,
 };
@@ -23,8 +23,8 @@ impl RedisStore {
         outcome
     }
 
-    /// Has replicas confirm the extends that were executed. Those that they do not confirm are as if they had no reply: the
-    /// holder must not rely on what only this server has.
+    /// Has the extends confirmed that were executed. Those that are not confirmed are as if they had no reply: the holder must
+    /// not rely on what only this server has, or only its memory.
     pub(super) async fn confirm_extends(
         &self,
         ops: &[(Lock, Op)],
@@ -75,7 +75,7 @@ impl RedisStore {
         op: &Op,
         outcome: &Outcome,
     ) -> Option<Unconfirmed<'a>> {
-        let (Some(_), Op::Extend(extend)) = (&self.replicas, op) else { return None };
+        let (Some(_), Op::Extend(extend)) = (&self.confirmer, op) else { return None };
         let Outcome::Done(Reply::Extend(extended)) = outcome else { return None };
         // A reservation of tokens does not lengthen the lease.
         if *extended == Extended::NotHeld || extend.lease_ms <= 1 {
@@ -93,23 +93,23 @@ impl RedisStore {
         op: &SessionOp,
         outcome: &Outcome<SessionReply>,
     ) -> Option<Unconfirmed<'_>> {
-        let (Some(_), SessionOp::Heartbeat(heartbeat)) = (&self.replicas, op) else { return None };
+        let (Some(_), SessionOp::Heartbeat(heartbeat)) = (&self.confirmer, op) else { return None };
         let Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) = outcome else { return None };
         Some(Unconfirmed::heartbeat(self.session_keys_at(partition), heartbeat))
     }
 
-    /// Has replicas confirm what these outcomes report. What they do not confirm becomes unknown.
+    /// Has confirmed what these outcomes report. What is not confirmed becomes unknown.
     async fn confirm_all<'a, T: 'a>(
         &self,
         done: impl IntoIterator<Item = (&'a mut Outcome<T>, Unconfirmed<'a>)>,
         deadline: Instant,
     ) {
-        let Some(replicas) = &self.replicas else { return };
+        let Some(confirmer) = &self.confirmer else { return };
         let (outcomes, unconfirmed): (Vec<_>, Vec<_>) = done.into_iter().unzip();
         if unconfirmed.is_empty() {
             return;
         }
-        let results = replicas.confirm_all(self.cluster(), &unconfirmed, deadline).await;
+        let results = confirmer.confirm_all(self.cluster(), &unconfirmed, deadline).await;
         for (outcome, result) in outcomes.into_iter().zip(results) {
             if let Err(fault) = result {
                 *outcome = Outcome::Failed(Executed::Unknown, fault);

@@ -299,3 +299,36 @@ async fn an_audit_that_cannot_be_written_keeps_no_lock() {
     );
     assert_eq!(inspect(&store).await.audit.len(), 1);
 }
+
+/// Failure row 56. With `appendfsync everysec` only Redis 8 answers WAITAOF once it has synced. With `always` all that have the
+/// command do, which they can show by CONFIG GET alone.
+#[tokio::test]
+async fn row_56_an_answer_before_the_sync_is_not_trusted() {
+    let server = RedisServer::builder().on_a_disk("everysec").start().unwrap();
+    let config: RedisConfig = format!("{}?durable=1", server.url()).parse().unwrap();
+    let info = server.cli(&["INFO", "server"]).unwrap();
+    let info = info.text().unwrap();
+    let waits = info.contains("redis_version:8") && !info.contains("valkey_version");
+    let connect = async || match RedisStore::connect(config.clone()).await {
+        Ok(store) => Ok(store),
+        Err(fault) => match fault.kind {
+            FaultKind::Unsupported(what) => Err(what),
+            other => panic!("{other:?}"),
+        },
+    };
+    let has_waitaof = server.cli(&["COMMAND", "INFO", "WAITAOF"]).unwrap().elements()[0].elements().len() > 1;
+    let everysec = connect().await;
+    match (has_waitaof, waits) {
+        (false, _) => assert!(everysec.unwrap_err().contains("it has no WAITAOF")),
+        (true, false) => assert!(everysec.unwrap_err().contains("set `always`")),
+        (true, true) => assert!(everysec.is_ok()),
+    }
+    server.cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap().ok().unwrap();
+    let Ok(store) = connect().await else { return assert!(!has_waitaof) };
+    granted(acquire(&store, &claim(1), None).await);
+    server.cli(&["ACL", "SETUSER", "default", "-config|get"]).unwrap().ok().unwrap();
+    match connect().await {
+        Ok(_) => assert!(waits),
+        Err(what) => assert!(!waits && what.contains("`+config|get`"), "{what}"),
+    }
+}

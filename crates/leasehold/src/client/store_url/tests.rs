@@ -89,11 +89,11 @@ fn every_scheme_keeps_its_settings() {
     for url in servers.iter().map(String::as_str).chain([SOCKET]) {
         let mut settings = vec!["prefix=a:b%20%26/c,", "strict=1"];
         match url {
-            _ if url.contains("+cluster") => settings.push("replicas=2"),
+            _ if url.contains("+cluster") => settings.extend(["replicas=2", "durable=1"]),
             _ if url.starts_with("redlock") => {
                 settings.extend(["protocol=resp2", "min_uptime=0ms", "node_timeout=20ms"]);
             }
-            _ => settings.extend(["replicas=2", "protocol=resp2"]),
+            _ => settings.extend(["replicas=2", "durable=1", "protocol=resp2"]),
         }
         if url.contains("+sentinel") {
             settings.push("sentinel_user=s%40t");

@@ -9,7 +9,7 @@ mod counter;
 mod dead_clients;
 mod errors;
 mod findings;
-mod fixture;
+pub(crate) mod fixture;
 mod lost_replies;
 mod multi;
 mod multi_load;

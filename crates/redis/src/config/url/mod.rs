@@ -56,6 +56,9 @@ pub enum UrlError {
     /// The URL selects a database of a cluster other than 0.
     #[error("a cluster has only one database: its URL ends with its nodes, `redis+cluster://host,host,host`")]
     ClusterDatabase,
+    /// The choice whether holds are durable is neither 1 nor 0.
+    #[error("`durable` is 1 or 0, as in `?durable=1`")]
+    Durable,
     /// The number of replicas is not a number from 1 to 100.
     #[error("`replicas` is a number from 1 to 100, as in `?replicas=1`")]
     Replicas,
@@ -143,7 +146,7 @@ pub enum UrlError {
 }
 
 /// The settings of a URL.
-const SETTINGS: &str = "the settings are `prefix`, `replicas`, `user`, `password`, `db`, `protocol`, `probe` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
+const SETTINGS: &str = "the settings are `prefix`, `replicas`, `durable`, `user`, `password`, `db`, `protocol`, `probe` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
 
 impl RedisConfig {
     /// Parses a URL. Same as [`FromStr`].

@@ -304,6 +304,11 @@ fn setting(config: RedisConfig, name: &str, value: &str, query: &str) -> Result<
             let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
             config.replicas(replicas.ok_or(UrlError::Replicas)?)
         }
+        "durable" => match value {
+            "1" => config.durable(),
+            "0" => config,
+            _ => return Err(UrlError::Durable),
+        },
         "protocol" => match (value, config.location()) {
             ("resp2" | "2", ServerLocation::Cluster(_)) => return Err(UrlError::ClusterProtocol),
             ("resp2" | "2", _) => config.resp2(),

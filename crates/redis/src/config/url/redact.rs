@@ -142,6 +142,7 @@ fn query(
         ("user", user),
         ("db", db.map(|db| db.to_string())),
         ("replicas", replicas.map(|replicas| replicas.to_string())),
+        ("durable", config.is_durable().then(|| "1".to_owned())),
         ("protocol", resp2.then(|| "resp2".to_owned())),
         ("probe", config.are_trials_skipped().then(|| "skip".to_owned())),
         ("strict", config.is_strict().then(|| "1".to_owned())),

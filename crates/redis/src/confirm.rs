@@ -1,46 +1,46 @@
-//! Acknowledgement of holds, extends and heartbeats by replicas, for configurations that request it.
+//! Confirmation of holds, extends and heartbeats, for configurations that request it: by replicas, which acknowledge them
+//! (WAIT), and by the server's disk, which has them in the append-only file (WAITAOF).
 //!
-//! Owns a connection of its own, which carries nothing else: WAIT blocks the commands behind it, and counts only what
-//! was written on its own connection.
+//! Owns connections of its own, which carry nothing else: both commands block those behind them, and count only what
+//! was written on their own connection.
 //!
 //! 1. Another client's release may have written a grant. So the hold is re-read here, which shows that this server
-//!    has it; then a write follows, which the server replicates after the hold; and WAIT queries which replicas
-//!    acknowledged that write.
+//!    has it; then a write follows, which the server replicates, and writes to its file, after the hold; and WAIT queries
+//!    which replicas acknowledged that write, WAITAOF whether it was synced.
 //! 2. The re-read is an extend: its reply compares the hold, for every kind of lock. For a new hold it cannot lengthen the
 //!    lease, and compares the fencing token, too: this connection may lead to a server that lacks the grant, and has
 //!    granted the same queue entry since. For an extend it is that extend once more, and for a heartbeat that heartbeat: the
 //!    server may lack it.
 //! 3. Read and write use the key of the lock, or of the session's record, so that both go to the node that has it, also while
 //!    its slot migrates. Only a new hold of a Mutex or an Election needs the lock's record as well, which has its token: it is
-//!    confirmed once both have moved. If nothing was written, the reply of WAIT means nothing.
-//! 4. Several are confirmed by one write and one WAIT at each server. What that does not settle is confirmed alone. A
+//!    confirmed once both have moved. If nothing was written, the replies of WAIT and WAITAOF mean nothing.
+//! 4. Several are confirmed by one write and one WAIT or WAITAOF at each server. What that does not settle is confirmed alone. A
 //!    hold that has ended since its extend is settled: its release may wait for the extend.
+
+mod lanes;
+mod request;
 
 use super::cluster::{Cluster, Redirect, redirect};
 use super::config::RedisConfig;
 use super::config::address::Address;
-use super::conn::link::{Backoff, Link, LinkConnection, NoReply};
-use super::conn::mailbox::Mailboxes;
-use super::error_map::is_unknown_script;
+use super::conn::link::Backoff;
 use super::error_map::{ErrorMeaning, classify, goes_elsewhere};
-use super::script::reply;
+use super::script::reply::Malformed;
 use super::script::{Call, extends_by_token};
 use super::session_keys::SessionKeys;
 use super::store::MAX_EXTENDS_PER_CALL;
 use futures_util::future::join_all;
-use leasehold_core::{
-    Claim, Extend, Extended, FencingToken, Heartbeat, HeartbeatReply, Kind, Lock, LockKeys, Op, Refused,
-    Reply,
-};
+use lanes::{Answer, How, Lanes, NoAnswer};
+use leasehold_core::{Claim, Extend, FencingToken, Heartbeat, Kind, Lock, LockKeys, Op};
 use leasehold_store::{Fault, FaultKind, Phase};
-use redis::{Pipeline, Value, cmd};
+use redis::Value;
+pub(crate) use request::Required;
+use request::{Found, Request, Reread, RereadOf};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How late the server may end a WAIT: an idle server checks timeouts ten times a second.
-const WAIT_MARGIN: Duration = Duration::from_millis(150);
 /// Pauses between two requests: the first, and the longest.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
@@ -49,9 +49,9 @@ const GROUP_ATTEMPTS: usize = 2;
 
 /// The meaning of the replies.
 enum Confirmation {
-    /// Enough replicas acknowledged it.
+    /// All that is required has it.
     Acknowledged,
-    /// Too few replicas did, or the request failed.
+    /// Something that is required does not, or the request failed.
     Failed(Fault),
     /// Another connection may lead to the server that has it.
     Elsewhere(Fault),
@@ -61,7 +61,7 @@ enum Confirmation {
     Redirected(Redirect, Fault),
 }
 
-/// What replicas are to acknowledge.
+/// What is to be confirmed.
 pub(crate) struct Unconfirmed<'a> {
     session_keys: SessionKeys<'a>,
     written: Written<'a>,
@@ -162,110 +162,30 @@ impl<'a> Unconfirmed<'a> {
     }
 }
 
-/// One request, independent of the server.
-struct Request {
-    rereads: Vec<Reread>,
-    /// The write (3).
-    write: Call,
-    /// The deadline for a reply.
-    deadline: Instant,
-}
-
-impl Request {
-    fn calls(&self) -> impl Iterator<Item = &Call> {
-        self.rereads.iter().map(|reread| &reread.call).chain([&self.write])
-    }
-}
-
-/// A re-read by one call (2).
-struct Reread {
-    of: RereadOf,
-    call: Call,
-}
-
-/// What is read again.
-enum RereadOf {
-    /// Holds, each by such an extend.
-    Holds(Vec<Op>),
-    Session,
-}
-
-/// What a re-read has found.
-enum Found {
-    Yes,
-    No,
-    Refused(Refused),
-    /// The reply cannot be read.
-    Unreadable,
-}
-
-impl Reread {
-    fn shared(of: &[(&LockKeys, Kind, &Extend)]) -> Self {
-        let ops = of.iter().map(|(_, _, extend)| Op::Extend((*extend).clone())).collect();
-        Self { of: RereadOf::Holds(ops), call: Call::extends(of) }
-    }
-
-    /// How many are read.
-    fn count(&self) -> usize {
-        match &self.of {
-            RereadOf::Holds(ops) => ops.len(),
-            RereadOf::Session => 1,
-        }
-    }
-
-    /// What it found for each, from the reply to the call.
-    fn found(&self, value: &Value) -> Vec<Found> {
-        let ops = match &self.of {
-            RereadOf::Holds(ops) => &ops[..],
-            RereadOf::Session => {
-                return vec![match reply::heartbeat(value) {
-                    Ok(Ok(HeartbeatReply::Alive)) => Found::Yes,
-                    Ok(Ok(HeartbeatReply::Lapsed)) => Found::No,
-                    Ok(Err(refused)) => Found::Refused(refused),
-                    Err(_) => Found::Unreadable,
-                }];
-            }
-        };
-        let read = |(op, value): (&Op, &Value)| match reply::read(op, value) {
-            Ok(Reply::Extend(Extended::Extended)) => Found::Yes,
-            Ok(Reply::Extend(Extended::NotHeld)) => Found::No,
-            Ok(Reply::Refused(refused)) => Found::Refused(refused),
-            _ => Found::Unreadable,
-        };
-        match (ops, value) {
-            ([op], value) => vec![read((op, value))],
-            (ops, Value::Array(values)) if values.len() == ops.len() => {
-                ops.iter().zip(values).map(read).collect()
-            }
-            (ops, _) => ops.iter().map(|_| Found::Unreadable).collect(),
-        }
-    }
-}
-
 /// The links in use.
 #[derive(Debug, Default)]
 struct Links {
-    /// One link to each node that was queried, which carries nothing else; the key is `None` for a single server.
-    to: BTreeMap<Option<Address>, Arc<Link>>,
+    /// Those to each node that was queried, which carry nothing else; the key is `None` for a single server.
+    to: BTreeMap<Option<Address>, Arc<Lanes>>,
     /// The primaries when links were last removed.
     primaries: Vec<Address>,
 }
 
-/// Requests acknowledgements from the replicas of a server, or of a primary of a cluster.
+/// Requests confirmations from a server, or from the primaries of a cluster.
 #[derive(Debug)]
-pub(crate) struct Replicas {
+pub(crate) struct Confirmer {
     config: RedisConfig,
-    wanted: u32,
+    required: Required,
     links: Mutex<Links>,
 }
 
-impl Replicas {
-    /// Requires `wanted` replicas, over links of its own.
-    pub(crate) const fn new(config: RedisConfig, wanted: u32) -> Self {
-        Self { config, wanted, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
+impl Confirmer {
+    /// Requires these confirmations, over links of its own.
+    pub(crate) const fn new(config: RedisConfig, required: Required) -> Self {
+        Self { config, required, links: Mutex::new(Links { to: BTreeMap::new(), primaries: Vec::new() }) }
     }
 
-    /// Waits until enough replicas acknowledge something. Commands may still be executed after a failure, which
+    /// Waits until something is confirmed. Commands may still be executed after a failure, which
     /// at most lengthens a hold or a session there. So the request is repeated until the deadline if the connection breaks or
     /// leads to another server, or if the slot migrates.
     pub(crate) async fn confirm(
@@ -276,7 +196,7 @@ impl Replicas {
     ) -> Result<(), Fault> {
         let slot = unconfirmed.slot();
         let rereads = vec![unconfirmed.reread().ok_or_else(|| self.unusable())?];
-        let request = Request { rereads, write: unconfirmed.write(), deadline };
+        let request = Arc::new(Request { rereads, write: unconfirmed.write(), deadline });
         let Some(cluster) = cluster else { return self.confirm_at_one(&request).await };
         let (mut ask_target, mut pause): (Option<Address>, _) = (None, RETRY_BACKOFF.first);
         loop {
@@ -399,7 +319,7 @@ impl Replicas {
             rereads.push(Reread::shared(&part.iter().map(|(_, extend)| *extend).collect::<Vec<_>>()));
         }
         let within = if node.is_some() { RETRY_BACKOFF.longest } else { Duration::MAX };
-        let request = Request { rereads, write, deadline };
+        let request = Arc::new(Request { rereads, write, deadline });
         let confirmations = self.request_at(node, &request, false, within).await;
         settled.extend(order.into_iter().zip(confirmations).filter_map(
             |(at, confirmation)| match confirmation {
@@ -417,7 +337,7 @@ impl Replicas {
     }
 
     /// Asks the only server.
-    async fn confirm_at_one(&self, request: &Request) -> Result<(), Fault> {
+    async fn confirm_at_one(&self, request: &Arc<Request>) -> Result<(), Fault> {
         let mut pause = RETRY_BACKOFF.first;
         loop {
             let fault = match self.request_one_at(None, request, false, Duration::MAX).await {
@@ -435,7 +355,7 @@ impl Replicas {
     async fn request_one_at(
         &self,
         node: Option<&Address>,
-        request: &Request,
+        request: &Arc<Request>,
         asking: bool,
         connect_within: Duration,
     ) -> Confirmation {
@@ -448,47 +368,38 @@ impl Replicas {
     async fn request_at(
         &self,
         node: Option<&Address>,
-        request: &Request,
+        request: &Arc<Request>,
         asking: bool,
         connect_within: Duration,
     ) -> Vec<Confirmation> {
-        let link = self.link(node);
+        let lanes = self.lanes(node);
         let (deadline, count) = (request.deadline, request.rereads.iter().map(Reread::count).sum());
         let for_all = |confirmation: &dyn Fn(Fault) -> Confirmation, fault: Fault| {
             (0..count).map(|_| confirmation(fault.clone())).collect::<Vec<_>>()
         };
         let until = Instant::now().checked_add(connect_within).map_or(deadline, |until| until.min(deadline));
-        let mut connection = match link.connection(until).await {
-            Ok(connection) => connection,
+        let by_nothing = || fault(lanes.node(), self.required.by_nothing());
+        let answered = lanes.send(request, How { asking, connected_until: until }).await;
+        let Answer { replies, link, connection } = match answered {
+            Ok(answer) => answer,
             // In a cluster, the call has time left.
-            Err(fault) if node.is_some() && fault.is_transient() => {
+            Err(NoAnswer::Unconnected(fault)) if node.is_some() && fault.is_transient() => {
                 return for_all(&Confirmation::Elsewhere, fault);
             }
-            Err(fault) => return for_all(&Confirmation::Failed, fault),
-        };
-        let replies = match send_request(&link, &mut connection, (self.wanted, asking), request).await {
-            Ok(replies) => replies,
-            Err(NoReply::Broken(error)) => {
-                let fault = fault(&link, FaultKind::Disconnected).with_source(error);
-                return for_all(&Confirmation::Elsewhere, fault);
-            }
+            Err(NoAnswer::Unconnected(fault)) => return for_all(&Confirmation::Failed, fault),
+            Err(NoAnswer::Broken(fault)) => return for_all(&Confirmation::Elsewhere, fault),
             // Usually another call's WAIT was in front of this one, and has not been answered either.
-            Err(NoReply::TimedOut) => {
-                return for_all(&Confirmation::Failed, fault(&link, self.too_few(0)));
-            }
+            Err(NoAnswer::TimedOut) => return for_all(&Confirmation::Failed, by_nothing()),
         };
-        let (written, found) = match &replies[..] {
-            [.., written, found] => (written, found),
-            _ => (&Value::Nil, &Value::Nil),
-        };
+        let written = &replies.written;
         let mut confirmations = Vec::with_capacity(count);
-        for (reread, value) in request.rereads.iter().zip(&replies) {
+        for (reread, value) in request.rereads.iter().zip(&replies.rereads) {
             // A redirect shows that the connection works.
             let redirect =
                 node.and_then(|node| [value, written].into_iter().find_map(|reply| redirected(node, reply)));
             confirmations.extend(reread.found(value).into_iter().map(|found_there| match &redirect {
-                Some(to) => Confirmation::Redirected(to.clone(), fault(&link, self.too_few(0))),
-                None => self.evaluate(&link, [value, written, found], found_there),
+                Some(to) => Confirmation::Redirected(to.clone(), by_nothing()),
+                None => self.evaluate(link.node(), (value, written, &replies.waits), found_there),
             }));
         }
         let leads_elsewhere = |confirmation: &Confirmation| {
@@ -500,13 +411,12 @@ impl Replicas {
         confirmations
     }
 
-    /// The link to a node of a cluster, or to the only server.
-    fn link(&self, node: Option<&Address>) -> Arc<Link> {
-        let config = || match node {
-            None => self.config.clone(),
-            Some(node) => self.config.for_cluster_node(node),
+    /// The connections to a node of a cluster, or to the only server.
+    fn lanes(&self, node: Option<&Address>) -> Arc<Lanes> {
+        let made = || match node {
+            None => Arc::new(Lanes::new(&self.config, self.required)),
+            Some(node) => Arc::new(Lanes::new(&self.config.for_cluster_node(node), self.required)),
         };
-        let made = || Arc::new(Link::new(config(), Mailboxes::with_handler(|_| {})));
         Arc::clone(self.links().to.entry(node.cloned()).or_insert_with(made))
     }
 
@@ -525,10 +435,15 @@ impl Replicas {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Interprets the replies to the call of a re-read, the write and WAIT, and what the first says about one of those read.
-    fn evaluate(&self, link: &Link, replies: [&Value; 3], found_there: Found) -> Confirmation {
-        let malformed = || Confirmation::Failed(fault(link, FaultKind::Failed(reply::Malformed.to_string())));
-        let errors = replies.into_iter().filter_map(|reply| match reply {
+    /// Interprets the replies to the call of a re-read, the write, and what waits, and what the first says about one of those
+    /// read.
+    fn evaluate(
+        &self,
+        node: &Arc<str>,
+        (reread, written, waits): (&Value, &Value, &[Value]),
+        found_there: Found,
+    ) -> Confirmation {
+        let errors = [reread, written].into_iter().chain(waits).filter_map(|reply| match reply {
             Value::ServerError(error) if goes_elsewhere(error) => {
                 Some(ErrorMeaning { elsewhere: true, ..classify(error) })
             }
@@ -538,35 +453,32 @@ impl Replicas {
         // A replica replies the re-read, and reports its role only on the write.
         let mut errors: Vec<_> = errors.collect();
         if let Some(at) = errors.iter().position(|error| error.elsewhere) {
-            return Confirmation::Elsewhere(fault(link, errors.swap_remove(at).kind));
+            return Confirmation::Elsewhere(fault(node.clone(), errors.swap_remove(at).kind));
         }
         if let Some(error) = errors.into_iter().next() {
-            return Confirmation::Failed(fault(link, error.kind));
+            return Confirmation::Failed(fault(node.clone(), error.kind));
         }
-        let [_, written, confirmed] = replies;
-        match (found_there, confirmed) {
-            // It ended in between, and WAIT had no write to count (3).
-            (Found::Yes, _) if *written != Value::Int(1) => {
-                Confirmation::Elsewhere(fault(link, self.too_few(0)))
+        match found_there {
+            // It ended in between, and there was no write to wait for (3).
+            Found::Yes if *written != Value::Int(1) => {
+                Confirmation::Elsewhere(fault(node.clone(), self.required.by_nothing()))
             }
-            (Found::Yes, Value::Int(confirmed)) => match u32::try_from(*confirmed).unwrap_or(0) {
-                confirmed if confirmed >= self.wanted => Confirmation::Acknowledged,
-                confirmed => Confirmation::Failed(fault(link, self.too_few(confirmed))),
+            Found::Yes => match self.required.missing(waits) {
+                Ok(()) => Confirmation::Acknowledged,
+                Err(missing) => Confirmation::Failed(fault(node.clone(), missing)),
             },
             // The server has lost it, or this connection leads to another server than the one that has it.
-            (Found::No, _) => Confirmation::Missing(fault(link, self.too_few(0))),
-            (Found::Refused(refused), _) => Confirmation::Failed(fault(link, FaultKind::Refused(refused))),
-            (Found::Yes | Found::Unreadable, _) => malformed(),
+            Found::No => Confirmation::Missing(fault(node.clone(), self.required.by_nothing())),
+            Found::Refused(refused) => Confirmation::Failed(fault(node.clone(), FaultKind::Refused(refused))),
+            Found::Unreadable => {
+                Confirmation::Failed(fault(node.clone(), FaultKind::Failed(Malformed.to_string())))
+            }
         }
-    }
-
-    const fn too_few(&self, confirmed: u32) -> FaultKind {
-        FaultKind::Unconfirmed { required: self.wanted, confirmed }
     }
 }
 
-fn fault(link: &Link, kind: FaultKind) -> Fault {
-    Fault::new(kind, Phase::Reply, Arc::clone(link.node()))
+fn fault(node: Arc<str>, kind: FaultKind) -> Fault {
+    Fault::new(kind, Phase::Reply, node)
 }
 
 /// Redirect of a cluster node, which executed nothing.
@@ -582,46 +494,4 @@ async fn pause_before_retry(pause: Duration, fault: Fault, deadline: Instant) ->
     }
     tokio::time::sleep(pause).await;
     Ok((pause * 2).min(RETRY_BACKOFF.longest))
-}
-
-/// The replies to the re-reads, the write and WAIT. Loads the scripts if the server does not know them.
-async fn send_request(
-    link: &Link,
-    connection: &mut LinkConnection,
-    (wanted, asking): (u32, bool),
-    request: &Request,
-) -> Result<Vec<Value>, NoReply> {
-    let (deadline, count) = (request.deadline, request.calls().count());
-    let mut loaded = false;
-    loop {
-        let mut pipeline = Pipeline::with_capacity(3 * count + 1);
-        if loaded {
-            for call in request.calls() {
-                pipeline.add_command(call.load());
-            }
-        }
-        for call in request.calls() {
-            if asking {
-                pipeline.add_command(cmd("ASKING"));
-            }
-            pipeline.add_command(call.cmd().clone());
-        }
-        pipeline.add_command(cmd("WAIT").arg(wanted).arg(wait_timeout_ms(deadline)).clone());
-        let replies = link.call_all(connection, &pipeline, deadline).await?.into_iter();
-        let replies = replies.skip(if loaded { count } else { 0 }).enumerate();
-        // The reply of a call covers that of the ASKING in front of it.
-        let counts = |at: usize| !asking || at % 2 == 1 || at == 2 * count;
-        let replies: Vec<_> = replies.filter(|(at, _)| counts(*at)).map(|(_, reply)| reply).collect();
-        if loaded || !replies.iter().any(is_unknown_script) {
-            return Ok(replies);
-        }
-        loaded = true;
-    }
-}
-
-/// Timeout for WAIT: never 0, which means no timeout, and short enough for the reply to arrive in time.
-fn wait_timeout_ms(deadline: Instant) -> u64 {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let in_time = left.saturating_sub(WAIT_MARGIN.min(left / 2));
-    u64::try_from(in_time.as_millis()).unwrap_or(u64::MAX).max(1)
 }

@@ -10,6 +10,8 @@ pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 pub(crate) const USERNAME: &str = "LEASEHOLD_USERNAME";
 /// The password of the server. No command receives it.
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
+/// The directory of what this program remembers for the user, in place of the one beside the default store.
+pub(crate) const STATE_DIR: &str = "LEASEHOLD_STATE_DIR";
 /// The owner for which a reentrant lock is acquired. A command under such a lock receives it.
 pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 /// The names of the locks of a command, one a line. Only commands receive it.

@@ -29,7 +29,7 @@ use leasehold_core::{
 };
 use leasehold_store::{
     Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase,
-    SessionTracking, Store, Subscription,
+    ServerFinding, SessionTracking, Store, Subscription,
 };
 use redis::PushInfo;
 use redis::aio::MultiplexedConnection;
@@ -89,7 +89,9 @@ impl RedisStore {
     /// first use.
     ///
     /// Findings about the server's settings or version are logged as warnings, each once for this configuration and
-    /// its clones; with [`RedisConfig::strict`], they are an error. [`Store::diagnose`] returns all of them.
+    /// its clones; with [`RedisConfig::strict`], they are an error. Critical ones are always an error, such as an eviction
+    /// policy that can remove locks. Those that were [accepted](RedisConfig::accept) are neither. [`Store::findings`]
+    /// returns them, and [`Store::diagnose`] reads the server again.
     ///
     /// Fails if the first attempt fails, within [`RedisConfig::connect_timeout`] and the time of a
     /// [provider of credentials](RedisConfig::credentials). The connection belongs to the
@@ -229,6 +231,15 @@ impl RedisStore {
             keys: &self.keys,
             slot: self.cluster().map(|_| partition.as_u16() % SLOTS),
             without_watermark: false,
+        }
+    }
+
+    /// The configuration, unless the connection is the user's.
+    fn config(&self) -> Option<&RedisConfig> {
+        match &*self.backend {
+            Backend::Link(link) => Some(link.config()),
+            Backend::Cluster(cluster) => Some(cluster.config()),
+            Backend::Borrowed(_) => None,
         }
     }
 
@@ -451,6 +462,10 @@ impl Store for RedisStore {
                 }
             }
         })
+    }
+
+    fn findings(&self) -> Vec<ServerFinding> {
+        self.config().map(|config| config.reported().latest()).unwrap_or_default()
     }
 
     fn fork(&self) -> Arc<dyn Store> {

@@ -375,13 +375,25 @@ impl fmt::Display for Fault {
                 let all: Vec<_> = findings.iter().map(Finding::to_string).collect();
                 let critical = findings.iter().any(|finding| finding.severity >= Severity::Critical);
                 let by = if critical { "it is refused" } else { "it is rejected by the strict setting" };
-                write!(f, "{by}: {}", all.join("; "))
+                write!(f, "{by}: {}", all.join("; "))?;
+                match acceptance(findings) {
+                    Some(codes) => write!(f, "; to use it all the same, add `accept={codes}` to its URL"),
+                    None => Ok(()),
+                }
             }
             FaultKind::Refused(refused) => fmt::Display::fmt(refused, f),
             FaultKind::Tls(what) => fmt::Display::fmt(what, f),
             FaultKind::Credentials(what) => fmt::Display::fmt(what, f),
         }
     }
+}
+
+/// The codes to accept so that a server with these findings is used; `None` if one of them cannot be accepted.
+fn acceptance(findings: &[Finding]) -> Option<String> {
+    let mut codes: Vec<_> = findings.iter().map(|finding| finding.kind.code()).collect();
+    codes.dedup();
+    let texts: Vec<_> = codes.iter().map(|code| code.as_str()).collect();
+    codes.iter().all(|code| code.is_acceptable()).then(|| texts.join(","))
 }
 
 /// How to do without the wait after the start of a node, and what that risks.

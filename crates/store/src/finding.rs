@@ -5,13 +5,16 @@
 
 use crate::trial::TrialKind;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A finding about a store that can make it lose locks.
 ///
 /// A [warning](Severity::Warning) is logged once when a store connects. With
 /// `RedisConfig::strict` it is an error instead:
-/// [`FaultKind::Unsafe`](crate::FaultKind::Unsafe). So is always a finding that is [critical](Severity::Critical). A [`Diagnosis`](crate::Diagnosis) contains all findings.
+/// [`FaultKind::Unsafe`](crate::FaultKind::Unsafe). So is always a finding that is [critical](Severity::Critical).
+/// What the user has accepted is neither: `RedisConfig::accept`. A [`Diagnosis`](crate::Diagnosis) contains all findings,
+/// and [`Store::findings`](crate::Store::findings) those of the connections.
 ///
 /// ```
 /// use leasehold::store::{Finding, FindingKind, Severity};
@@ -33,6 +36,148 @@ pub struct Finding {
     pub kind: FindingKind,
     /// How serious it is for this store.
     pub severity: Severity,
+    /// Whether the user has accepted findings of this [code](FindingKind::code).
+    pub accepted: bool,
+}
+
+/// A finding about one of the servers of a store: [`Store::findings`](crate::Store::findings).
+///
+/// ```
+/// use leasehold::store::{Finding, FindingKind, ServerFinding, Severity};
+///
+/// let finding = Finding::new(FindingKind::InfoDenied, Severity::Notice);
+/// let found = ServerFinding::new("locks.example:6379", finding);
+/// assert!(found.to_string().starts_with("locks.example:6379: the user may not run INFO"));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerFinding {
+    /// The server: its address, or the primary's name and its Sentinels. It contains no user and no password.
+    pub node: String,
+    /// What was found there.
+    pub finding: Finding,
+}
+
+/// The stable identifier of a kind of finding, which is what a user accepts.
+///
+/// ```
+/// use leasehold::store::FindingCode;
+///
+/// assert_eq!("eviction".parse(), Ok(FindingCode::Eviction));
+/// assert_eq!(FindingCode::Eviction.as_str(), "eviction");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum FindingCode {
+    /// [`FindingKind::Eviction`]
+    Eviction,
+    /// [`FindingKind::EvictionUnknown`]
+    EvictionUnknown,
+    /// [`FindingKind::MemoryFull`]
+    MemoryFull,
+    /// [`FindingKind::NotPersistent`]
+    NotPersistent,
+    /// [`FindingKind::Replica`]
+    Replica,
+    /// [`FindingKind::WritesWithoutReplicas`]
+    WritesWithoutReplicas,
+    /// [`FindingKind::LuaVulnerabilities`]
+    LuaVulnerabilities,
+    /// [`FindingKind::RestoreVulnerabilities`]
+    RestoreVulnerabilities,
+    /// [`FindingKind::NotExclusive`]
+    NotExclusive,
+    /// [`FindingKind::UntestedProduct`]
+    UntestedProduct,
+    /// [`FindingKind::FailedTrial`]
+    FailedTrial,
+    /// [`FindingKind::ClockDiffers`]
+    ClockDiffers,
+    /// [`FindingKind::Unreachable`]
+    Unreachable,
+    /// [`FindingKind::InfoDenied`]
+    InfoDenied,
+}
+
+/// Error for a text that is no code of a finding.
+///
+/// ```
+/// use leasehold::store::FindingCode;
+///
+/// let error = "evictions".parse::<FindingCode>().unwrap_err();
+/// assert!(error.to_string().contains("`eviction`"));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("findings that can be accepted are {}", FindingCode::acceptable_codes())]
+#[non_exhaustive]
+pub struct FindingCodeError;
+
+impl FindingCode {
+    /// All codes.
+    pub const ALL: [Self; 14] = [
+        Self::Eviction,
+        Self::EvictionUnknown,
+        Self::MemoryFull,
+        Self::NotPersistent,
+        Self::Replica,
+        Self::WritesWithoutReplicas,
+        Self::LuaVulnerabilities,
+        Self::RestoreVulnerabilities,
+        Self::NotExclusive,
+        Self::UntestedProduct,
+        Self::FailedTrial,
+        Self::ClockDiffers,
+        Self::Unreachable,
+        Self::InfoDenied,
+    ];
+
+    /// The text of the code, as in a log and in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Eviction => "eviction",
+            Self::EvictionUnknown => "eviction_unknown",
+            Self::MemoryFull => "memory_full",
+            Self::NotPersistent => "not_persistent",
+            Self::Replica => "replica",
+            Self::WritesWithoutReplicas => "writes_without_replicas",
+            Self::LuaVulnerabilities => "lua_vulnerabilities",
+            Self::RestoreVulnerabilities => "restore_vulnerabilities",
+            Self::NotExclusive => "not_exclusive",
+            Self::UntestedProduct => "untested_product",
+            Self::FailedTrial => "failed_trial",
+            Self::ClockDiffers => "clock_differs",
+            Self::Unreachable => "unreachable",
+            Self::InfoDenied => "info_denied",
+        }
+    }
+
+    /// Whether a user can accept such findings. A server that does not exclude is used with `?probe=skip` only, and of one
+    /// that does not answer nothing is known.
+    pub const fn is_acceptable(self) -> bool {
+        !matches!(self, Self::NotExclusive | Self::FailedTrial | Self::Unreachable)
+    }
+
+    /// The codes that can be accepted, for a message.
+    fn acceptable_codes() -> String {
+        let codes = Self::ALL.into_iter().filter(|code| code.is_acceptable());
+        codes.map(|code| format!("`{code}`")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for FindingCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Parses a code that can be [accepted](FindingCode::is_acceptable).
+impl FromStr for FindingCode {
+    type Err = FindingCodeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|code| code.as_str() == text && code.is_acceptable());
+        found.ok_or(FindingCodeError)
+    }
 }
 
 /// How serious a finding is.
@@ -49,7 +194,7 @@ pub enum Severity {
     Notice,
     /// Locks can be lost without any error.
     Warning,
-    /// Two clients can hold a lock at once there: the server is refused.
+    /// Two clients can hold a lock at once there: the server is refused, unless the user has accepted the finding.
     Critical,
 }
 
@@ -73,6 +218,8 @@ pub enum FindingKind {
         /// The limit in bytes above which it evicts; 0 if there is no limit, so that nothing is evicted.
         maxmemory: u64,
     },
+    /// The server does not report its eviction policy.
+    EvictionUnknown,
     /// The server has reached its memory limit, and evicts nothing.
     MemoryFull {
         /// Bytes in use.
@@ -95,6 +242,15 @@ pub enum FindingKind {
     },
     /// The Lua interpreter of the server's version has known vulnerabilities.
     LuaVulnerabilities {
+        /// Its product and version.
+        server: String,
+        /// The names of the vulnerabilities.
+        vulnerabilities: Vec<String>,
+        /// The version in which all of these are fixed.
+        fixed_in: String,
+    },
+    /// The RESTORE of the server's version has known vulnerabilities. Leasehold does not use it.
+    RestoreVulnerabilities {
         /// Its product and version.
         server: String,
         /// The names of the vulnerabilities.
@@ -147,9 +303,27 @@ pub struct ClockDifference {
 }
 
 impl Finding {
-    /// Creates a finding.
+    /// Creates a finding that is not accepted.
     pub const fn new(kind: FindingKind, severity: Severity) -> Self {
-        Self { kind, severity }
+        Self { kind, severity, accepted: false }
+    }
+
+    /// Whether it is more than a notice, and not accepted.
+    pub fn needs_action(&self) -> bool {
+        self.severity >= Severity::Warning && !self.accepted
+    }
+}
+
+impl ServerFinding {
+    /// Creates a finding about a server.
+    pub fn new(node: impl Into<String>, finding: Finding) -> Self {
+        Self { node: node.into(), finding }
+    }
+}
+
+impl fmt::Display for ServerFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.node, self.finding)
     }
 }
 
@@ -165,6 +339,9 @@ impl FindingKind {
     pub fn remedy(&self) -> String {
         match self {
             Self::Eviction { .. } => "set `maxmemory-policy noeviction`".to_owned(),
+            Self::EvictionUnknown => {
+                "make sure that its `maxmemory-policy` is `noeviction`".to_owned()
+            }
             Self::MemoryFull { .. } => "raise `maxmemory`, or free some".to_owned(),
             Self::NotPersistent => {
                 "set `appendonly yes`, with `appendfsync always` where a restart may lose nothing".to_owned()
@@ -179,6 +356,9 @@ impl FindingKind {
             }
             Self::LuaVulnerabilities { fixed_in, .. } => format!(
                 "upgrade to {fixed_in} or later, or ask your distribution; until then allow no other user to run scripts there"
+            ),
+            Self::RestoreVulnerabilities { fixed_in, .. } => format!(
+                "upgrade to {fixed_in} or later, or ask your distribution; until then allow no user to run RESTORE"
             ),
             Self::NotExclusive { .. } => {
                 "use Redis or Valkey for locks, or `?probe=skip` if this deployment is set up otherwise".to_owned()
@@ -197,21 +377,28 @@ impl FindingKind {
     }
 
     /// A stable identifier.
-    pub const fn as_str(&self) -> &'static str {
+    pub const fn code(&self) -> FindingCode {
         match self {
-            Self::Eviction { .. } => "eviction",
-            Self::MemoryFull { .. } => "memory_full",
-            Self::NotPersistent => "not_persistent",
-            Self::Replica { .. } => "replica",
-            Self::WritesWithoutReplicas { .. } => "writes_without_replicas",
-            Self::LuaVulnerabilities { .. } => "lua_vulnerabilities",
-            Self::NotExclusive { .. } => "not_exclusive",
-            Self::UntestedProduct { .. } => "untested_product",
-            Self::FailedTrial { .. } => "failed_trial",
-            Self::ClockDiffers(_) => "clock_differs",
-            Self::Unreachable(_) => "unreachable",
-            Self::InfoDenied => "info_denied",
+            Self::Eviction { .. } => FindingCode::Eviction,
+            Self::EvictionUnknown => FindingCode::EvictionUnknown,
+            Self::MemoryFull { .. } => FindingCode::MemoryFull,
+            Self::NotPersistent => FindingCode::NotPersistent,
+            Self::Replica { .. } => FindingCode::Replica,
+            Self::WritesWithoutReplicas { .. } => FindingCode::WritesWithoutReplicas,
+            Self::LuaVulnerabilities { .. } => FindingCode::LuaVulnerabilities,
+            Self::RestoreVulnerabilities { .. } => FindingCode::RestoreVulnerabilities,
+            Self::NotExclusive { .. } => FindingCode::NotExclusive,
+            Self::UntestedProduct { .. } => FindingCode::UntestedProduct,
+            Self::FailedTrial { .. } => FindingCode::FailedTrial,
+            Self::ClockDiffers(_) => FindingCode::ClockDiffers,
+            Self::Unreachable(_) => FindingCode::Unreachable,
+            Self::InfoDenied => FindingCode::InfoDenied,
         }
+    }
+
+    /// The text of its [code](Self::code).
+    pub const fn as_str(&self) -> &'static str {
+        self.code().as_str()
     }
 }
 
@@ -226,6 +413,10 @@ impl fmt::Display for FindingKind {
                 f,
                 "its eviction policy is `{policy}`: when its {maxmemory} bytes are full it removes held locks, \
                  and other clients acquire them"
+            ),
+            Self::EvictionUnknown => f.write_str(
+                "it does not report its eviction policy: every policy but `noeviction` removes held locks when the memory \
+                 is full",
             ),
             Self::MemoryFull { used, maxmemory } => write!(
                 f,
@@ -251,6 +442,12 @@ impl fmt::Display for FindingKind {
                 f,
                 "the Lua of its version, {server}, has known vulnerabilities ({}; distributions may have fixed them under the \
                  same number): a user who may run scripts there may crash it, or do more",
+                vulnerabilities.join(", ")
+            ),
+            Self::RestoreVulnerabilities { server, vulnerabilities, .. } => write!(
+                f,
+                "the RESTORE of its version, {server}, has known vulnerabilities ({}; distributions may have fixed them under \
+                 the same number): a user who may run it may crash the server, or do more; Leasehold does not need it",
                 vulnerabilities.join(", ")
             ),
             Self::NotExclusive { server, why } => {

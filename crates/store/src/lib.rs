@@ -37,7 +37,9 @@ pub use credentials::{Credentials, CredentialsProvider};
 pub use diagnosis::{Diagnosis, Role};
 pub use environment::{Environment, System, jitter};
 pub use fault::{CredentialsFault, Fault, FaultKind, Phase, TlsFault};
-pub use finding::{ClockDifference, Finding, FindingKind, Severity};
+pub use finding::{
+    ClockDifference, Finding, FindingCode, FindingCodeError, FindingKind, ServerFinding, Severity,
+};
 pub use leasehold_core as core;
 pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, SessionReply};
 pub use memory::MemoryStore;

@@ -20,6 +20,7 @@ mod tally;
 use crate::capabilities::Capabilities;
 use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
+use crate::finding::ServerFinding;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -487,6 +488,10 @@ impl Store for QuorumStore {
             let silent = |fault: Fault| vec![Diagnosis::unreachable(&*fault.node, &fault)];
             Ok(found.into_iter().flat_map(|found| found.unwrap_or_else(silent)).collect())
         })
+    }
+
+    fn findings(&self) -> Vec<ServerFinding> {
+        self.nodes.iter().flat_map(|node| node.findings()).collect()
     }
 
     fn fork(&self) -> Arc<dyn Store> {

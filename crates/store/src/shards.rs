@@ -13,6 +13,7 @@
 use crate::capabilities::{Capabilities, SessionTracking};
 use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
+use crate::finding::ServerFinding;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -287,6 +288,10 @@ impl Store for Shards {
             let all = self.shards.iter().map(|shard| Self::diagnose_shard(shard, within));
             Ok(join_all(all).await.into_iter().flatten().collect())
         })
+    }
+
+    fn findings(&self) -> Vec<ServerFinding> {
+        self.shards.iter().flat_map(|shard| shard.store.findings()).collect()
     }
 
     fn flush(&self) -> BoxFuture<'_, ()> {

@@ -3,6 +3,7 @@
 use crate::capabilities::Capabilities;
 use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
+use crate::finding::ServerFinding;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::subscription::Subscription;
@@ -194,6 +195,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [unreachable](crate::FindingKind::Unreachable).
     fn diagnose(&self, _within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(ready(Ok(Vec::new())))
+    }
+
+    /// What was found out about the servers of the store when connections to them were made, the latest of each server.
+    /// Those of a server that was refused are included. It sends nothing; empty if there is no server.
+    fn findings(&self) -> Vec<ServerFinding> {
+        Vec::new()
     }
 
     /// The same store on a connection of its own, for the keeper, which uses it from another thread and runtime.

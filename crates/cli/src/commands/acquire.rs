@@ -157,10 +157,12 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<Acquired, Failure> {
     lease::check(args.lease).map_err(Failure::usage)?;
     // This may read a password from a terminal; Ctrl-C interrupts that only while signals are not caught.
     let config = ClientConfig::from_args(&args.store)?.label(args.label.as_deref()).without_session();
+    let mut findings = config.finding_reporter();
     let mut signals = Signals::catch()?;
     let mut token_file = TokenFile::prepare(&args.token_file)?;
     let connecting = config.connect_within(args.wait.limit());
     let (client, wait) = signals.interruptible(connecting).await.map_err(interrupted)??;
+    findings.report(&client).await;
     let mutex = client.mutex(name.clone()).map_err(|error| Failure::usage(error).failed_to("use", &name))?;
     let mutex = mutex.lease(args.lease);
     let acquired = match signals.interruptible(acquire_detached(mutex, &args.options(wait))).await {
@@ -170,6 +172,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<Acquired, Failure> {
         }
         Err(signal) => Err(interrupted(signal)),
     };
+    findings.report(&client).await;
     let within = if acquired.is_ok() { CALL_TIMEOUT } else { wait.undo_timeout() };
     flush_within(&client, &name, within).await;
     let hold = acquired.map_err(|failure| failure.failed_to("acquire", &name))?;

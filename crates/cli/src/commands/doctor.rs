@@ -3,13 +3,15 @@
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::lines::Lines;
-use crate::output::log::LogArgs;
+use crate::output::log::{self, LogArgs};
 use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
+use crate::store::state_file::StateFile;
+use anyhow::{Context, anyhow};
 use clap::Args;
-use leasehold::store::{Diagnosis, Finding, Role, Severity, Trial, TrialOutcome};
+use leasehold::store::{Diagnosis, Finding, FindingCode, Role, Severity, Trial, TrialOutcome};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -21,6 +23,10 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct DoctorArgs {
+    /// Accept findings of this code on this store, for this user: they are no longer reported, and refuse no server
+    #[arg(long, value_name = "CODE", value_delimiter = ',')]
+    accept: Vec<FindingCode>,
+
     /// Print one line of JSON for each server
     #[arg(long)]
     json: bool,
@@ -39,7 +45,19 @@ the store is a file on this machine, and it works: there is no server whose sett
 
 /// Prints the findings. Warnings have an exit status of their own.
 pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let diagnoses = ClientConfig::from_args(&args.store)?.diagnose().await?;
+    let config = ClientConfig::from_args(&args.store)?;
+    let store = config.servers().map(str::to_owned);
+    if !args.accept.is_empty() && store.is_none() {
+        return Err(Failure::usage(anyhow!(
+            "--accept is for a server, and this store is a file: it has no findings"
+        )));
+    }
+    let mut diagnoses = config.diagnose().await?;
+    if let Some(store) = store.filter(|_| !args.accept.is_empty()) {
+        accept(&store, &args.accept)?;
+        let findings = diagnoses.iter_mut().flat_map(|server| &mut server.findings);
+        findings.for_each(|finding| finding.accepted |= args.accept.contains(&finding.kind.code()));
+    }
     let text = match &diagnoses[..] {
         [] if args.json => json_line(&Report::default()),
         [] => FILE.to_owned(),
@@ -48,11 +66,28 @@ pub(crate) async fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
     };
     print(&text)?;
     let mut findings = diagnoses.iter().flat_map(|server| &server.findings);
-    Ok(if findings.any(is_warning) { Exit::UNSAFE_SETTINGS } else { Exit::SUCCESS })
+    Ok(if findings.any(Finding::needs_action) { Exit::UNSAFE_SETTINGS } else { Exit::SUCCESS })
 }
 
-fn is_warning(finding: &Finding) -> bool {
-    finding.severity >= Severity::Warning
+/// Records that this user accepts these findings about a store, and says where.
+fn accept(store: &str, codes: &[FindingCode]) -> Result<(), Failure> {
+    let file = StateFile::of_this_user().ok_or_else(|| {
+        Failure::unavailable(anyhow!(
+            "this user has no directory to record it in: name one by LEASEHOLD_STATE_DIR, or add `accept=` to the URL"
+        ))
+    })?;
+    let path = file.path();
+    let recorded = file.accept(store, codes);
+    recorded
+        .with_context(|| format!("failed to record it in `{}`", path.display()))
+        .map_err(Failure::unavailable)?;
+    let codes: Vec<_> = codes.iter().map(|code| code.as_str()).collect();
+    log::warning(&format!(
+        "{} of {store} accepted for this user, in `{}`: remove it there to be warned again",
+        codes.join(", "),
+        path.display()
+    ));
+    Ok(())
 }
 
 fn severity(finding: &Finding) -> &'static str {
@@ -111,6 +146,7 @@ struct FindingReport {
     #[serde(rename = "hazard")]
     kind: &'static str,
     severity: &'static str,
+    accepted: bool,
     message: String,
     remedy: String,
 }
@@ -121,6 +157,7 @@ impl FindingReport {
         Self {
             kind: kind.as_str(),
             severity: severity(finding),
+            accepted: finding.accepted,
             message: kind.to_string(),
             remedy: kind.remedy(),
         }
@@ -169,7 +206,8 @@ fn text(server: &Diagnosis) -> String {
         lines.push("tried", &format!("{}: {} ({outcome})", trial.kind, trial.kind.description()));
     }
     for finding in &server.findings {
-        lines.push(severity(finding), &format!("{}: {}", finding.kind.as_str(), finding.kind));
+        let label = if finding.accepted { "accepted" } else { severity(finding) };
+        lines.push(label, &format!("{}: {}", finding.kind.as_str(), finding.kind));
         lines.push("", &format!("to do: {}", finding.kind.remedy()));
     }
     if server.findings.is_empty() {
@@ -215,17 +253,23 @@ fn memory(server: &Diagnosis) -> Option<String> {
 
 const AFTER_HELP: &str = "\
 Findings:
-  A warning means that locks can be lost although all seems well. The library
-  logs it when it connects; this program shows that with -v. With `?strict=1` in
-  the URL the server is rejected. A notice may be intended, and does not change
-  the exit status.
-    eviction        an eviction policy that can remove locks; a notice while
-                    there is no `maxmemory`
+  A warning means that locks can be lost although all seems well. `run`, `lead`,
+  `acquire` and `wait` show each once a day. With `?strict=1` in the URL the
+  server is rejected. A critical finding always rejects it. A notice may be
+  intended. A finding is accepted with --accept, for this user and store, or with
+  `?accept=CODE,CODE` in the URL, for those who use it. Notices and what is
+  accepted do not change the exit status.
+    eviction        an eviction policy that can remove locks (critical); a notice
+                    while there is no `maxmemory`
+    eviction_unknown
+                    the server does not report its policy (notice)
     replica         a replica, which has the data of a primary, and refuses
                     writes or loses them
     lua_vulnerabilities
                     a version whose Lua has known vulnerabilities; distributions
                     may have fixed them
+    restore_vulnerabilities
+                    the same of its RESTORE, which no lock needs (notice)
     unreachable     one of several servers does not answer, or refuses the login
     memory_full     no client can acquire a lock (notice)
     not_persistent  a restart loses locks (notice)
@@ -236,10 +280,9 @@ Findings:
     info_denied     the user may not run INFO (notice)
     untested_product
                     a product that Leasehold is not tested with
-    not_exclusive   a product that does not keep locks apart; it is refused
-                    (critical)
-    failed_trial    what locks need was tried, and failed: the server is refused
-                    (critical); only messages do not arrive (notice)
+    not_exclusive   a product that does not keep locks apart (critical)
+    failed_trial    what locks need was tried, and failed (critical); only
+                    messages do not arrive (notice)
 
 JSON (--json), one line for each server; later versions may add fields and
 words:
@@ -251,16 +294,18 @@ words:
   trials          what was tried: trial (a word), outcome (passed, failed or
                   not_tried), seen (what was seen instead, or why not)
   hazards         the findings: hazard (a word of those above), severity
-                  (critical, warning or notice), message, remedy
+                  (critical, warning or notice), accepted (true or false),
+                  message, remedy
 
 Exit status:
-    0  no warning
+    0  no warning, or none that is not accepted
     2  the URL or another setting cannot be used
    69  the store cannot be reached, or refuses the request
-   78  there is a warning
+   78  there is a warning, or a critical finding
 
 Examples:
   leasehold doctor --store redis://db.example.org
+  leasehold doctor --accept lua_vulnerabilities      after looking into it
   leasehold doctor --json | jq -r '.hazards[].remedy'";
 
 #[cfg(test)]

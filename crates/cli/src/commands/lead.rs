@@ -163,11 +163,13 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
     } else {
         config.session(times.session.or(args.session))
     };
+    let mut findings = config.finding_reporter();
     let mut signals = Signals::catch()?;
     let client = match signals.interruptible(config.connect_eventually()).await {
         Ok(client) => client?,
         Err(signal) => return Ok(Exit::from_signal(signal)),
     };
+    findings.report(&client).await;
     let election = client.election(name.clone());
     let outcome = match election.map_err(|error| Failure::usage(error).failed_to("use", &name)) {
         Ok(election) => {
@@ -177,6 +179,7 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
         }
         Err(failure) => Err(failure),
     };
+    findings.report(&client).await;
     shut_down(&client, CALL_TIMEOUT).await;
     outcome
 }

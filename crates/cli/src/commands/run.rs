@@ -256,12 +256,15 @@ async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Fai
     } else {
         config.session(times.session.or(args.session))
     };
+    let mut findings = config.finding_reporter();
     let mut signals = Signals::catch()?;
     let (client, wait) = match signals.interruptible(config.connect_within(args.wait.limit())).await {
         Ok(connected) => connected?,
         Err(signal) => return Ok(Exit::from_signal(signal)),
     };
+    findings.report(&client).await;
     let outcome = run_under_lock(&client, &request, &times, (args, wait), &mut signals, progress).await;
+    findings.report(&client).await;
     let was_acquired = !progress.locks.is_empty();
     shut_down(&client, if was_acquired { CALL_TIMEOUT } else { wait.undo_timeout() }).await;
     outcome

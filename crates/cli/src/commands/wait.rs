@@ -104,7 +104,9 @@ struct Report<'a> {
 async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let name = super::lock_name(&args.name)?;
     let config = ClientConfig::from_args(&args.store)?.without_session();
+    let mut findings = config.finding_reporter();
     let (client, wait) = config.connect_within(WaitLimit::new(args.wait)).await?;
+    findings.report(&client).await;
     let start = client.now();
     let limit = match wait {
         WaitLimit::Try => Some(start),

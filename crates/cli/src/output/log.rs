@@ -35,6 +35,9 @@ enum LogFormat {
 /// Set once the arguments are known; text before that.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
+/// Set once the arguments are known: whether warnings of the library are logged.
+static IS_VERBOSE: OnceLock<bool> = OnceLock::new();
+
 /// The target of the program's own messages in the log.
 const TARGET: &str = "leasehold::program";
 
@@ -57,6 +60,12 @@ pub(crate) fn start(args: &LogArgs) {
     // A second call would change nothing.
     let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
     let _ = FORMAT.set(args.log_format);
+    let _ = IS_VERBOSE.set(args.verbose > 0);
+}
+
+/// Whether the log shows the library's warnings.
+pub(crate) fn shows_warnings_of_library() -> bool {
+    IS_VERBOSE.get() == Some(&true)
 }
 
 /// Logs why the program failed. Returns its exit status.

@@ -46,7 +46,8 @@ The store of the locks [env: LEASEHOLD_STORE] [default: a SQLite file of this us
   sqlite:PATH
       a file, for the processes of this machine
 
-With `?strict=1` appended, a server that could lose locks is rejected: see `leasehold doctor`.
+With `?strict=1` appended, a server that could lose locks is rejected; `?accept=CODE,CODE` accepts what was found: see \
+`leasehold doctor`.
 
 Without --store and LEASEHOLD_STORE, it is a file of this user, which `leasehold where` prints. Do not put a password \
 here: every user of the machine can read it. See --password-file.";

@@ -8,6 +8,7 @@ use crate::output::failure::Failure;
 use crate::output::log;
 use crate::store::args::StoreArgs;
 use crate::store::default_file::DefaultFile;
+use crate::store::findings::{self, FindingReporter};
 use crate::store::password::{self, PROVIDER_TIMEOUT, Password};
 use crate::store::{CALL_TIMEOUT, url};
 use anyhow::anyhow;
@@ -28,6 +29,8 @@ const LAST_ATTEMPT: Duration = Duration::from_millis(500);
 pub(crate) struct ClientConfig {
     builder: ClientBuilder,
     kind: StoreKind,
+    /// The addresses of the servers, if it has any.
+    servers: Option<String>,
     /// Set if the user has named no store.
     is_default: bool,
 }
@@ -57,7 +60,7 @@ impl ClientConfig {
         if let Some(prefix) = &args.prefix {
             builder = builder.prefix(prefix);
         }
-        Ok(Self { builder, kind: url.kind(), is_default })
+        Ok(Self { builder, kind: url.kind(), servers: findings::store_name(&url), is_default })
     }
 
     /// Sets the lease for locks that are renewed.
@@ -99,9 +102,26 @@ impl ClientConfig {
         Ok(())
     }
 
+    /// The addresses of the servers of the store; `None` if it has none.
+    pub(crate) fn servers(&self) -> Option<&str> {
+        self.servers.as_deref()
+    }
+
+    /// What reports findings about the servers.
+    pub(crate) fn finding_reporter(&self) -> FindingReporter {
+        FindingReporter::new(self.servers.clone())
+    }
+
+    /// With the findings that this user has accepted.
+    async fn accepting(self) -> Self {
+        let accepted = findings::accepted(self.servers.clone()).await;
+        Self { builder: self.builder.accept(accepted), ..self }
+    }
+
     /// Connects to the store, or fails at once.
     pub(crate) async fn connect(self) -> Result<Client, Failure> {
-        self.builder.connect().await.map_err(|error| connect_failure(error, self.is_default))
+        let this = self.accepting().await;
+        this.builder.connect().await.map_err(|error| connect_failure(error, this.is_default))
     }
 
     /// Connects to the store. With a limit, a store that cannot be reached is tried again within it. Returns also how long
@@ -126,9 +146,10 @@ impl ClientConfig {
     async fn connect_until(self, limit: Option<Duration>) -> Result<(Client, Option<Duration>), Failure> {
         let start = Instant::now();
         let left = || limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        let this = self.accepting().await;
         let (mut backoff, mut last) = (BACKOFF, None::<ConnectError>);
         loop {
-            let (before, connecting) = (left(), self.builder.clone().connect());
+            let (before, connecting) = (left(), this.builder.clone().connect());
             let connected = match (&last, before) {
                 (Some(last), Some(left)) => {
                     timeout(left, connecting).await.unwrap_or_else(|_| Err(last.clone()))
@@ -140,7 +161,7 @@ impl ClientConfig {
                 Err(error) => error,
             };
             let is_transient = matches!(&error, ConnectError::Store(fault) if fault.is_transient());
-            let failure = connect_failure(error.clone(), self.is_default);
+            let failure = connect_failure(error.clone(), this.is_default);
             if !is_transient {
                 return Err(failure);
             }
@@ -160,7 +181,8 @@ impl ClientConfig {
 
     /// Checks the server or servers of the store.
     pub(crate) async fn diagnose(self) -> Result<Vec<Diagnosis>, Failure> {
-        self.builder.diagnose().await.map_err(|error| connect_failure(error, self.is_default))
+        let this = self.accepting().await;
+        this.builder.diagnose().await.map_err(|error| connect_failure(error, this.is_default))
     }
 }
 

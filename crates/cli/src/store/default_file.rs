@@ -54,9 +54,14 @@ impl DefaultFile {
         }
     }
 
+    /// Its directory, which may not exist.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.path.parent()
+    }
+
     /// Creates its directory, unless it exists.
     pub(crate) fn create_directory(&self) -> Result<(), Failure> {
-        let Some(dir) = self.path.parent() else { return Ok(()) };
+        let Some(dir) = self.directory() else { return Ok(()) };
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)

@@ -3,9 +3,11 @@
 pub(crate) mod args;
 pub(crate) mod client;
 pub(crate) mod default_file;
+pub(crate) mod findings;
 pub(crate) mod password;
 pub(crate) mod password_command;
 pub(crate) mod secret;
+pub(crate) mod state_file;
 pub(crate) mod url;
 
 use std::time::Duration;

@@ -32,7 +32,7 @@ fn a_server_that_could_lose_locks_ends_with_78_and_a_remedy() {
     for url in [server.url(), format!("{}?strict=1", server.url()), server.unix_url().expect("a socket")] {
         let arguments = ["--store", &url, "--password-file", "secret"];
         let json = diagnosis(&fixture, &arguments, 78);
-        assert!(words(&json, "warning").contains(&"eviction".to_owned()), "{json}");
+        assert!(words(&json, "critical").contains(&"eviction".to_owned()), "{json}");
         assert!(words(&json, "notice").contains(&"not_persistent".to_owned()), "{json}");
         assert_eq!((&json["maxmemory"], &json["role"]), (&(100 << 20).into(), &"primary".into()), "{json}");
         assert_eq!((&json["replicas"], &json["append_only"]), (&0.into(), &false.into()), "{json}");
@@ -43,7 +43,7 @@ fn a_server_that_could_lose_locks_ends_with_78_and_a_remedy() {
         for text in [
             "role     primary, without replicas\n",
             "persists no append-only file; ",
-            "warning  eviction: its eviction policy is `allkeys-lru`",
+            "critical eviction: its eviction policy is `allkeys-lru`",
             "to do: set `maxmemory-policy noeviction`\n",
             "user     default\n",
             "ours, give or take ",
@@ -55,7 +55,7 @@ fn a_server_that_could_lose_locks_ends_with_78_and_a_remedy() {
     assert_eq!(server.cli(&["DBSIZE"]).expect("it answers").integer(), Some(0), "nothing was written");
 }
 
-/// A finding about the version depends on the server; there is no other warning.
+/// A finding about the version depends on the server, and is accepted here; there is no other warning.
 #[test]
 fn a_server_in_order_has_no_warning_but_of_its_version() {
     let server = RedisServer::builder().appendonly().start().expect("there is a server");
@@ -64,8 +64,8 @@ fn a_server_in_order_has_no_warning_but_of_its_version() {
     let json: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
     let warnings = words(&json, "warning");
     assert!(warnings.iter().all(|word| word == "lua_vulnerabilities"), "{json}");
-    outcome.check(if warnings.is_empty() { 0 } else { 78 }, "");
-    assert_eq!(words(&json, "notice"), [""; 0]);
+    outcome.check(0, "");
+    assert!(words(&json, "notice").iter().all(|word| word == "restore_vulnerabilities"), "{json}");
 }
 
 /// Notices do not change the status: a user that may not run INFO gets nothing else.
@@ -120,9 +120,16 @@ fn each_primary_of_a_cluster_is_diagnosed() {
     for at in 0..3 {
         let node = format!("127.0.0.1:{}", cluster.node(at).port());
         let json = reports.iter().find(|json| json["store"] == *node).expect("it is reported");
-        assert_eq!(words(json, "warning").contains(&"eviction".to_owned()), at == 2, "{json}");
+        assert_eq!(words(json, "critical").contains(&"eviction".to_owned()), at == 2, "{json}");
     }
-    fixture.script(&[], "echo held").check(0, "");
+    // One node is enough to be refused.
+    let refused = fixture.script(&[], "echo held");
+    refused.check(69, "add `accept=eviction");
+    assert!(refused.stderr.contains(&format!("127.0.0.1:{}", cluster.node(2).port())), "{refused:?}");
+    fixture.run(&["doctor", "--accept", "eviction"]).check(0, "eviction of ");
+    let held = fixture.script(&[], "echo held");
+    held.check(0, "");
+    assert_eq!(held.stderr, "");
     let other = Fixture::at(format!("{}?ca={dir}/node.pem&{own}", cluster.url()));
     other.run(&["doctor"]).check(69, "signed by an untrusted authority");
     other.script(&[], "echo held").check(69, "signed by an untrusted authority");
@@ -145,15 +152,27 @@ fn a_strict_store_is_refused_with_69() {
         RedisServer::builder().config("maxmemory", "100mb").config("maxmemory-policy", "volatile-lru");
     let server = server.start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let url = format!("{}?strict=1", server.url());
-    let outcome = fixture.run(&["run", "job", "--store", &url, "--", "echo", "ran"]);
-    outcome.check(69, "set `maxmemory-policy noeviction`");
-    assert_eq!(outcome.stdout, "");
-    fixture.run(&["show", "job", "--store", &url]).check(69, "rejected by the strict setting");
+    // It is refused without that setting as well, unless it is accepted.
+    for url in [server.url(), format!("{}?strict=1", server.url())] {
+        let outcome = fixture.run(&["run", "job", "--store", &url, "--", "echo", "ran"]);
+        outcome.check(69, "set `maxmemory-policy noeviction`");
+        assert_eq!(outcome.stdout, "");
+        fixture.run(&["show", "job", "--store", &url]).check(69, "add `accept=eviction");
+    }
+    let accepting = format!("{}?accept=eviction", server.url());
+    fixture.run(&["show", "job", "--store", &accepting]).check(0, "");
     fixture
         .run(&["show", "job", "--store", &format!("{}?strict=yes", server.url())])
         .check(2, "`strict` is 1 or 0");
+    fixture
+        .run(&["show", "job", "--store", &format!("{}?accept=evictions", server.url())])
+        .check(2, "findings that can be accepted are `eviction`, ");
+    let replica = RedisServer::builder().config("replicaof", format!("127.0.0.1 {}", server.port()));
+    let replica = replica.start().expect("there is a server");
+    let url = format!("{}?accept=lua_vulnerabilities", replica.url());
+    let strict = fixture.run(&["show", "job", "--store", &format!("{url}&strict=1")]);
+    strict.check(69, "replica");
     // It is in the log at a higher verbosity.
-    let outcome = fixture.run(&["show", "job", "-v"]);
-    outcome.check(0, "volatile-lru");
+    let outcome = fixture.run(&["show", "job", "-v", "--store", &url]);
+    assert!(outcome.stderr.contains("it is a replica, and accepts no writes"), "{outcome:?}");
 }

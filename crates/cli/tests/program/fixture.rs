@@ -47,8 +47,10 @@ impl Fixture {
         Self::at(server.url())
     }
 
-    /// With the locks at a URL.
-    pub(crate) fn at(url: String) -> Self {
+    /// With the locks at the URL of servers. Which version these have is not what is tested.
+    pub(crate) fn at(mut url: String) -> Self {
+        url.push(if url.contains('?') { '&' } else { '?' });
+        url.push_str("accept=lua_vulnerabilities");
         Self { url, ..Self::sqlite() }
     }
 
@@ -68,7 +70,7 @@ impl Fixture {
             command.env_remove(format!("LEASEHOLD_{name}"));
         }
         command.args(arguments).current_dir(self.dir.path());
-        command.env("LEASEHOLD_STORE", &self.url);
+        command.env("LEASEHOLD_STORE", &self.url).env("LEASEHOLD_STATE_DIR", self.path("state"));
         command
     }
 

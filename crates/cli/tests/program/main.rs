@@ -8,6 +8,7 @@ mod default_store;
 mod detached;
 mod doctor;
 mod engines;
+mod findings;
 mod fixture;
 mod full_output;
 mod init;

@@ -45,7 +45,7 @@ fn a_store_without_a_password_stays_in_the_commands_environment() {
     let (server, fixture) = guarded();
     let mut command = fixture.command(&["run", "job", "--", "sh", "-c", "echo $LEASEHOLD_STORE"]);
     command.env("LEASEHOLD_PASSWORD", PASSWORD);
-    assert_eq!(finish(command, "").stdout, server.url() + "\n");
+    assert_eq!(finish(command, "").stdout, server.url() + "?accept=lua_vulnerabilities\n");
 }
 
 #[test]
@@ -221,7 +221,10 @@ fn a_quorum_password_in_the_url_does_not_reach_the_command() {
     let outcome = fixture.run(&["run", "va", "-vvv", "--", "env"]);
     outcome.check(0, "");
     assert!(!format!("{outcome:?}").contains("s3cr3t"), "{outcome:?}");
-    let expected = format!("LEASEHOLD_STORE={}?min_uptime=0ms&node_timeout=1000ms", quorum.url());
+    let expected = format!(
+        "LEASEHOLD_STORE={}?accept=lua_vulnerabilities&min_uptime=0ms&node_timeout=1000ms",
+        quorum.url()
+    );
     assert!(outcome.stdout.lines().any(|line| line == expected), "{outcome:?}");
 }
 
@@ -255,7 +258,8 @@ fn a_password_of_the_sentinels_does_not_reach_the_command() {
     let outcome = fixture.run(&["run", "va", "-vvv", "--", "env"]);
     outcome.check(0, "");
     assert!(!format!("{outcome:?}").contains("s3cr3t"), "{outcome:?}");
-    let expected = format!("LEASEHOLD_STORE={}?sentinel_user=default", sentinels.url());
+    let expected =
+        format!("LEASEHOLD_STORE={}?accept=lua_vulnerabilities&sentinel_user=default", sentinels.url());
     assert!(outcome.stdout.lines().any(|line| line == expected), "{outcome:?}");
 }
 

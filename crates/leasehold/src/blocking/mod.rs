@@ -375,6 +375,10 @@ facade! {
 
         /// Returns figures of this client: see [`leasehold::Client::stats`](crate::Client::stats).
         pub fn stats(&self) -> crate::Stats;
+
+        /// Returns what was found out about the servers: see
+        /// [`leasehold::Client::findings`](crate::Client::findings).
+        pub fn findings(&self) -> Vec<crate::store::ServerFinding>;
     }
 
     wait {

@@ -6,7 +6,7 @@ use crate::client::session_metadata::session_metadata;
 use crate::engine::{Engine, StartError, Timings};
 use crate::error::ConnectError;
 use crate::guard::owner::OwnerFactory;
-use crate::store::{CredentialsProvider, Diagnosis, SessionTracking, Store};
+use crate::store::{CredentialsProvider, Diagnosis, FindingCode, SessionTracking, Store};
 use leasehold_core::{Lease, RetryPolicy};
 use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
@@ -160,6 +160,24 @@ impl ClientBuilder {
         self
     }
 
+    /// Accepts findings of these codes, beside those of the URL's `?accept=`: they refuse no server, also with `?strict=1`,
+    /// and are not logged as warnings. Without effect on `memory:`, `sqlite:` and an [existing
+    /// store](Client::with_store), and on codes that [cannot be accepted](FindingCode::is_acceptable).
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, store::FindingCode};
+    ///
+    /// // The Lua of Debian's 7.0.15 is mended under the same number.
+    /// let url = "redis://locks.example?strict=1";
+    /// let client = Client::builder(url).accept([FindingCode::LuaVulnerabilities]).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn accept(mut self, codes: impl IntoIterator<Item = FindingCode>) -> Self {
+        self.overrides.accepted.extend(codes);
+        self
+    }
+
     /// Sets the label that other clients see while this client holds a lock. Default: `host/pid/program`.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
@@ -256,7 +274,7 @@ impl ClientBuilder {
     /// ```
     pub async fn diagnose(mut self) -> Result<Vec<Diagnosis>, ConnectError> {
         self.check_environment()?;
-        self.overrides.lenient = true;
+        self.overrides.diagnoses = true;
         let within = self.timings.call;
         let store = match self.target {
             Target::Store(store) => store,

@@ -81,7 +81,9 @@ impl Client {
     /// - `memory:`: this process only
     ///
     /// Problems with a server's settings or version are logged as warnings; with `?strict=1` such a server is
-    /// rejected. [`ClientBuilder::diagnose`] returns all findings.
+    /// rejected, unless `?accept=` has their codes. A server that can remove held locks when its memory is full, or that
+    /// does not exclude, is always rejected, the former unless the URL has `?accept=eviction`. [`findings`](Self::findings)
+    /// returns them, and [`ClientBuilder::diagnose`] reads each server again.
     ///
     /// Fails if the URL has none of these forms, if the store cannot be reached or rejects the user, or if it
     /// is too old.

@@ -1,7 +1,7 @@
 //! Opens the store of a URL, with the settings of the builder that override those of the URL.
 
 use crate::error::ConnectError;
-use crate::store::{CredentialsProvider, MemoryStore, Store, StoreConfig, StoreUrl};
+use crate::store::{CredentialsProvider, FindingCode, MemoryStore, Store, StoreConfig, StoreUrl};
 use leasehold_store::Environment;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,12 @@ pub(super) struct UrlOverrides {
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has credentials"))]
     pub(super) credentials_timeout: Option<Duration>,
     pub(super) prefix: Option<String>,
-    /// Set to inspect a server regardless of its findings.
+    /// Findings that the user has accepted, beside those of the URL.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has findings"))]
-    pub(super) lenient: bool,
+    pub(super) accepted: Vec<FindingCode>,
+    /// Set to diagnose a server regardless of its findings.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has findings"))]
+    pub(super) diagnoses: bool,
     /// The certificate authority to trust in place of the public ones.
     pub(super) root_certificate: Option<Vec<u8>>,
     /// The client's certificate and its key.
@@ -70,8 +73,9 @@ impl UrlOverrides {
         if let Some(prefix) = &self.prefix {
             config = config.prefix(prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
         }
-        if self.lenient {
-            config = config.lenient().skip_trials();
+        config = config.accept(self.accepted.iter().copied());
+        if self.diagnoses {
+            config = config.for_diagnosis();
         }
         if let Some(pem) = &self.root_certificate {
             config = config.root_certificate(pem.clone());
@@ -130,7 +134,7 @@ pub(super) async fn open(
         StoreConfig::Quorum(quorum) => {
             let quorum = quorum.try_map(configured)?;
             // The nodes that are left are inspected also without a majority.
-            let inspect = overrides.lenient;
+            let inspect = overrides.diagnoses;
             let quorum = if inspect || lazily {
                 RedisStore::lazy_quorum(quorum)?
             } else {

@@ -1,6 +1,7 @@
 //! Figures of a client.
 
 use super::Client;
+use leasehold_store::ServerFinding;
 
 /// Figures of a client at one moment: [`Client::stats`].
 ///
@@ -24,6 +25,24 @@ pub struct Stats {
 }
 
 impl Client {
+    /// Returns what was found out about the servers when this client connected to them, the latest of each server, notices
+    /// included. Empty for `memory:` and `sqlite:`, and while no server is connected. Sends nothing.
+    ///
+    /// Use it to show at the start of a service what an operator should know. Warnings are also logged, once.
+    /// [`ClientBuilder::diagnose`](crate::ClientBuilder::diagnose) reads all servers again, and finds more.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// for found in client.findings().iter().filter(|found| found.finding.needs_action()) {
+    ///     eprintln!("{found}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn findings(&self) -> Vec<ServerFinding> {
+        self.engine.store.findings()
+    }
+
     /// Returns figures of this client and its clones, for a metric. Sends nothing.
     pub fn stats(&self) -> Stats {
         let (holds, holds_at_bare_majority) = self.engine.keeper.count_holds();

@@ -21,8 +21,9 @@ use super::location::{SentinelGroup, ServerLocation};
 use super::reported_findings::ReportedFindings;
 use super::trials::TriedServers;
 use leasehold_core::{KeyError, KeySpace};
-use leasehold_store::{CredentialsProvider, Environment, Severity, System};
+use leasehold_store::{CredentialsProvider, Environment, Finding, FindingCode, Severity, System};
 use redis::{ConnectionInfo, RedisResult};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -64,6 +65,7 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 /// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
 /// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
 /// | `?probe=skip` | use a server untried: [`skip_trials`](RedisConfig::skip_trials) |
+/// | `?accept=` | codes of findings that the user has accepted, with commas between them: [`accept`](Self::accept) |
 /// | `?strict=1` | refuse a server with unsafe [findings](leasehold_store::Finding): [`strict`](RedisConfig::strict) |
 ///
 /// Percent-encode characters that have a meaning in a URL.
@@ -90,8 +92,12 @@ pub struct RedisConfig {
     min_uptime: Option<Duration>,
     /// Whether to refuse a server with unsafe findings.
     strict: bool,
+    /// Findings that the user has accepted.
+    accepted: BTreeSet<FindingCode>,
     /// Whether to use a server whatever its product is, and without trying it.
     skips_trials: bool,
+    /// Whether to use a server whatever its findings are, to diagnose it.
+    diagnoses: bool,
     /// The servers that were tried, by any connection made from this configuration.
     tried: Arc<TriedServers>,
     /// Findings already logged, by any connection made from this configuration, the keeper's included.
@@ -119,7 +125,9 @@ impl RedisConfig {
             certificates: Certificates::default(),
             min_uptime: None,
             strict: false,
+            accepted: BTreeSet::new(),
             skips_trials: false,
+            diagnoses: false,
             tried: Arc::default(),
             reported: Arc::default(),
             connector: None,
@@ -302,6 +310,31 @@ impl RedisConfig {
         self
     }
 
+    /// Accepts findings of these codes: they refuse no server, also with [`strict`](Self::strict), and are not logged as
+    /// warnings. Same as `?accept=` in a URL; codes add up. Findings that
+    /// [cannot be accepted](FindingCode::is_acceptable) stay as they are.
+    ///
+    /// ```
+    /// use leasehold::store::{FindingCode, RedisConfig};
+    ///
+    /// // The Lua of Debian's 7.0.15 is mended under the same number.
+    /// let config = RedisConfig::from_url("redis://locks.example")?.strict().accept([FindingCode::LuaVulnerabilities]);
+    /// assert_eq!(config.redacted_url(), "redis://locks.example?accept=lua_vulnerabilities&strict=1");
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub fn accept(mut self, codes: impl IntoIterator<Item = FindingCode>) -> Self {
+        self.accepted.extend(codes.into_iter().filter(|code| code.is_acceptable()));
+        self
+    }
+
+    /// Uses a server whatever its findings are, and tries nothing when it connects: to diagnose the server.
+    #[must_use]
+    pub const fn for_diagnosis(mut self) -> Self {
+        self.diagnoses = true;
+        self
+    }
+
     /// Uses a server untried, whatever its product is. Same as `?probe=skip` in a URL.
     ///
     /// Otherwise what locks need is tried when a connection is made, once for each run of a server, in one more round
@@ -315,8 +348,7 @@ impl RedisConfig {
         self
     }
 
-    /// Accepts a server with unsafe findings, also if the URL has `strict=1`. One that is known not to exclude is refused all
-    /// the same, unless [`skip_trials`](Self::skip_trials) is set.
+    /// Uses a server that has warnings, also if the URL has `strict=1`. One whose findings are critical is refused all the same.
     #[must_use]
     pub const fn lenient(mut self) -> Self {
         self.strict = false;
@@ -463,6 +495,11 @@ impl RedisConfig {
     }
 
     pub(crate) const fn are_trials_skipped(&self) -> bool {
+        self.skips_trials || self.diagnoses
+    }
+
+    /// Whether the URL of this configuration says so.
+    pub(crate) const fn has_probe_skip(&self) -> bool {
         self.skips_trials
     }
 
@@ -470,13 +507,21 @@ impl RedisConfig {
         &self.tried
     }
 
-    /// The severity of findings from which on a server is refused.
-    pub(crate) const fn refused_severity(&self) -> Option<Severity> {
-        match (self.strict, self.skips_trials) {
-            (true, _) => Some(Severity::Warning),
-            (false, false) => Some(Severity::Critical),
-            (false, true) => None,
+    /// Whether a server is refused for this finding.
+    pub(crate) fn refuses(&self, finding: &Finding) -> bool {
+        let from = if self.strict { Severity::Warning } else { Severity::Critical };
+        !self.diagnoses && !finding.accepted && finding.severity >= from
+    }
+
+    /// Marks the findings that the user has accepted.
+    pub(crate) fn mark_accepted(&self, findings: &mut [Finding]) {
+        for finding in findings {
+            finding.accepted = self.accepted.contains(&finding.kind.code());
         }
+    }
+
+    pub(crate) const fn accepted(&self) -> &BTreeSet<FindingCode> {
+        &self.accepted
     }
 
     pub(crate) const fn is_strict(&self) -> bool {
@@ -594,11 +639,13 @@ impl RedisConfig {
         let replicas =
             if self.replicas == 0 { String::new() } else { format!(" {} replicas", self.replicas) };
         let strict = if self.strict { " strict" } else { "" };
+        let accepted: Vec<_> = self.accepted.iter().map(|code| format!(" accept {code}")).collect();
+        let accepted = accepted.concat();
         let resp2 = if self.protocol == Protocol::Resp2 { " resp2" } else { "" };
         let (db, prefix, files) = (self.db, self.keys.prefix(), files.concat());
         let durable = if self.durable { " durable" } else { "" };
         format!(
-            "{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{durable}{resp2}{strict}"
+            "{kind} {address} db {db} prefix `{prefix}`{user}{password}{files}{replicas}{durable}{resp2}{strict}{accepted}"
         )
     }
 }
@@ -618,6 +665,7 @@ impl fmt::Debug for RedisConfig {
             .field("certificates", &self.certificates)
             .field("min_uptime", &self.min_uptime)
             .field("strict", &self.strict)
+            .field("accepted", &self.accepted)
             .field("connector", &self.connector.is_some())
             .finish_non_exhaustive()
     }

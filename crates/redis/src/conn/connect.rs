@@ -17,6 +17,7 @@ use crate::diagnose;
 use crate::error_map::unconnected;
 use crate::location::{ServerLocation, not_a_single_server};
 use crate::product::{self, Product};
+use crate::reported_findings::Source;
 use crate::trials::{self, MessageTrial};
 use leasehold_store::{Fault, FaultKind, Phase, Trial};
 use redis::aio::MultiplexedConnection;
@@ -243,7 +244,8 @@ impl Tried<'_> {
             outcomes.push(message.run(QUICK_MESSAGE, conn, messages).await.map_err(broken)?);
         }
         let findings = trials::findings(&outcomes);
-        if let Some(refusal) = diagnose::refusal(&findings, false, self.config.refused_severity()) {
+        self.config.reported().record(self.config.address(), Source::Trials, &findings);
+        if let Some(refusal) = diagnose::refusal(&findings, false, self.config) {
             return Err(Fault::new(refusal, Phase::Handshake, Arc::clone(self.node)));
         }
         self.config.reported().warn(self.node, &findings);
@@ -261,7 +263,9 @@ fn check_server(info: &str, config: &RedisConfig, primary: bool, node: &Arc<str>
     if config.are_trials_skipped() {
         findings.retain(|finding| !product::is_about_product(finding));
     }
-    if let Some(refusal) = diagnose::refusal(&findings, primary, config.refused_severity()) {
+    config.mark_accepted(&mut findings);
+    config.reported().record(config.address(), Source::Info, &findings);
+    if let Some(refusal) = diagnose::refusal(&findings, primary, config) {
         return Err(refusal);
     }
     config.reported().warn(node, &findings);

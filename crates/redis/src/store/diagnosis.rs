@@ -6,6 +6,7 @@ use super::{Backend, RedisStore, SessionOutcome};
 use crate::config::RedisConfig;
 use crate::conn::connect::try_connections;
 use crate::diagnose;
+use crate::reported_findings::Source;
 use crate::script::reply;
 use crate::trials;
 use leasehold_store::{
@@ -45,6 +46,9 @@ impl RedisStore {
         found.trials = self.try_server(slot, deadline).await?;
         found.findings.extend(trials::findings(&found.trials));
         found.findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        if let Some(config) = self.config() {
+            config.mark_accepted(&mut found.findings);
+        }
         Ok(found)
     }
 
@@ -61,7 +65,8 @@ impl RedisStore {
             return Ok(());
         };
         let findings = trials::findings(&trials::outcomes(&replies));
-        match diagnose::refusal(&findings, false, config.refused_severity()) {
+        config.reported().record(config.address(), Source::Trials, &findings);
+        match diagnose::refusal(&findings, false, config) {
             Some(kind) => Err(self.fault(kind, Phase::Handshake)),
             None => Ok(()),
         }

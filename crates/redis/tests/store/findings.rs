@@ -1,10 +1,12 @@
 //! Findings about a server: logged once per store, refused by strict settings, and reported by a diagnosis.
 
-use crate::fixture::{LONG, acquire, claim, connect, granted};
-use leasehold_redis::{RedisConfig, RedisStore};
+use crate::fixture::{LONG, acquire, claim, connect, granted, job, release, take};
+use leasehold_redis::{QuorumConfig, RedisConfig, RedisStore};
 use leasehold_sim::ModelServer;
-use leasehold_store::{Diagnosis, FaultKind, Finding, FindingKind, MemoryStore, Role, Severity, Store};
-use leasehold_testkit::{RedisServer, Warnings};
+use leasehold_store::{
+    Diagnosis, FaultKind, Finding, FindingCode, FindingKind, MemoryStore, Role, Severity, Store,
+};
+use leasehold_testkit::{Quorum, RedisServer, Warnings};
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -58,29 +60,102 @@ async fn refusal(config: RedisConfig) -> Vec<Finding> {
 /// Once, although the keeper connects, too, and connections are replaced.
 #[tokio::test]
 async fn a_finding_is_logged_once_per_store() {
-    let server = evicting("allkeys-lru");
+    let primary = RedisServer::start().unwrap();
+    let at = format!("127.0.0.1 {}", primary.port());
+    let server = RedisServer::builder().config("replicaof", &at).start().unwrap();
     let warnings = Warnings::record();
     let store = connect(&server).await;
-    let logged = warnings.containing("eviction");
+    let logged = warnings.containing("accepts no writes");
     assert_eq!(logged.len(), 1, "{logged:?}");
-    assert!(
-        logged[0].contains("allkeys-lru") && logged[0].contains("maxmemory-policy noeviction"),
-        "{logged:?}"
-    );
+    assert!(logged[0].contains("replica") && logged[0].contains("connect to its primary"), "{logged:?}");
     assert!(logged[0].contains(&server.port().to_string()), "{logged:?}");
     let fork = store.fork();
     answers(&*fork).await;
     cut_all(&server);
     answers(&store).await;
     answers(&*fork).await;
-    assert_eq!(warnings.containing("eviction"), logged);
+    assert_eq!(warnings.containing("accepts no writes"), logged);
     // Another finding is logged separately, and so is the same finding of another store.
-    server.cli(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]).unwrap().ok().unwrap();
+    server.cli(&["CONFIG", "SET", "replica-read-only", "no"]).unwrap().ok().unwrap();
     cut_all(&server);
     answers(&*fork).await;
-    assert_eq!(warnings.containing("volatile-ttl").len(), 1);
+    assert_eq!(warnings.containing("a replica that accepts writes").len(), 1);
+    let found = store.findings().into_iter().find(|found| found.finding.kind.as_str() == "replica");
+    assert_eq!(found.unwrap().finding.kind, FindingKind::Replica { writes: true }, "the latest");
     drop(connect(&server).await);
-    assert_eq!(warnings.containing("volatile-ttl").len(), 2);
+    assert_eq!(warnings.containing("a replica that accepts writes").len(), 2);
+}
+
+/// The error names the setting, and the code to accept; what was accepted is neither an error nor a warning.
+#[tokio::test]
+async fn a_server_that_can_evict_locks_is_refused_unless_that_is_accepted() {
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let server = evicting(policy);
+        let plain = || RedisConfig::from_url(&server.url()).unwrap();
+        let warnings = Warnings::record();
+        for config in [plain(), plain().skip_trials(), plain().resp2()] {
+            let fault = RedisStore::connect(config).await.unwrap_err();
+            assert!(matches!(&fault.kind, FaultKind::Unsafe(_)) && !fault.is_transient(), "{fault}");
+            let text = fault.to_string();
+            for part in [policy, "set `maxmemory-policy noeviction`", "add `accept=eviction` to its URL"] {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+        }
+        assert!(warnings.containing("eviction").is_empty(), "{:?}", warnings.containing("eviction"));
+        let by_url = RedisConfig::from_url(&format!("{}?accept=eviction", server.url())).unwrap();
+        for (n, config) in [(1, by_url), (2, plain().accept([FindingCode::Eviction]))] {
+            let store = RedisStore::connect(config).await.unwrap();
+            granted(acquire(&store, &claim(n), None).await);
+            release(&store, &claim(n)).await;
+            answers(&*store.fork()).await;
+            cut_all(&server);
+            answers(&store).await;
+            let found = store.findings();
+            let found = found.iter().find(|found| found.finding.kind.as_str() == "eviction").unwrap();
+            assert!(found.finding.accepted && found.finding.severity == Severity::Critical, "{found:?}");
+            assert_eq!(found.node, format!("127.0.0.1:{}", server.port()));
+            let findings = diagnosed(&store).await.findings;
+            assert!(findings.iter().find(|found| found.kind.as_str() == "eviction").unwrap().accepted);
+        }
+        assert!(warnings.containing("eviction").is_empty(), "{:?}", warnings.containing("eviction"));
+        // Other findings are not accepted with it.
+        let strict = plain().strict().accept([FindingCode::Eviction]);
+        if let Err(fault) = RedisStore::connect(strict).await {
+            let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
+            assert!(found(findings, "eviction").is_none(), "{fault}");
+        }
+    }
+}
+
+/// Each node of a quorum counts for itself: what is refused there is a node less.
+#[tokio::test]
+async fn a_node_of_a_quorum_that_can_evict_locks_grants_none() {
+    let mut quorum = Quorum::with(3, &RedisServer::builder()).unwrap();
+    let url = format!("{}?min_uptime=0s", quorum.url());
+    let evict = |server: &RedisServer| {
+        let set = ["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru"];
+        server.cli(&set).unwrap().ok().unwrap();
+    };
+    evict(&quorum.servers()[0]);
+    let config = || QuorumConfig::from_url(&url).unwrap();
+    let store = RedisStore::connect_quorum(config()).await.unwrap();
+    let evicting = format!("127.0.0.1:{}", quorum.servers()[0].port());
+    let start = Instant::now();
+    let reports = || {
+        let mut found = store.findings().into_iter();
+        found.any(|found| found.node == evicting && found.finding.kind.as_str() == "eviction")
+    };
+    while !reports() {
+        assert!(start.elapsed() < LONG, "{:?}", store.findings());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    granted(store.execute(&job(), &take(&claim(1), None), LONG).await);
+    assert!(quorum.servers()[0].cli(&["GET", "job"]).unwrap().is_nil());
+    evict(&quorum.servers()[1]);
+    let fault = RedisStore::connect_quorum(config()).await.unwrap_err();
+    assert!(fault.to_string().contains("add `accept=eviction` to its URL"), "{fault}");
+    let accepting = config().try_map(|node| Ok::<_, ()>(node.accept([FindingCode::Eviction]))).unwrap();
+    RedisStore::connect_quorum(accepting).await.unwrap();
 }
 
 #[tokio::test]
@@ -193,6 +268,14 @@ async fn a_vulnerable_version_is_reported_and_refused_in_strict_mode() {
     RedisStore::connect(config().strict().connector(reporting(""))).await.unwrap();
     RedisStore::connect(config().strict().connector(reporting("redis_version:8.8.2\r\n"))).await.unwrap();
     assert_eq!(warnings.containing("lua_vulnerabilities").len(), 1);
+    // What a distribution has mended can be accepted.
+    let accepting = config().strict().accept([FindingCode::LuaVulnerabilities]);
+    let store =
+        RedisStore::connect(accepting.connector(reporting("redis_version:7.0.15\r\n"))).await.unwrap();
+    let found: Vec<_> = store.findings().into_iter().map(|found| found.finding).collect();
+    let words: Vec<_> = found.iter().map(|finding| (finding.kind.as_str(), finding.accepted)).collect();
+    assert_eq!(words, [("lua_vulnerabilities", true), ("restore_vulnerabilities", false)]);
+    assert_eq!(warnings.containing("lua_vulnerabilities").len(), 1);
 }
 
 /// Replies to a client's handshake, and reports a given text in INFO.
@@ -260,7 +343,7 @@ async fn a_diagnosis_contains_what_the_server_reports() {
     let server = evicting("volatile-lru");
     server.cli(&["ACL", "SETUSER", "locks", "on", ">x", "~*", "&*", "+@all"]).unwrap().ok().unwrap();
     let config = RedisConfig::from_url(&server.url()).unwrap().username("locks").password("x");
-    let diagnosis = diagnosed(&RedisStore::connect(config).await.unwrap()).await;
+    let diagnosis = diagnosed(&RedisStore::connect(config.for_diagnosis()).await.unwrap()).await;
     assert_eq!(diagnosis.node, format!("127.0.0.1:{}", server.port()));
     assert_eq!((diagnosis.role, diagnosis.replicas), (Some(Role::Primary), Some(0)));
     assert_eq!(diagnosis.maxmemory, Some(100 << 20));
@@ -275,7 +358,7 @@ async fn a_diagnosis_contains_what_the_server_reports() {
     assert!(clock.ahead_us.abs() <= uncertain + 1000, "{clock:?}");
     assert_eq!(found(&diagnosis.findings, "clock_differs"), None);
     let mut severities = diagnosis.findings.iter().map(|finding| finding.severity);
-    assert_eq!(severities.next(), Some(Severity::Warning), "the most serious first");
+    assert_eq!(severities.next(), Some(Severity::Critical), "the most serious first");
 }
 
 /// With a server without findings strict settings change nothing; and a store without a server has no diagnosis.

@@ -1,7 +1,7 @@
 //! Server settings that endanger locks, and the warnings about them: rows 36 to 38.
 
 use super::fixture::{MS, client, mutex, server};
-use leasehold::store::{Diagnosis, FaultKind, FindingKind, Severity};
+use leasehold::store::{Diagnosis, FaultKind, FindingCode, FindingKind, Severity};
 use leasehold::{Client, ConnectError, LostReason};
 use leasehold_testkit::{RedisServer, ShiftedClock, Warnings};
 use std::time::Duration;
@@ -15,25 +15,31 @@ fn words(found: &Diagnosis) -> Vec<&str> {
     found.findings.iter().map(|hazard| hazard.kind.as_str()).collect()
 }
 
-/// Row 36: a client warns on connect of an eviction policy that can remove locks, or refuses it with `strict`; and a
-/// holder notices a removed lock.
+/// Row 36: a client refuses a server whose eviction policy can remove locks, unless the user has accepted that; and a holder
+/// notices a removed lock.
 #[tokio::test]
-async fn row_36_an_eviction_policy_is_reported_or_refused() {
+async fn row_36_an_eviction_policy_is_refused_or_accepted() {
     for policy in ["allkeys-lru", "volatile-ttl"] {
         let server =
             RedisServer::builder().config("maxmemory-policy", policy).config("maxmemory", "100mb").start();
         let server = server.expect("redis-server boots");
         let warnings = Warnings::record();
-        let ours = mutex(&client(&server.url()).await);
-        let logged = warnings.containing("removes held locks");
-        assert!(matches!(&logged[..], [logged] if logged.contains(policy)), "{logged:?}");
-        let refused = Client::connect(&format!("{}?strict=1", server.url())).await;
+        let refused = Client::connect(&server.url()).await;
         let Err(ConnectError::Store(fault)) = refused else { panic!("{refused:?}") };
         let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
         let eviction = FindingKind::Eviction { policy: policy.to_owned(), maxmemory: 100 << 20 };
         assert!(findings.iter().any(|hazard| hazard.kind == eviction), "{findings:?}");
         assert!(!fault.is_transient());
         assert!(fault.to_string().contains("set `maxmemory-policy noeviction`"), "{fault}");
+        let accepted = Client::builder(server.url()).accept([FindingCode::Eviction]).connect().await;
+        let accepted = accepted.expect("it is accepted");
+        let known = accepted.findings();
+        assert!(
+            known.iter().any(|known| known.finding.kind == eviction && known.finding.accepted),
+            "{known:?}"
+        );
+        assert!(warnings.containing("removes held locks").is_empty());
+        let ours = mutex(&client(&format!("{}?accept=eviction", server.url())).await);
         // A server that would be refused can still be diagnosed.
         let found = examined(&format!("{}?strict=1", server.url())).await;
         assert!(found.findings.iter().any(|hazard| hazard.kind == eviction), "{found:?}");

@@ -13,7 +13,7 @@ mod tests;
 use super::RedisConfig;
 use super::quorum::QuorumConfig;
 use leasehold_core::KeyError;
-use leasehold_store::QuorumError;
+use leasehold_store::{FindingCodeError, QuorumError};
 use std::str::FromStr;
 
 /// Error for a text that is not a valid URL of a Redis store. It does not show the text, which may contain a
@@ -122,6 +122,9 @@ pub enum UrlError {
     /// The value of `strict` is neither 1 nor 0.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
+    /// The value of `accept` contains a text that is no code of a finding.
+    #[error("`accept` takes codes with commas between them, as in `?accept=lua_vulnerabilities`: {0}")]
+    Accept(#[source] FindingCodeError),
     /// The minimum uptime of a node is not a duration.
     #[error(
         "the minimum uptime of a node is a duration, as in `?min_uptime=90s` or `1h30m`, with `ms`, `s`, `m`, `h` and `d`"
@@ -146,7 +149,7 @@ pub enum UrlError {
 }
 
 /// The settings of a URL.
-const SETTINGS: &str = "the settings are `prefix`, `replicas`, `durable`, `user`, `password`, `db`, `protocol`, `probe` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
+const SETTINGS: &str = "the settings are `prefix`, `replicas`, `durable`, `user`, `password`, `db`, `protocol`, `probe`, `accept` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
 
 impl RedisConfig {
     /// Parses a URL. Same as [`FromStr`].

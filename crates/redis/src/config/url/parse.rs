@@ -319,6 +319,12 @@ fn setting(config: RedisConfig, name: &str, value: &str, query: &str) -> Result<
             "skip" => config.skip_trials(),
             _ => return Err(UrlError::Probe),
         },
+        "accept" => {
+            let codes = value.split(',').map(|code| decoded(code, "code of a finding"));
+            let codes = codes.collect::<Result<Vec<_>, _>>()?;
+            let codes = codes.iter().map(|code| code.parse()).collect::<Result<Vec<_>, _>>();
+            config.accept(codes.map_err(UrlError::Accept)?)
+        }
         "strict" => match value {
             "1" => config.strict(),
             "0" => config.lenient(),

@@ -137,6 +137,7 @@ fn query(
         Some(Pem::Text(_)) | None => None,
     };
     let Certificates { roots, own: certificate, key, .. } = config.certificates();
+    let accepted: Vec<_> = config.accepted().iter().map(|code| code.as_str()).collect();
     let settings = [
         ("prefix", prefix.map(str::to_owned)),
         ("user", user),
@@ -144,7 +145,8 @@ fn query(
         ("replicas", replicas.map(|replicas| replicas.to_string())),
         ("durable", config.is_durable().then(|| "1".to_owned())),
         ("protocol", resp2.then(|| "resp2".to_owned())),
-        ("probe", config.are_trials_skipped().then(|| "skip".to_owned())),
+        ("probe", config.has_probe_skip().then(|| "skip".to_owned())),
+        ("accept", Some(accepted.join(",")).filter(|codes| !codes.is_empty())),
         ("strict", config.is_strict().then(|| "1".to_owned())),
         ("sentinel_user", sentinel_user),
         ("ca", file(roots)),

@@ -1,6 +1,7 @@
 //! What URLs mean, and which ones are refused.
 
 use super::parse::{parse, parse_quorum};
+use crate::config::RedisConfig;
 
 fn shown(url: &str) -> String {
     match parse(url) {
@@ -178,4 +179,30 @@ fn no_error_shows_a_secret() {
         let error = parse(url).expect_err("not a URL");
         assert!(!format!("{error} {error:?}").contains("secret"), "{url}: {error}");
     }
+}
+
+#[test]
+fn codes_of_findings_are_accepted_by_name() {
+    for (url, meaning) in [
+        (
+            "redis://h?strict=1&accept=lua_vulnerabilities,eviction",
+            "tcp h:6379 db 0 prefix `` strict accept eviction accept lua_vulnerabilities",
+        ),
+        ("redis://h?accept=replica", "tcp h:6379 db 0 prefix `` accept replica"),
+        ("redis://h?accept=", "Accept(FindingCodeError)"),
+        ("redis://h?accept=eviction,", "Accept(FindingCodeError)"),
+        ("redis://h?accept=evictions", "Accept(FindingCodeError)"),
+        ("redis://h?accept=not_exclusive", "Accept(FindingCodeError)"),
+        ("redis://h?accept=eviction&accept=replica", "Twice { setting: \"accept\" }"),
+    ] {
+        let parsed = RedisConfig::from_url(url);
+        let redacted = parsed.as_ref().ok().map(RedisConfig::redacted_url);
+        let shown = parsed.map_or_else(|error| format!("{error:?}"), |config| config.summary_for_test());
+        assert_eq!(shown, meaning, "{url}");
+        let again = redacted.map(|url| RedisConfig::from_url(&url).expect("a good URL").summary_for_test());
+        assert!(again.is_none_or(|again| again == shown), "{url}");
+    }
+    let error = RedisConfig::from_url("redis://h?accept=hunter2").expect_err("no such code");
+    let text = error.to_string();
+    assert!(text.contains("`lua_vulnerabilities`") && !text.contains("hunter2"), "{text}");
 }

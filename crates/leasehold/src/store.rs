@@ -8,7 +8,7 @@ pub use crate::client::store_url::{StoreKind, StoreUrl, StoreUrlError};
 
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{
-    Permissions, PermissionsError, QuorumConfig, RedisConfig, RedisStore, ServerVersion, UrlError,
+    Permissions, PermissionsError, Purpose, QuorumConfig, RedisConfig, RedisStore, ServerVersion, UrlError,
 };
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::SqliteStore;

@@ -24,7 +24,7 @@ mod store;
 mod trials;
 
 pub use config::RedisConfig;
-pub use config::acl::{Permissions, PermissionsError};
+pub use config::acl::{Permissions, PermissionsError, Purpose};
 pub use config::quorum::QuorumConfig;
 pub use config::url::UrlError;
 pub use config::version::ServerVersion;

@@ -10,17 +10,22 @@ use crate::store::args::StoreArgs;
 use crate::store::password::{self, PROVIDER_TIMEOUT, Password};
 use crate::store::{CALL_TIMEOUT, url};
 use anyhow::{Context, anyhow};
-use clap::Args;
-use leasehold::store::{Permissions, RedisConfig, ServerVersion, StoreUrl};
+use clap::{Args, ValueEnum};
+use leasehold::store::{Permissions, Purpose, RedisConfig, ServerVersion, StoreUrl};
 
 /// Print the minimal permissions for a user of the server, as the command that creates the user.
 ///
-/// For the locks of one prefix, or for all, the user can do whatever this program and the library do, and nothing else.
+/// For the locks of one prefix, or for all, the user can do whatever this program and the library do, and nothing else; or
+/// with --for only what one purpose needs.
 /// The version of the server is read first, since a server refuses a list with a command that it does not know. Nothing
 /// is changed.
 #[derive(Args)]
 #[command(about = "Print the minimal permissions for a user of the server", after_long_help = AFTER_HELP)]
 pub(crate) struct AclArgs {
+    /// What the user is for
+    #[arg(long = "for", value_name = "PURPOSE", value_enum, default_value_t = UserPurpose::Locks)]
+    purpose: UserPurpose,
+
     /// Name of the user
     #[arg(long, value_name = "NAME", default_value = "leasehold")]
     user: String,
@@ -32,12 +37,36 @@ pub(crate) struct AclArgs {
     pub(super) log: LogArgs,
 }
 
+/// What a user is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum UserPurpose {
+    /// All that this program and the library do with locks
+    Locks,
+    /// To look, and to change nothing: `ls`, `show`, `wait`, `doctor`
+    Operator,
+    /// The same, and `free`
+    OperatorFree,
+    /// `monitor`
+    Monitor,
+}
+
+impl From<UserPurpose> for Purpose {
+    fn from(purpose: UserPurpose) -> Self {
+        match purpose {
+            UserPurpose::Locks => Self::Locks,
+            UserPurpose::Operator => Self::Operator,
+            UserPurpose::OperatorFree => Self::FreeingOperator,
+            UserPurpose::Monitor => Self::Monitor,
+        }
+    }
+}
+
 /// Prints the command that creates such a user.
 pub(crate) async fn acl(args: &AclArgs) -> Result<Exit, Failure> {
     let servers = servers(&args.store)?;
     let version = ask_any(&servers).await?;
     let permissions = permissions(servers.into_iter().next(), args.store.prefix.as_deref(), version);
-    let permissions = permissions.map_err(Failure::usage)?;
+    let permissions = permissions.map_err(Failure::usage)?.purpose(args.purpose.into());
     let line = permissions.acl(&args.user).context("invalid --user").map_err(Failure::usage)?;
     let servers = version.map_or_else(|| "the newest servers".to_owned(), |version| version.to_string());
     log::warning(&format!(
@@ -143,4 +172,5 @@ Exit status:
 
 Examples:
   leasehold acl --prefix app: --user app
+  leasehold acl --prefix app: --user reader --for operator
   leasehold acl --store redis://db.example.org      for that server's version";

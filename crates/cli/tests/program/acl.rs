@@ -38,6 +38,77 @@ fn a_user_of_the_printed_line_can_use_locks() {
     assert_eq!(super::fixture::finish(command, "").stdout, shown.stdout);
 }
 
+/// With the line of its purpose a user runs each command of the purpose, and no command of another.
+#[test]
+fn a_user_of_each_purpose_runs_its_commands() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    for purpose in ["locks", "operator", "operator-free", "monitor"] {
+        let shown = fixture.run(&["acl", "--for", purpose, "--user", purpose]);
+        shown.check(0, "leasehold: for ");
+        let line: Vec<_> = words(&shown.stdout)
+            .into_iter()
+            .map(|word| if word.starts_with('#') { ">hunter2" } else { word })
+            .collect();
+        server.cli(&line).expect("it answers").ok().expect("the server knows all that is in it");
+    }
+    let run = |user: &str, arguments: &[&str]| {
+        let mut command = fixture.command(arguments);
+        command.env("LEASEHOLD_USERNAME", user).env("LEASEHOLD_PASSWORD", "hunter2");
+        super::fixture::finish(command, "")
+    };
+    let acquire = || run("locks", &["acquire", "job", "--lease", "1m", "--token-file", "token"]);
+    for arguments in [
+        &["run", "one", "two", "--", "true"][..],
+        &["run", "reentrant", "--reentrant", "--", "true"],
+        &["run", "reader", "--shared", "--", "true"],
+        &["run", "writer", "--exclusive", "--", "true"],
+        &["run", "permits", "--permits", "2", "--", "true"],
+        &["run", "period", "--once-per", "1m", "--", "true"],
+        &["lead", "leader", "--", "true"],
+        &["acquire", "job", "--lease", "1m", "--token-file", "token"],
+        &["extend", "job", "--token-file", "token"],
+        &["ls"],
+        &["show", "job"],
+        &["doctor"],
+        &["release", "job", "--token-file", "token"],
+        &["wait", "job", "--wait", "0s"],
+    ] {
+        run("locks", arguments).check(0, "");
+    }
+    acquire().check(0, "");
+    let looks: [&[&str]; 5] =
+        [&["ls"], &["show", "job"], &["show", "other", "--json"], &["doctor"], &["where"]];
+    for arguments in looks {
+        for user in ["operator", "operator-free"] {
+            run(user, arguments).check(0, "");
+        }
+    }
+    let shown = run("operator", &["show", "job"]);
+    assert!(shown.stdout.contains("/leasehold"), "the holder is shown: {shown:?}");
+    run("operator", &["wait", "other", "--wait", "0s"]).check(0, "");
+    let denied = "permission denied";
+    run("operator", &["free", "job", "--yes"]).check(69, denied);
+    run("operator", &["run", "new", "--try", "--", "true"]).check(69, denied);
+    run("operator", &["release", "job", "--token-file", "token"]).check(69, denied);
+    run("operator-free", &["run", "new", "--try", "--", "true"]).check(69, denied);
+    run("monitor", &["run", "new", "--try", "--", "true"]).check(69, denied);
+    run("operator-free", &["free", "job", "--yes"]).check(0, "");
+    run("locks", &["show", "job"]).check(0, "");
+    let mut monitor = fixture.command(&["monitor", "--every", "20ms"]);
+    monitor.env("LEASEHOLD_USERNAME", "monitor").env("LEASEHOLD_PASSWORD", "hunter2");
+    let mut monitor = super::fixture::start(monitor);
+    let mut holder = fixture.start(&["--session", "1s"], "echo running; read line");
+    super::fixture::expect(&mut holder, "running");
+    // The monitor frees what a session has reported.
+    super::fixture::until("it is listed", || run("operator", &["ls"]).stdout.contains("job"));
+    holder.kill().expect("it runs");
+    let evicted = monitor.expect("", super::fixture::LIMIT).expect("it has started");
+    assert!(evicted.contains("started"), "{evicted}");
+    let evicted = monitor.expect("", super::fixture::LIMIT).expect("it reports");
+    assert!(evicted.contains("evicted `job`"), "{evicted}");
+}
+
 #[test]
 fn without_a_server_the_list_is_the_newest() {
     // A file has no users, and is not consulted.

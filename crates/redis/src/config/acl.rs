@@ -1,7 +1,7 @@
 //! The minimal ACL of a client's user.
 //!
-//! Owns the only list of permissions: `leasehold acl` and the tests that run as a minimal user take it from here, and a
-//! test compares it with docs/reference/redis-layout.md. [`leasehold_core::KeySpace`] defines the keys and channels.
+//! Owns the only lists of permissions: `leasehold acl` and the tests that run as a minimal user take them from here, and a
+//! test compares them with docs/reference/redis-layout.md. Another takes each right away, to see that it is needed. [`leasehold_core::KeySpace`] defines the keys and channels.
 //!
 //! 1. User-supplied text never acts as a pattern: special characters in a prefix are escaped.
 //! 2. The generated line does not create a user with a publicly known password if it is used unchanged: the server
@@ -14,19 +14,19 @@ use crate::location::ServerLocation;
 use leasehold_core::KeySpace;
 use std::collections::BTreeSet;
 
-/// Commands that the client sends. `info` and `client` are optional: the client works without them.
-const SENT: [&str; 10] = [
-    "client|setname",
-    "del",
-    "evalsha",
-    "hello",
-    "info",
-    "script|load",
-    "subscribe",
-    "time",
-    "unsubscribe",
-    "zrem",
-];
+/// Commands that each client sends, whatever it is for. `info` and `client` are optional: it works without them.
+const SENT_BY_ALL: [&str; 5] = ["client|setname", "evalsha", "info", "script|load", "subscribe"];
+/// Further commands of a diagnosis.
+const SENT_BY_DOCTOR: [&str; 2] = ["acl|whoami", "time"];
+/// Commands called by the scripts that inspect locks and list sessions.
+const CALLED_TO_READ: [&str; 10] =
+    ["get", "hget", "hgetall", "hlen", "hmget", "hvals", "pttl", "time", "type", "zrange"];
+/// Further commands called by the scripts that end a hold of another client, and grant the lock.
+const CALLED_TO_FREE: [&str; 9] =
+    ["del", "hdel", "hset", "pexpire", "publish", "set", "zadd", "zcard", "zrem"];
+/// Commands that the client of locks sends.
+const SENT: [&str; 9] =
+    ["client|setname", "del", "evalsha", "info", "script|load", "subscribe", "time", "unsubscribe", "zrem"];
 /// Further commands for cluster nodes; `cluster|info` and `ping` are optional. The last ones are missing on servers
 /// without sharded channels.
 const SENT_IN_CLUSTER: [&str; 7] =
@@ -62,6 +62,30 @@ const PLACEHOLDER: &str = "#SHA256_OF_THE_PASSWORD";
 /// Characters with a special meaning in a pattern (1).
 const PATTERN_CHARACTERS: [char; 5] = ['*', '?', '[', ']', '\\'];
 
+/// What a user of the server is for: each purpose needs permissions of its own.
+///
+/// ```
+/// use leasehold::store::{Permissions, Purpose, RedisConfig};
+///
+/// let config: RedisConfig = "redis://locks.example?prefix=app:".parse()?;
+/// let reader = Permissions::of(&config)?.purpose(Purpose::Operator);
+/// assert!(!reader.rules().contains(&"+set".to_owned()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// Whatever the library and the program do, except the name of the user in a diagnosis.
+    #[default]
+    Locks,
+    /// To look at locks, sessions and the server, and to change nothing: `ls`, `show`, `wait` and `doctor`.
+    Operator,
+    /// The same, and to take a lock from its holder: `free`.
+    FreeingOperator,
+    /// To free the locks of dead sessions: `monitor`.
+    Monitor,
+}
+
 /// The minimal permissions of a client's user: commands, keys and channels, as ACL rules.
 ///
 /// ```
@@ -76,6 +100,7 @@ const PATTERN_CHARACTERS: [char; 5] = ['*', '?', '[', ']', '\\'];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
     keys: KeySpace,
+    purpose: Purpose,
     /// Further commands that the configuration needs.
     extra: Vec<&'static str>,
     /// Whether the server is a cluster.
@@ -119,7 +144,15 @@ impl Permissions {
         let extra =
             extra.into_iter().filter_map(|(command, is_needed)| is_needed.then_some(command)).collect();
         let cluster = matches!(config.location(), ServerLocation::Cluster(_));
-        Ok(Self { keys: config.keys().clone(), extra, cluster, server: ServerVersion::NEWEST })
+        let (keys, purpose, server) = (config.keys().clone(), Purpose::default(), ServerVersion::NEWEST);
+        Ok(Self { keys, purpose, extra, cluster, server })
+    }
+
+    /// The permissions of a user for this purpose, in place of [`Purpose::Locks`].
+    #[must_use]
+    pub const fn purpose(mut self, purpose: Purpose) -> Self {
+        self.purpose = purpose;
+        self
     }
 
     /// The permissions for a server of this version.
@@ -153,7 +186,12 @@ impl Permissions {
     /// Patterns of keys and channels: Leasehold's own, and Redisson's for the same locks.
     fn patterns(&self) -> Vec<String> {
         let prefix = escaped(self.keys.prefix());
-        let mut patterns = vec![format!("~{prefix}*"), format!("&{prefix}leasehold:*")];
+        // Not `%R~`, also for a user that only reads: a server takes each key of a script for one that is written.
+        let keys = format!("~{prefix}*");
+        let mut patterns = vec![keys, format!("&{prefix}leasehold:*")];
+        if self.purpose == Purpose::Operator {
+            return patterns;
+        }
         // Redisson puts the name in braces, unless it contains braces itself.
         patterns.push(format!("&redisson_lock__channel:{prefix}*"));
         if !prefix.is_empty() {
@@ -163,15 +201,33 @@ impl Permissions {
     }
 
     fn commands(&self) -> BTreeSet<&'static str> {
-        let mut commands: BTreeSet<_> = SENT.into_iter().chain(CALLED).collect();
+        let mut commands: BTreeSet<_> = match self.purpose {
+            Purpose::Locks => SENT.into_iter().chain(CALLED).collect(),
+            Purpose::Operator => {
+                SENT_BY_ALL.into_iter().chain(SENT_BY_DOCTOR).chain(CALLED_TO_READ).collect()
+            }
+            Purpose::FreeingOperator => {
+                let reads = SENT_BY_ALL.into_iter().chain(SENT_BY_DOCTOR).chain(CALLED_TO_READ);
+                reads.chain(CALLED_TO_FREE).collect()
+            }
+            Purpose::Monitor => SENT_BY_ALL.into_iter().chain(CALLED_TO_READ).chain(CALLED_TO_FREE).collect(),
+        };
         // A server that does not know a subcommand refuses the whole command.
         if self.server.knows_client_setinfo() {
             commands.insert("client|setinfo");
         }
-        commands.extend(&self.extra);
+        // Newer servers let each user log in.
+        if self.server.checks_hello() {
+            commands.insert("hello");
+        }
+        // Only a client that holds locks has them confirmed.
+        let confirms = |command: &str| ["wait", "waitaof", "config|get"].contains(&command);
+        let extra = self.extra.iter().filter(|command| self.purpose == Purpose::Locks || !confirms(command));
+        commands.extend(extra);
         if self.cluster {
             let known = if self.server.knows_sharded_channels() { SENT_IN_CLUSTER.len() } else { SHARDED };
-            commands.extend(&SENT_IN_CLUSTER[..known]);
+            let is_needed = |command: &&&str| **command != "spublish" || self.purpose != Purpose::Operator;
+            commands.extend(SENT_IN_CLUSTER[..known].iter().filter(is_needed));
         }
         commands
     }
@@ -268,6 +324,30 @@ mod tests {
             [true, true, true, true, false, false, false]
         );
         assert_eq!(has("redis://h", ServerVersion::NEWEST), [false; 7]);
+    }
+
+    #[test]
+    fn a_purpose_needs_no_more_than_its_scripts_call() {
+        let of = |purpose, url: &str| {
+            let config = url.parse().expect("a good URL");
+            Permissions::of(&config).expect("a good prefix").purpose(purpose).rules()
+        };
+        let all = of(Purpose::Locks, "redis://h?replicas=1");
+        for purpose in [Purpose::Operator, Purpose::FreeingOperator, Purpose::Monitor] {
+            let rules = of(purpose, "redis://h?replicas=1");
+            let mut further = rules.iter().filter(|rule| !all.contains(rule));
+            assert!(further.all(|rule| rule == "+acl|whoami"), "{purpose:?}: {rules:?}");
+            assert!(!rules.contains(&"+wait".to_owned()), "{purpose:?}");
+            let in_cluster = of(purpose, "redis+cluster://h");
+            assert!(in_cluster.contains(&"+cluster|slots".to_owned()), "{purpose:?}");
+            let publishes = rules.contains(&"+publish".to_owned());
+            assert_eq!(in_cluster.contains(&"+spublish".to_owned()), publishes, "{purpose:?}");
+            assert_eq!(publishes, purpose != Purpose::Operator);
+        }
+        let reads = of(Purpose::Operator, "redis://h");
+        for command in ["set", "del", "hset", "hdel", "pexpire", "zadd", "zrem", "publish"] {
+            assert!(!reads.contains(&format!("+{command}")), "{command}");
+        }
     }
 
     #[test]

@@ -54,6 +54,11 @@ impl ServerVersion {
         !self.is_valkey && self.numbers.0 >= major
     }
 
+    /// Whether a user needs a permission for `HELLO`, which logs it in: Redis before 7.0.
+    pub(crate) fn checks_hello(self) -> bool {
+        !self.is_valkey && self.numbers < (7, 0)
+    }
+
     /// Whether the server has `SSUBSCRIBE` and `SPUBLISH`: Redis since 7.0, every Valkey.
     pub(crate) fn knows_sharded_channels(self) -> bool {
         self.is_valkey || self.numbers >= (7, 0)

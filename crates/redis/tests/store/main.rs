@@ -19,6 +19,7 @@ mod format;
 mod line;
 mod messages;
 mod optimistic;
+mod permissions;
 mod products;
 mod recovery;
 mod reentrant;

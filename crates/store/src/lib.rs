@@ -20,6 +20,7 @@ mod diagnosis;
 mod environment;
 mod fault;
 mod finding;
+mod hold_watcher;
 mod memory;
 mod notification_sink;
 mod outcome;
@@ -40,6 +41,7 @@ pub use fault::{CredentialsFault, Fault, FaultKind, Phase, TlsFault};
 pub use finding::{
     ClockDifference, Finding, FindingCode, FindingCodeError, FindingKind, ServerFinding, Severity,
 };
+pub use hold_watcher::HoldWatcher;
 pub use leasehold_core as core;
 pub use leasehold_core::{Executed, Lock, Notification, Op, Reply, SessionOp, SessionReply};
 pub use memory::MemoryStore;

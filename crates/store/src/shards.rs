@@ -14,6 +14,7 @@ use crate::capabilities::{Capabilities, SessionTracking};
 use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::finding::ServerFinding;
+use crate::hold_watcher::HoldWatcher;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -259,6 +260,11 @@ impl Store for Shards {
         within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         self.of(lock).subscribe(lock, within)
+    }
+
+    fn watch_holds(&self, watcher: Arc<dyn HoldWatcher>) -> bool {
+        let watching = self.shards.iter().filter(|shard| shard.store.watch_holds(Arc::clone(&watcher)));
+        watching.count() > 0
     }
 
     fn execute_session<'a>(

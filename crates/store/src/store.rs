@@ -4,6 +4,7 @@ use crate::capabilities::Capabilities;
 use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::finding::ServerFinding;
+use crate::hold_watcher::HoldWatcher;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::subscription::Subscription;
@@ -129,6 +130,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         _within: Duration,
     ) -> BoxFuture<'a, Result<Option<Subscription>, Fault>> {
         Box::pin(ready(Ok(None)))
+    }
+
+    /// Has `watcher` receive hints that a hold which this handle extends may be gone. Returns whether it will, for the locks
+    /// that are [plain strings](leasehold_core::Kind::is_plain_string), each from its first extend by this handle on. Does
+    /// nothing by default. A second watcher is ignored.
+    fn watch_holds(&self, _watcher: Arc<dyn HoldWatcher>) -> bool {
+        false
     }
 
     /// Adds a session, which has waited for so long, to the line of the waiters of a lock: a [quorum](crate::QuorumStore) asks

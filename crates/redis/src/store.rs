@@ -1,7 +1,8 @@
 //! [`RedisStore`], the public handle: how it is opened, and the [`Store`] interface.
 //!
 //! [`send`] sends operations, [`fanout`] sends them to several primaries of a cluster, [`sessions`] executes
-//! session operations, [`confirmation`] waits for replicas and for the disk, and [`diagnosis`] reads the settings and the clock of a
+//! session operations, [`confirmation`] waits for replicas and for the disk, [`watch`] reads keys whose changes are reported,
+//! and [`diagnosis`] reads the settings and the clock of a
 //! server.
 
 mod call_target;
@@ -10,6 +11,7 @@ mod diagnosis;
 mod fanout;
 mod send;
 mod sessions;
+mod watch;
 
 pub(crate) use send::MAX_EXTENDS_PER_CALL;
 
@@ -19,6 +21,7 @@ use super::confirm::{Confirmer, Required, Unconfirmed};
 use super::conn::borrowed::BorrowedConnection;
 use super::conn::link::{Backoff, Link};
 use super::conn::mailbox::Mailboxes;
+use super::conn::tracking::KeyTracking;
 use super::location::ServerLocation;
 use super::script::Call;
 use super::session_keys::SessionKeys;
@@ -28,7 +31,7 @@ use leasehold_core::{
     Reply, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
-    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, NotificationSink, Outcome, Phase,
+    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, HoldWatcher, NotificationSink, Outcome, Phase,
     ServerFinding, SessionTracking, Store, Subscription,
 };
 use redis::PushInfo;
@@ -162,9 +165,14 @@ impl RedisStore {
     pub fn lazy(config: RedisConfig) -> Self {
         let keys = config.keys().clone();
         let confirmer = Required::by(&config).map(|of| Arc::new(Confirmer::new(config.clone(), of)));
-        let backend = match config.location() {
-            ServerLocation::Cluster(_) => Backend::Cluster(Cluster::new(config)),
-            _ => Backend::Link(Link::new(config, Mailboxes::new(keys.mailbox_prefix().to_owned()))),
+        // A change at one node of a quorum decides nothing.
+        let is_tracking = config.is_tracking() && config.min_uptime().is_none();
+        let tracking = is_tracking.then(|| Arc::new(KeyTracking::new(keys.prefix())));
+        let backend = if matches!(config.location(), ServerLocation::Cluster(_)) {
+            Backend::Cluster(Cluster::new(config, tracking))
+        } else {
+            let mailboxes = Mailboxes::new(keys.mailbox_prefix().to_owned()).with_tracking(tracking);
+            Backend::Link(Link::new(config, mailboxes))
         };
         Self { keys, backend: Arc::new(backend), confirmer }
     }
@@ -282,7 +290,12 @@ impl Store for RedisStore {
             if let Outcome::Done(Reply::Inspect(seen)) = &mut outcome {
                 seen.blocked_ms = self.vote_delay_ms(deadline).await;
             }
-            self.confirm_extend(lock, op, outcome, deadline).await
+            let outcome = self.confirm_extend(lock, op, outcome, deadline).await;
+            if self.tracking().is_some() {
+                // In a box, because it is large, and most stores do not need it.
+                Box::pin(self.watch_one(lock, op, &outcome, deadline)).await;
+            }
+            outcome
         })
     }
 
@@ -290,7 +303,12 @@ impl Store for RedisStore {
         Box::pin(async move {
             let deadline = deadline(within);
             let outcomes = self.send_all(ops, deadline).await;
-            self.confirm_extends(ops, outcomes, deadline).await
+            let outcomes = self.confirm_extends(ops, outcomes, deadline).await;
+            if self.tracking().is_some() {
+                // In a box, because it is large, and most stores do not need it.
+                Box::pin(self.watch_extended(ops, &outcomes, deadline)).await;
+            }
+            outcomes
         })
     }
 
@@ -363,7 +381,7 @@ impl Store for RedisStore {
                 Kind::Mutex if self.min_uptime().is_some() => Some(self.keys.release_channel(&keys)),
                 kind => self.session_keys(&keys).announcement_channel(kind, &keys),
             };
-            let Some(channel) = channel else { return Ok(None) };
+            let Some(channel) = channel else { return Ok(self.subscribe_to_key(lock.kind, &keys)) };
             let deadline = deadline(within);
             match &*self.backend {
                 Backend::Link(link) => link.listen(&channel, deadline).await.map(Some),
@@ -373,6 +391,10 @@ impl Store for RedisStore {
                 }
             }
         })
+    }
+
+    fn watch_holds(&self, watcher: Arc<dyn HoldWatcher>) -> bool {
+        self.tracking().is_some_and(|tracking| tracking.set_watcher(watcher))
     }
 
     fn join_line<'a>(

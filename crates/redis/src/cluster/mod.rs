@@ -19,6 +19,7 @@ use super::config::RedisConfig;
 use super::config::address::Address;
 use super::conn::link::{Backoff, Link, LinkConnection, NoReply};
 use super::conn::mailbox::Mailboxes;
+use super::conn::tracking::KeyTracking;
 use crate::cluster::recovery::Recovery;
 use crate::cluster::refresh::maintain_map;
 use crate::cluster::subscriptions::Subscriptions;
@@ -57,6 +58,8 @@ struct Shared {
     /// Name of the cluster in messages that concern no single node.
     name: Arc<str>,
     view: Watched<View>,
+    /// The receiver of reports about keys.
+    tracking: Option<Arc<KeyTracking>>,
     /// The nodes in use.
     nodes: Mutex<BTreeMap<Address, Arc<Node>>>,
 }
@@ -106,10 +109,9 @@ impl Node {
 
 impl Cluster {
     /// Creates a cluster that connects at the first call.
-    pub(crate) fn new(config: RedisConfig) -> Self {
-        let name = config.node();
-        let shared =
-            Arc::new(Shared { config, name, view: Watched::new(View::default()), nodes: Mutex::default() });
+    pub(crate) fn new(config: RedisConfig, tracking: Option<Arc<KeyTracking>>) -> Self {
+        let (name, view) = (config.node(), Watched::new(View::default()));
+        let shared = Arc::new(Shared { config, name, view, tracking, nodes: Mutex::default() });
         Self { subscriptions: Subscriptions::new(Arc::clone(&shared)), shared, task: Mutex::new(None) }
     }
 
@@ -120,6 +122,16 @@ impl Cluster {
     /// Name of the cluster in messages that concern no single node.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.shared.name
+    }
+
+    /// The receiver of reports about keys.
+    pub(crate) fn tracking(&self) -> Option<&Arc<KeyTracking>> {
+        self.shared.tracking.as_ref()
+    }
+
+    /// The node that serves `slot`, as far as that is known.
+    pub(crate) fn known_node(&self, slot: u16) -> Option<Arc<Node>> {
+        self.shared.map()?.primary(slot).map(|primary| self.shared.node(primary))
     }
 
     /// The subscriptions in this cluster.
@@ -300,7 +312,8 @@ impl Shared {
         let mut nodes = self.nodes();
         let node = nodes.entry(address.clone()).or_insert_with(|| {
             let config = self.config.for_cluster_node(address);
-            let link = Link::new(config, Mailboxes::with_handler(|_| {}));
+            let mailboxes = Mailboxes::with_handler(|_| {}).with_tracking(self.tracking.clone());
+            let link = Link::new(config, mailboxes);
             Arc::new(Node { address: address.clone(), link, recovery: Recovery::default() })
         });
         Arc::clone(node)

@@ -87,7 +87,7 @@ async fn queried(known: u64, nodes: &[Says]) -> (Option<u64>, Duration) {
         tokio::spawn(serve(theirs, says[&node]));
         async move { Ok(ours) }
     });
-    let cluster = Cluster::new(config);
+    let cluster = Cluster::new(config, None);
     let Shared { config, view, .. } = &*cluster.shared;
     let map = request_map(config, vec![at(1)], None).await.expect("the cluster is up");
     view.modify(|view| {
@@ -174,11 +174,14 @@ impl NotificationSink for IgnoringSink {
 async fn connections_that_have_lasted_are_no_failures() {
     let (sender, mut subscribed) = unbounded_channel();
     let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
-    let cluster = Cluster::new(config.connector(move |_| {
-        let (ours, theirs) = duplex(1 << 16);
-        tokio::spawn(serve_for_a_while(theirs, sender.clone()));
-        async move { Ok(ours) }
-    }));
+    let cluster = Cluster::new(
+        config.connector(move |_| {
+            let (ours, theirs) = duplex(1 << 16);
+            tokio::spawn(serve_for_a_while(theirs, sender.clone()));
+            async move { Ok(ours) }
+        }),
+        None,
+    );
     cluster.connect().await.expect("reached");
     let deadline = Instant::now() + Duration::from_secs(2);
     let session = SessionId::from_random([1; 12]);

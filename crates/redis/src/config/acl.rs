@@ -140,6 +140,8 @@ impl Permissions {
             ("waitaof", config.is_durable()),
             ("config|get", config.is_durable()),
             ("ping", config.protocol() == Protocol::Resp2),
+            ("client|tracking", config.is_tracking()),
+            ("client|caching", config.is_tracking()),
         ];
         let extra =
             extra.into_iter().filter_map(|(command, is_needed)| is_needed.then_some(command)).collect();
@@ -310,6 +312,10 @@ mod tests {
         assert!(has(rules("redis://h?durable=1", ServerVersion::NEWEST), "+config|get"));
         assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+ping"));
         assert!(has(rules("redis://h?protocol=resp2", ServerVersion::NEWEST), "+ping"));
+        assert!(!has(rules("redis://h", ServerVersion::NEWEST), "+client|tracking"));
+        for rule in ["+client|tracking", "+client|caching"] {
+            assert!(has(rules("redis://h?tracking=1", ServerVersion::NEWEST), rule), "{rule}");
+        }
     }
 
     #[test]

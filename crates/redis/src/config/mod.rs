@@ -64,6 +64,7 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 /// | `?ca=`, `?cert=`, `?key=` | with TLS, PEM files: the authority that signed the server's certificate, in place of the public ones; the client's certificate and its key, if the server requires one. The files are read for each connection; if they cannot be used at that moment, their last usable content is |
 /// | `?sentinel_user=`, `?sentinel_password=` | credentials for the Sentinels; user and password are those of the server |
 /// | `?protocol=resp2` | use RESP2, for proxies and services without RESP3: [`resp2`](RedisConfig::resp2) |
+/// | `?tracking=1` | learn at once if another client removes a held lock: [`client_tracking`](RedisConfig::client_tracking) |
 /// | `?probe=skip` | use a server untried: [`skip_trials`](RedisConfig::skip_trials) |
 /// | `?accept=` | codes of findings that the user has accepted, with commas between them: [`accept`](Self::accept) |
 /// | `?strict=1` | refuse a server with unsafe [findings](leasehold_store::Finding): [`strict`](RedisConfig::strict) |
@@ -90,6 +91,8 @@ pub struct RedisConfig {
     certificates: Certificates,
     /// Set for a node of a quorum: minimum uptime before the node grants locks.
     min_uptime: Option<Duration>,
+    /// Whether to learn of changes to the keys of held locks at once.
+    tracking: bool,
     /// Whether to refuse a server with unsafe findings.
     strict: bool,
     /// Findings that the user has accepted.
@@ -124,6 +127,7 @@ impl RedisConfig {
             connect_timeout: CONNECT_TIMEOUT,
             certificates: Certificates::default(),
             min_uptime: None,
+            tracking: false,
             strict: false,
             accepted: BTreeSet::new(),
             skips_trials: false,
@@ -253,6 +257,37 @@ impl RedisConfig {
     /// Uses RESP3, the default.
     pub(crate) const fn resp3(mut self) -> Self {
         self.protocol = Protocol::Resp3;
+        self
+    }
+
+    /// Learns at once if another client deletes or overwrites the key of a held lock, if it expires, or if the server is
+    /// flushed. Same as `?tracking=1` in a URL. Otherwise the holder learns of it at its next renewal.
+    ///
+    /// Uses `CLIENT TRACKING` of the server. A message of the server is taken as a hint to renew at once, and only the reply
+    /// to that counts. Each renewal costs the server about a third as much again. Locks that are plain strings are watched, a
+    /// [Mutex](leasehold_core::Kind::Mutex) and an [Election](leasehold_core::Kind::Election), each from 0.1 s after it was
+    /// acquired, in a cluster from a second after; a flush is noticed for all kinds. Clients that wait for such a lock, held by
+    /// a client of another library, learn at once when it is released.
+    ///
+    /// If the server refuses, all is as without this setting, and that is logged once. So it is with RESP2, on a connection of
+    /// the user's, and over a quorum.
+    ///
+    /// ```
+    /// use leasehold::store::RedisConfig;
+    ///
+    /// let config = RedisConfig::from_url("redis://locks.example")?.client_tracking();
+    /// # let _ = config;
+    /// # Ok::<(), leasehold::store::UrlError>(())
+    /// ```
+    #[must_use]
+    pub const fn client_tracking(mut self) -> Self {
+        self.tracking = true;
+        self
+    }
+
+    /// Learns of changes to the keys of held locks with their renewals, the default.
+    pub(crate) const fn without_client_tracking(mut self) -> Self {
+        self.tracking = false;
         self
     }
 
@@ -494,6 +529,11 @@ impl RedisConfig {
         self.min_uptime
     }
 
+    /// Whether to learn of changes to the keys of held locks at once.
+    pub(crate) const fn is_tracking(&self) -> bool {
+        self.tracking
+    }
+
     pub(crate) const fn are_trials_skipped(&self) -> bool {
         self.skips_trials || self.diagnoses
     }
@@ -664,6 +704,7 @@ impl fmt::Debug for RedisConfig {
             .field("connect_timeout", &self.connect_timeout)
             .field("certificates", &self.certificates)
             .field("min_uptime", &self.min_uptime)
+            .field("tracking", &self.tracking)
             .field("strict", &self.strict)
             .field("accepted", &self.accepted)
             .field("connector", &self.connector.is_some())

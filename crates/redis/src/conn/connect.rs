@@ -39,6 +39,8 @@ pub(crate) struct ReadyConnection {
     pub(crate) report: Option<PrimaryReport>,
     /// Set if the server is a node of a quorum.
     pub(crate) vote_delay: Option<VoteDelay>,
+    /// Whether the server reports changes of the keys that it reads for this.
+    pub(crate) is_tracking: bool,
     _driver: Driver,
 }
 
@@ -110,6 +112,9 @@ pub(crate) async fn open_connection(
         let opened = opened.map_err(|error| unconnected(error, &address, &at))?;
         let mut ready = check(config, opened, (&address, &info, message), report, &at).await?;
         subscribe(&mut ready.messages, node, mailboxes).await?;
+        if let Some(tracking) = mailboxes.tracking() {
+            ready.is_tracking = tracking.start(&mut ready.conn, node).await;
+        }
         Ok(ready)
     };
     time.limit(node, attempt).await.map_err(|fault| config.with_provider(fault))
@@ -141,7 +146,7 @@ async fn check(
     }
     let vote_delay = vote_delay(&info, config, report.as_ref());
     let vote_delay = vote_delay.map_err(|kind| Fault::new(kind, Phase::Handshake, Arc::clone(node)))?;
-    Ok(ReadyConnection { conn, messages, report, vote_delay, _driver: driver })
+    Ok(ReadyConnection { conn, messages, report, vote_delay, is_tracking: false, _driver: driver })
 }
 
 /// Names the connection, and returns the server's INFO. Scripts are loaded with their first call.

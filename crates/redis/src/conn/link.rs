@@ -19,6 +19,7 @@ mod subscribe;
 use super::batches::{BatchReply, Batches, PendingReply};
 use super::connect::{ReadyConnection, VoteDelay};
 use super::mailbox::Mailboxes;
+use super::tracking::KeyTracking;
 use crate::config::RedisConfig;
 use health::ConnectionHealth;
 use leasehold_store::Fault;
@@ -90,6 +91,11 @@ impl LinkConnection {
         self.ready.vote_delay
     }
 
+    /// Whether the server reports changes of the keys that it reads for this connection.
+    pub(crate) const fn is_tracking(&self) -> bool {
+        self.ready.is_tracking
+    }
+
     /// The operations that are sent together, and what sends them.
     pub(crate) fn batches(&self) -> (&Arc<Batches>, &MultiplexedConnection) {
         (&self.batches, &self.ready.conn)
@@ -123,6 +129,11 @@ impl Link {
 
     pub(crate) fn node(&self) -> &Arc<str> {
         &self.shared.node
+    }
+
+    /// The receiver of reports about keys.
+    pub(crate) fn tracking(&self) -> Option<&Arc<KeyTracking>> {
+        self.shared.mailboxes.tracking()
     }
 
     /// Waits until the first attempt ends.

@@ -5,6 +5,7 @@
 //! the lock of [`SubscriptionOrder`].
 
 use super::channels::{LockChannels, SubscriptionOrder};
+use super::tracking::KeyTracking;
 use leasehold_core::{Notification, SessionId};
 use leasehold_store::NotificationSink;
 use redis::{PushInfo, PushKind, Value};
@@ -23,6 +24,8 @@ pub(crate) struct Mailboxes {
     lock_channels: LockChannels,
     /// Set if it receives all messages in place of mailboxes.
     handler: Option<MessageHandler>,
+    /// Set if it receives reports about keys.
+    tracking: Option<Arc<KeyTracking>>,
 }
 
 /// Receives all messages of a connection.
@@ -36,7 +39,19 @@ impl Mailboxes {
             order: SubscriptionOrder::default(),
             lock_channels: LockChannels::default(),
             handler: None,
+            tracking: None,
         }
+    }
+
+    /// Passes reports about keys on.
+    pub(crate) fn with_tracking(mut self, tracking: Option<Arc<KeyTracking>>) -> Self {
+        self.tracking = tracking;
+        self
+    }
+
+    /// The receiver of reports about keys.
+    pub(crate) const fn tracking(&self) -> Option<&Arc<KeyTracking>> {
+        self.tracking.as_ref()
     }
 
     /// Creates a value without mailboxes: `handler` receives all messages.
@@ -85,6 +100,9 @@ impl Mailboxes {
     /// Delivers a message to its mailbox, or to the subscribers of its channel. Ignores anything in a mailbox that is
     /// not a grant: any client with permission to publish can send it.
     pub(crate) fn deliver(&self, push: &PushInfo) {
+        if push.kind == PushKind::Invalidate {
+            return self.tracking.iter().for_each(|tracking| tracking.deliver(push));
+        }
         if let Some(handler) = &self.handler {
             return handler(push);
         }

@@ -14,3 +14,4 @@ pub(crate) mod mailbox;
 pub(crate) mod messages;
 pub(crate) mod open;
 pub(crate) mod sentinel;
+pub(crate) mod tracking;

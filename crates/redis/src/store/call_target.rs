@@ -29,6 +29,14 @@ impl CallTarget<'_> {
         }
     }
 
+    /// Whether the server reports changes of the keys that it reads for this connection.
+    pub(super) const fn is_tracking(&self) -> bool {
+        match self {
+            Self::Link(_, connection) | Self::Node(_, Some(connection)) => connection.is_tracking(),
+            Self::Borrowed(_) | Self::Node(_, None) => false,
+        }
+    }
+
     /// Decides how an operation on these keys is sent.
     pub(super) fn join(
         &self,

@@ -33,12 +33,15 @@ impl TestCluster {
         let (refused, start) = (Arc::new(AtomicU32::new(0)), Instant::now());
         let counted = Arc::clone(&refused);
         let config: RedisConfig = "redis+cluster://n:1".parse().expect("a good URL");
-        let cluster = Cluster::new(config.connector(move |node| {
-            let number = if node.ends_with(":2") { 2 } else { 1 };
-            let (ours, theirs) = duplex(1 << 16);
-            tokio::spawn(serve(theirs, number, says, start, Arc::clone(&counted)));
-            async move { Ok(ours) }
-        }));
+        let cluster = Cluster::new(
+            config.connector(move |node| {
+                let number = if node.ends_with(":2") { 2 } else { 1 };
+                let (ours, theirs) = duplex(1 << 16);
+                tokio::spawn(serve(theirs, number, says, start, Arc::clone(&counted)));
+                async move { Ok(ours) }
+            }),
+            None,
+        );
         cluster.connect().await.expect("reached");
         Self { cluster: Arc::new(cluster), refused, start }
     }

@@ -119,6 +119,9 @@ pub enum UrlError {
     /// The value of `probe` is not `skip`.
     #[error("`probe` is `skip`, as in `?probe=skip`, or absent")]
     Probe,
+    /// The value of `tracking` is neither 1 nor 0.
+    #[error("`tracking` is 1 or 0, as in `?tracking=1`")]
+    Tracking,
     /// The value of `strict` is neither 1 nor 0.
     #[error("`strict` is 1 or 0, as in `?strict=1`")]
     Strict,
@@ -149,7 +152,7 @@ pub enum UrlError {
 }
 
 /// The settings of a URL.
-const SETTINGS: &str = "the settings are `prefix`, `replicas`, `durable`, `user`, `password`, `db`, `protocol`, `probe`, `accept` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
+const SETTINGS: &str = "the settings are `prefix`, `replicas`, `durable`, `user`, `password`, `db`, `protocol`, `tracking`, `probe`, `accept` and `strict`, with TLS `ca`, `cert` and `key`, with Sentinels `sentinel_user` and `sentinel_password`, and with a quorum `min_uptime` and `node_timeout`";
 
 impl RedisConfig {
     /// Parses a URL. Same as [`FromStr`].

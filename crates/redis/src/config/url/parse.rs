@@ -315,6 +315,11 @@ fn setting(config: RedisConfig, name: &str, value: &str, query: &str) -> Result<
             ("resp3" | "3", _) => config.resp3(),
             _ => return Err(UrlError::Protocol),
         },
+        "tracking" => match value {
+            "1" => config.client_tracking(),
+            "0" => config.without_client_tracking(),
+            _ => return Err(UrlError::Tracking),
+        },
         "probe" => match value {
             "skip" => config.skip_trials(),
             _ => return Err(UrlError::Probe),

@@ -145,6 +145,7 @@ fn query(
         ("replicas", replicas.map(|replicas| replicas.to_string())),
         ("durable", config.is_durable().then(|| "1".to_owned())),
         ("protocol", resp2.then(|| "resp2".to_owned())),
+        ("tracking", config.is_tracking().then(|| "1".to_owned())),
         ("probe", config.has_probe_skip().then(|| "skip".to_owned())),
         ("accept", Some(accepted.join(",")).filter(|codes| !codes.is_empty())),
         ("strict", config.is_strict().then(|| "1".to_owned())),

@@ -50,6 +50,7 @@ async fn maintain(shared: Arc<Shared>) {
     let mut known: Option<PrimaryReport> = None;
     let mut failures = 0;
     let mut spread = Duration::ZERO;
+    let mut is_first = true;
     loop {
         let attempted = async {
             tokio::time::sleep(pause(failures, environment.random()) + spread).await;
@@ -67,6 +68,12 @@ async fn maintain(shared: Arc<Shared>) {
                 tracing::debug!(node = %shared.node, "connected");
                 known.clone_from(&connection.ready.report);
                 let health = publish(&shared, connection, mailboxes);
+                if !std::mem::take(&mut is_first)
+                    && let Some(tracking) = shared.mailboxes.tracking()
+                {
+                    // The server has forgotten what it remembered for the last connection.
+                    tracking.all_changed();
+                }
                 tokio::select! {
                     biased;
                     () = shared.until_replaced(&health) => {}

@@ -128,6 +128,7 @@ impl State {
         // The rest of the batch does not wait for the reason.
         let in_flight = tracked.in_flight.insert(CancellationToken::new()).clone().drop_guard();
         self.stop_extending(id);
+        self.hints.was_right();
         self.extend_soon(hold.store_fence, now);
         Some(Gone { id, hold, in_time, in_flight })
     }

@@ -19,7 +19,7 @@
 //!    A store that has lost its data forgets the session without a lapse. It begins again under its id, and the store is
 //!    asked about each of its holds: what it still has is kept, and so is what was granted since.
 //! 8. Messages are not trusted: they can be forged in any number. A message about a hold causes an early extend, a few times
-//!    a second at most; only the store's reply counts.
+//!    a second at most; only the store's reply counts. So it is with [`hints`] of the store.
 //! 9. A hold that is handed off inside the process keeps its entry here: requests in flight about it go on, and their
 //!    replies count for the holder at that time. An idle hold that no task takes is released when its time is over.
 //! 10. A connection that was made again may lead to a store that knows less, or has what had ended: a promoted replica, or
@@ -38,6 +38,7 @@ mod ended_holds;
 mod exit;
 mod extend;
 mod handoff;
+mod hints;
 mod outstanding;
 mod reconnect;
 mod run;
@@ -57,6 +58,7 @@ use ended_holds::EndedHolds;
 use extend::Batch;
 use handoff::ReserveInFlight;
 use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
+use hints::Hints;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
 use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released};
@@ -104,6 +106,8 @@ struct State {
     sessions_changing: BTreeSet<Partition>,
     /// Partitions to which a connection was made again (10), and how many holds had ended by then.
     reconnected: BTreeMap<Partition, u64>,
+    /// Hints that holds may be gone.
+    hints: Hints,
     /// When the stores were compared last.
     compared_at: Option<Moment>,
     /// Partitions that have been connected to again, and those that have forgotten the session: the store may have lost holds.
@@ -231,6 +235,7 @@ impl Keeper {
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
             reconnected: BTreeMap::new(),
+            hints: Hints::new(),
             compared_at: None,
             unverified: BTreeSet::new(),
             ended_holds: EndedHolds::default(),
@@ -266,6 +271,7 @@ impl Keeper {
             ended: CancellationToken::new(),
             process_ends: CancellationToken::new(),
         });
+        shared.watch_holds();
         environment.spawn_keeper(Box::pin(run::run(shared.clone())))?;
         #[cfg(not(shuttle))]
         exit::register(&shared);
@@ -294,7 +300,7 @@ impl Keeper {
             return None;
         }
         let id = TrackingId(state.fresh_id());
-        let tracked = TrackedHold {
+        let mut tracked = TrackedHold {
             hold,
             schedule,
             slot: None,
@@ -308,6 +314,7 @@ impl Keeper {
             background_release: None,
         };
         tracked.update_hold();
+        state.hints.add(id, &mut tracked, self.shared.environment.now());
         let hold = tracked.hold.clone();
         state.by_fence.insert((hold.store_fence, id));
         state.tracked.insert(id, tracked);

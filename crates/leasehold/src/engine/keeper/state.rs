@@ -33,6 +33,7 @@ impl State {
     pub(super) fn forget(&mut self, id: TrackingId, now: Moment) {
         if let Some(tracked) = self.tracked.remove(&id) {
             self.ended_holds.add(&tracked.hold, now);
+            self.hints.remove(id, &tracked.hold.lock.name);
             self.by_fence.remove(&(tracked.hold.store_fence, id));
             if let Some(slot) = tracked.slot {
                 self.batcher.remove(id, slot);
@@ -91,6 +92,7 @@ impl State {
         let mut work = Work { closing, shutdown_report: self.shutdown_report.take(), ..Work::default() };
         work.cleanups.append(&mut self.cleanups);
         self.collect_unverified(now, &mut work);
+        self.follow_hints(now);
         self.collect_heartbeats(now, call, sessions, &mut work);
         work.lost.append(&mut self.lost_with_session);
         for DueHold { id, ahead } in self.batcher.take(now) {
@@ -131,6 +133,7 @@ impl State {
                     let batches = if ends_soon { &mut work.urgent } else { &mut work.calm };
                     let sent = Sent { id, hold: tracked.hold.clone(), lease, keep_record };
                     tracked.in_flight = Some(Batch::add(batches, sent));
+                    self.hints.settle(id);
                     self.report(id);
                 }
                 RenewalAction::Sleep(_) => {}
@@ -142,8 +145,15 @@ impl State {
         let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
         let idle_check = self.idle_checks.first().map(|(at, _)| *at);
         let comparison = self.next_comparison().filter(|_| self.closing.is_none() && !self.shut_down);
-        work.next =
-            self.batcher.next().into_iter().chain(heartbeat).chain(idle_check).chain(comparison).min();
+        work.next = self
+            .batcher
+            .next()
+            .into_iter()
+            .chain(heartbeat)
+            .chain(idle_check)
+            .chain(comparison)
+            .chain(self.hints.next())
+            .min();
         self.wakes_at = work.next.unwrap_or(NEVER);
         work.next = work.next.into_iter().chain(closing.filter(|by| *by != NEVER)).min();
         work

@@ -375,11 +375,11 @@ impl LockEntry {
         }
     }
 
-    /// Whether this task acts for the process, and waits for a client of a library that publishes its releases: only
-    /// Redisson does.
+    /// Whether this task acts for the process, and waits for a client of another library whose releases the store may
+    /// notice: Redisson publishes them, and of a Mutex some servers report a change.
     pub(in crate::engine) fn waits_for_foreign_holder(&self, id: u64) -> bool {
         let state = self.state();
-        self.lock.kind == Kind::Reentrant
+        matches!(self.lock.kind, Kind::Reentrant | Kind::Mutex)
             && state.queue.is_front(id)
             && state.contender.waits_for_foreign_holder()
     }

@@ -27,4 +27,5 @@ mod sentinel;
 mod server;
 mod shards;
 mod split_brain;
+mod tracking;
 mod waiting;

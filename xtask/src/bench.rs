@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 20] = [
+const SCENARIOS: [&str; 21] = [
     "uncontended",
     "allocations",
     "calls",
@@ -16,6 +16,7 @@ const SCENARIOS: [&str; 20] = [
     "local",
     "sticky",
     "renewal",
+    "tracking",
     "cluster",
     "fairness",
     "memory",

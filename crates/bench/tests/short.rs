@@ -51,6 +51,11 @@ fn names_over_time() {
 }
 
 #[test]
+fn tracking() {
+    check("tracking --locks 100 --rounds 1 --deletions 5", 1);
+}
+
+#[test]
 fn grant() {
     check("grant --processes 3 --rounds 1 --round-ms 300", 1);
 }

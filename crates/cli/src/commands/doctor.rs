@@ -256,8 +256,8 @@ Findings:
   A warning means that locks can be lost although all seems well. `run`, `lead`,
   `acquire` and `wait` show each once a day. With `?strict=1` in the URL the
   server is rejected. A critical finding always rejects it. A notice may be
-  intended. A finding is accepted with --accept, for this user and store, or with
-  `?accept=CODE,CODE` in the URL, for those who use it. Notices and what is
+  intended. A finding is accepted with --accept, for this user and store, or
+  with `?accept=CODE,CODE` in the URL, for those who use it. Notices and what is
   accepted do not change the exit status.
     eviction        an eviction policy that can remove locks (critical); a notice
                     while there is no `maxmemory`

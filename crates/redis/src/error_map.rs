@@ -157,6 +157,10 @@ fn no_database(details: &str) -> FaultKind {
              `databases` setting says otherwise"
                 .to_owned(),
         )
+    } else if details.starts_with("SELECT is not allowed in cluster mode") {
+        FaultKind::Unusable(
+            "a cluster has only database 0: only one of Valkey 9 has others, by its `cluster-databases` setting".to_owned(),
+        )
     } else if details.contains("no permissions") {
         FaultKind::Forbidden
     } else {
@@ -261,11 +265,13 @@ mod tests {
         assert!(matches!(no_database("DB index is out of range"), FaultKind::Unusable(_)));
         let denied = "User x has no permissions to run the 'select' command";
         assert_eq!(no_database(denied), FaultKind::Forbidden);
-        let other = no_database("SELECT is not allowed in cluster mode");
-        assert_eq!(
-            other,
-            FaultKind::Failed("the server reports: ERR SELECT is not allowed in cluster mode".to_owned())
+        let cluster = no_database("SELECT is not allowed in cluster mode");
+        assert!(
+            matches!(&cluster, FaultKind::Unusable(why) if why.contains("cluster-databases")),
+            "{cluster:?}"
         );
+        let other = FaultKind::Failed("the server reports: ERR something else".to_owned());
+        assert_eq!(no_database("something else"), other);
     }
 
     #[test]

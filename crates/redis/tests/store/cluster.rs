@@ -6,7 +6,7 @@ use crate::fixture::{
 };
 use leasehold_core::{Heartbeat, HeartbeatReply, HoldStatus, Partition, SessionOp, SessionReply};
 use leasehold_redis::{RedisConfig, RedisStore};
-use leasehold_store::{Executed, Outcome, Store};
+use leasehold_store::{Executed, FaultKind, Outcome, Store};
 use leasehold_testkit::{AfterDrop, Cluster, Proxy, command};
 use std::collections::BTreeMap;
 use tokio::net::TcpStream;
@@ -169,4 +169,14 @@ async fn a_cluster_detects_that_messages_stopped() {
     assert!(
         matches!(received, Some(Received::Notification(notification)) if notification.nonce() == Some(nonce(5)))
     );
+}
+
+/// Only Valkey 9 has databases in a cluster, if its `cluster-databases` setting says so.
+#[tokio::test]
+async fn a_cluster_without_databases_refuses_one() {
+    let cluster = Cluster::start(1, 0).unwrap();
+    let config = RedisConfig::from_url(&format!("{}/1", cluster.url())).unwrap();
+    let fault = RedisStore::connect(config).await.unwrap_err();
+    assert!(matches!(fault.kind, FaultKind::Unusable(_)) && !fault.is_transient(), "{fault}");
+    assert!(fault.to_string().contains("database"), "{fault}");
 }

@@ -53,9 +53,6 @@ pub enum UrlError {
     /// The database is not a number.
     #[error("the database is a number, as in `redis://host/1` or `?db=1`")]
     Database,
-    /// The URL selects a database of a cluster other than 0.
-    #[error("a cluster has only one database: its URL ends with its nodes, `redis+cluster://host,host,host`")]
-    ClusterDatabase,
     /// The choice whether holds are durable is neither 1 nor 0.
     #[error("`durable` is 1 or 0, as in `?durable=1`")]
     Durable,

@@ -147,19 +147,17 @@ fn sentinels(location: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     logged_in(in_database(config, path)?, credentials)
 }
 
-/// `[user[:password]@]host[:port],…`
+/// `[user[:password]@]host[:port],…[/db]`
 fn cluster(location: &str, tls: bool) -> Result<RedisConfig, UrlError> {
     let (authority, path) = location.split_once('/').unwrap_or((location, ""));
     let (credentials, servers) = split_credentials(authority);
-    if !matches!(path, "" | "0") {
-        return Err(UrlError::ClusterDatabase);
-    }
     let node = |server| -> Result<_, UrlError> {
         let (host, port) = host_and_port(server, DEFAULT_PORT)?;
         Ok(Address::Tcp { host, port, tls })
     };
     let nodes = servers.split(',').map(node).collect::<Result<Vec<_>, _>>()?;
-    logged_in(RedisConfig::at(ServerLocation::Cluster(ClusterSeeds::new(nodes, tls))), credentials)
+    let config = RedisConfig::at(ServerLocation::Cluster(ClusterSeeds::new(nodes, tls)));
+    logged_in(in_database(config, path)?, credentials)
 }
 
 fn split_credentials(authority: &str) -> (Option<&str>, &str) {
@@ -296,10 +294,7 @@ fn setting(config: RedisConfig, name: &str, value: &str, query: &str) -> Result<
         "prefix" => config.prefix(&decoded(value, "prefix")?)?,
         "user" => config.username(decoded(value, "user")?),
         "password" => config.password(decoded(value, "password")?),
-        "db" => match (database(value)?, config.location()) {
-            (1.., ServerLocation::Cluster(_)) => return Err(UrlError::ClusterDatabase),
-            (db, _) => config.db(db),
-        },
+        "db" => config.db(database(value)?),
         "replicas" => {
             let replicas = value.parse().ok().filter(|replicas| (1..=100).contains(replicas));
             config.replicas(replicas.ok_or(UrlError::Replicas)?)

@@ -19,7 +19,13 @@ pub(crate) enum Product {
     Garnet,
     Kvrocks,
     Upstash,
+    /// Another one, which names itself or its version.
+    Unknown,
 }
+
+/// Versions in the first section of INFO that are of no product.
+const NO_PRODUCTS: [&str; 12] =
+    ["redis", "valkey", "gcc", "clang", "os", "kernel", "lua", "libc", "ssl", "openssl", "api", "rdb"];
 
 /// The field of INFO that only this product has. A product that is made of another one has the fields of both, and comes first.
 const MARKS: [(&str, Product); 6] = [
@@ -37,10 +43,12 @@ impl Product {
     pub(crate) fn of(info: &str) -> Option<(Self, &str)> {
         let redis_version = field(info, "redis_version");
         let mark = MARKS.iter().find_map(|(name, product)| Some((*product, field(info, name)?)));
-        let (product, version) = match mark {
-            Some((Self::KeyDb, _)) => (Self::KeyDb, redis_version?),
-            Some(marked) => marked,
-            None => (Self::Redis, redis_version?),
+        let (product, version) = match (mark, unknown(info)) {
+            (Some((Self::KeyDb, _)), _) => (Self::KeyDb, redis_version?),
+            // A product may be made of Redis or of Valkey.
+            (Some((Self::Valkey, _)) | None, Some(line)) => (Self::Unknown, line),
+            (Some(marked), _) => marked,
+            (None, None) => (Self::Redis, redis_version?),
         };
         // A module in the list of those that are loaded, and a role that no other product has.
         let merges = info.lines().any(|line| line.starts_with("module:name=crdt"));
@@ -63,6 +71,7 @@ impl Product {
             Self::Garnet => "Garnet",
             Self::Kvrocks => "Kvrocks",
             Self::Upstash => "Upstash",
+            Self::Unknown => "unknown product",
         }
     }
 
@@ -83,11 +92,28 @@ impl Product {
             Self::Garnet => Some(
                 "its scripts interleave, unless its Lua transaction mode is on, which it does not report",
             ),
-            Self::Redis | Self::Valkey | Self::KeyDb | Self::Dragonfly | Self::Kvrocks | Self::Upstash => {
-                None
-            }
+            Self::Redis
+            | Self::Valkey
+            | Self::KeyDb
+            | Self::Dragonfly
+            | Self::Kvrocks
+            | Self::Upstash
+            | Self::Unknown => None,
         }
     }
+}
+
+/// The line by which another product tells what it is: its name, or a version of its own.
+fn unknown(info: &str) -> Option<&str> {
+    let lines = info.lines().map(str::trim).skip_while(|line| line.is_empty() || line.starts_with('#'));
+    let mut server = lines.take_while(|line| !line.is_empty() && !line.starts_with('#'));
+    server.find(|line| {
+        let Some((name, value)) = line.split_once(':') else { return false };
+        match name.strip_suffix("_version") {
+            Some(of) => !NO_PRODUCTS.contains(&of),
+            None => name == "server_name" && !["redis", "valkey"].contains(&&*value.to_ascii_lowercase()),
+        }
+    })
 }
 
 /// What the product itself means for locks.
@@ -136,6 +162,27 @@ mod tests {
                 "redis_version:6.3.4\r\nmvcc_depth:0\r\nrole:active-replica\r\n",
                 "KeyDB 6.3.4",
                 Some(Severity::Critical),
+            ),
+            (
+                "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.8\r\ngcc_version:12.2.0\r\n",
+                "Valkey 8.1.8",
+                None,
+            ),
+            // Of another section it says nothing.
+            (
+                "# Server\r\nredis_version:7.0.15\r\n\r\n# Modules\r\nsearch_version:2.8\r\n",
+                "Redis 7.0.15",
+                None,
+            ),
+            (
+                "# Server\r\nredis_version:7.4.0\r\nstore_version:3.1\r\n",
+                "unknown product store_version:3.1",
+                Some(Severity::Warning),
+            ),
+            (
+                "# Server\r\nserver_name:store\r\nredis_version:7.2.4\r\nvalkey_version:8.0.0\r\n",
+                "unknown product server_name:store",
+                Some(Severity::Warning),
             ),
             (
                 "redis_version:7.4.0\r\nmodule:name=ReJSON,ver=1\r\nmodule:name=crdt,ver=2\r\n",

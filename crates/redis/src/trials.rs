@@ -61,18 +61,49 @@ impl TriedServers {
     }
 }
 
-/// The commands of the trials by one script, to be sent together.
-pub(crate) fn request(keys: &KeySpace, slot: Option<u16>, id: u64) -> Pipeline {
+/// The commands of the trials by one script, to be sent together; with that of WAIT, if the client waits for replicas.
+pub(crate) fn request(keys: &KeySpace, slot: Option<u16>, id: u64, waits: bool) -> Pipeline {
     let key = keys.trial(slot, id);
     let own = [&key, &*format!("{key}:hash"), &*format!("{key}:missing")].map(str::to_owned);
-    let mut pipeline = Pipeline::with_capacity(2);
+    let mut pipeline = Pipeline::with_capacity(3);
     pipeline.add_command(load(&TRIALS));
     TRIALS.add_call(&mut pipeline, &own, &[&format!("{id:x}"), KEYS_KEPT_MS]);
+    if waits {
+        // No replica need have it now: the reply comes at once.
+        pipeline.cmd("WAIT").arg(0).arg(1);
+    }
     pipeline
 }
 
 /// The outcomes of these trials.
 pub(crate) fn outcomes(replies: &[Value]) -> Vec<Trial> {
+    let (by_script, of_wait) = replies.split_at(replies.len().min(2));
+    let wait = of_wait.first().map(|reply| Trial::new(TrialKind::Replicas, wait_outcome(reply)));
+    outcomes_of_script(by_script).into_iter().chain(wait).collect()
+}
+
+/// A server without the command confirms no hold. Any other error may pass (1).
+fn wait_outcome(reply: &Value) -> TrialOutcome {
+    match reply {
+        Value::Int(0..) => TrialOutcome::Passed,
+        Value::ServerError(error) => {
+            let is_missing = error.details().is_some_and(|details| {
+                let details = details.to_ascii_lowercase();
+                ["unknown command", "unsupported command", "command not supported"]
+                    .iter()
+                    .any(|text| details.contains(text))
+            });
+            if is_missing {
+                TrialOutcome::Failed("the server does not know the command".to_owned())
+            } else {
+                reason(classify(error).kind)
+            }
+        }
+        other => TrialOutcome::Failed(format!("the reply was {}", kind_of(other))),
+    }
+}
+
+fn outcomes_of_script(replies: &[Value]) -> Vec<Trial> {
     let failed = replies.iter().find_map(|reply| match reply {
         Value::ServerError(error) => Some(reason(classify(error).kind)),
         _ => None,
@@ -309,6 +340,22 @@ mod tests {
         let severities: Vec<_> = findings(&outcomes(&replies)).iter().map(|found| found.severity).collect();
         assert_eq!(severities, [Severity::Critical]);
         assert!(!are_conclusive(&outcomes(&replies)) && are_conclusive(&outcomes(&report(&[("time", "")]))));
+    }
+
+    #[test]
+    fn a_server_without_wait_confirms_no_hold() {
+        let replies = |wait: &[u8]| {
+            let mut replies = report(&[("time", "")]);
+            replies.push(redis::parse_redis_value(wait).expect("a reply"));
+            outcomes(&replies).pop().expect("the last trial").to_string()
+        };
+        assert_eq!(replies(b":0\r\n"), "replicas: passed");
+        assert_eq!(
+            replies(b"-ERR unknown command 'WAIT', with args beginning with: '0' '1'\r\n"),
+            "replicas: failed, the server does not know the command"
+        );
+        assert_eq!(replies(b"-NOPERM no permissions\r\n"), "replicas: not tried, the user may not run it");
+        assert_eq!(replies(b"$-1\r\n"), "replicas: failed, the reply was nil");
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub enum TrialKind {
     Atomicity,
     /// A message that is published reaches a subscription.
     Messages,
+    /// `WAIT` tells how many replicas have a write. Tried where the client waits for replicas.
+    Replicas,
 }
 
 impl Trial {
@@ -91,6 +93,7 @@ impl TrialKind {
             Self::Kinds => "kinds",
             Self::Atomicity => "atomicity",
             Self::Messages => "messages",
+            Self::Replicas => "replicas",
         }
     }
 
@@ -112,6 +115,7 @@ impl TrialKind {
             Self::Kinds => "the kind of a key is read",
             Self::Atomicity => "scripts of two connections do not interleave",
             Self::Messages => "a published message reaches a subscription",
+            Self::Replicas => "WAIT tells how many replicas have a write",
         }
     }
 }

@@ -4,8 +4,11 @@
 //! promoted.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::clock::FrozenClock;
 use crate::resp::Value;
 use crate::server::{RedisServer, RedisServerBuilder};
 use crate::wait::wait_until;
@@ -14,6 +17,10 @@ use crate::wait::wait_until;
 const SLOTS: usize = 16_384;
 /// After how long without a reply a node counts as failed, in milliseconds.
 const NODE_TIMEOUT_MS: &str = "1000";
+/// The same where the clock of the nodes stands still: longer than any test moves it.
+const FROZEN_TIMEOUT_MS: &str = "2000000000";
+/// By how much such a clock moves at a time while the nodes join.
+const TICK: Duration = Duration::from_millis(10);
 /// How long the nodes may take to agree, or to promote a replica.
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -71,14 +78,46 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts a cluster whose nodes share a clock that the test controls. It moves while the nodes join; after that no node
+    /// is found to fail, and none is promoted.
+    pub fn frozen(
+        primaries: usize,
+        replicas: usize,
+        clock: &FrozenClock,
+        settings: &RedisServerBuilder,
+    ) -> io::Result<Self> {
+        let settings = settings
+            .clone()
+            .clock(clock)
+            // A jump of the clock is no silence of a node.
+            .config("cluster-node-timeout", FROZEN_TIMEOUT_MS)
+            .config("repl-timeout", "1000000");
+        let is_joined = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let ticking = scope.spawn(|| -> io::Result<()> {
+                while !is_joined.load(Ordering::Acquire) {
+                    thread::sleep(TICK);
+                    clock.advance(TICK)?;
+                }
+                Ok(())
+            });
+            let cluster = Self::with(primaries, replicas, &settings);
+            is_joined.store(true, Ordering::Release);
+            ticking.join().unwrap_or_else(|_| Err(io::Error::other("the clock panicked")))?;
+            cluster
+        })
+    }
+
     fn meet(&self, primaries: usize) -> io::Result<()> {
         for (at, node) in self.nodes.iter().enumerate() {
             // Otherwise all nodes start with the same epoch, and resolve the conflict later.
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()])?.ok()?;
             if at < primaries {
-                let (first, end) = (SLOTS * at / primaries, SLOTS * (at + 1) / primaries);
-                let range = [first.to_string(), (end - 1).to_string()];
-                node.cli(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]])?.ok()?;
+                // Redis 6.2 has no ADDSLOTSRANGE.
+                let slots =
+                    (SLOTS * at / primaries..SLOTS * (at + 1) / primaries).map(|slot| slot.to_string());
+                let command = ["CLUSTER", "ADDSLOTS"].map(str::to_owned).into_iter().chain(slots);
+                node.cli(&command.collect::<Vec<_>>())?.ok()?;
             }
         }
         let mut met: Option<Instant> = None;
@@ -128,6 +167,12 @@ impl Cluster {
         let nodes: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         let scheme = if self.nodes.iter().any(RedisServer::is_tls) { "rediss" } else { "redis" };
         format!("{scheme}+cluster://{}", nodes.join(","))
+    }
+
+    /// Makes clients reach the node with this index by another port, such as that of a relay.
+    pub fn announce_port(&self, at: usize, port: u16) -> io::Result<()> {
+        let command = ["CONFIG", "SET", "cluster-announce-port", &port.to_string()];
+        self.nodes[at].cli(&command)?.ok().map(drop)
     }
 
     /// The nodes: the initial primaries, then the replicas.
@@ -186,6 +231,23 @@ impl Cluster {
             self.move_keys(&keys, from, to)?;
         }
         self.end_move(slot, from, to)
+    }
+
+    /// Moves a slot to another primary at once, with all of its keys in all databases, as Valkey 9 does by
+    /// `CLUSTER MIGRATESLOTS`. Returns when all nodes report the new owner.
+    pub fn migrate_slot(&self, slot: u16, to: usize) -> io::Result<()> {
+        let from = self.owner(slot)?;
+        let text = slot.to_string();
+        let command = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", &text, &text, "NODE", &self.ids[to]];
+        self.nodes[from].cli(&command)?.ok()?;
+        self.wait_until("a slot to migrate", || {
+            for node in self.running() {
+                if !self.is_owner_by(node, slot, to)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
     }
 
     /// Begins to move a slot: keys that the source lacks are served by the target from now on.

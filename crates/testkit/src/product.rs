@@ -93,6 +93,51 @@ impl Product {
     }
 }
 
+impl Product {
+    /// A product that no client knows, made of Redis.
+    pub fn unknown() -> Self {
+        Self {
+            info: vec!["# Server", "redis_version:7.4.0", "server_name:store", "store_version:3.1"],
+            ..Self::default()
+        }
+    }
+
+    /// What ElastiCache Serverless does otherwise, before a node of a cluster: it has neither `WAIT` nor channels outside
+    /// of slots, and no commands of an operator.
+    pub fn serverless() -> Self {
+        Self {
+            prelude: "\
+                local missing = { PUBLISH = true, WAIT = true }\n\
+                local function refusal(command) return \"ERR unknown command '\" .. command .. \"'\" end\n\
+                redis.call = function(command, ...)\n\
+                  if missing[command] then error(refusal(command)) end\n\
+                  return real.call(command, ...)\n\
+                end\n\
+                redis.pcall = function(command, ...)\n\
+                  if missing[command] then return { err = refusal(command) } end\n\
+                  return real.pcall(command, ...)\n\
+                end",
+            missing: vec![
+                "WAIT",
+                "WAITAOF",
+                "PUBLISH",
+                "SUBSCRIBE",
+                "PSUBSCRIBE",
+                "SELECT",
+                "CONFIG",
+                "ACL",
+                "CLIENT",
+                "DEBUG",
+                "MIGRATE",
+                "MONITOR",
+                "ROLE",
+                "SWAPDB",
+            ],
+            ..Self::default()
+        }
+    }
+}
+
 impl ProductServer {
     /// Starts it before a server.
     pub fn start(server: &RedisServer, product: Product) -> io::Result<Self> {

@@ -19,7 +19,7 @@ use crate::location::{ServerLocation, not_a_single_server};
 use crate::product::{self, Product};
 use crate::reported_findings::Source;
 use crate::trials::{self, MessageTrial};
-use leasehold_store::{Fault, FaultKind, Phase, Trial};
+use leasehold_store::{Fault, FaultKind, Phase, Trial, TrialKind, TrialOutcome};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, PushInfo, Value};
 use std::sync::Arc;
@@ -29,6 +29,9 @@ use tokio::time::Instant;
 /// How long a message may take when a client connects, and in a diagnosis.
 const QUICK_MESSAGE: Duration = Duration::from_millis(40);
 const SLOW_MESSAGE: Duration = Duration::from_secs(1);
+
+/// Which part of an attempt's time a second connection may take.
+const SECOND_CONNECTION_SHARE: u32 = 4;
 
 /// A connection that is ready.
 #[derive(Debug, Clone)]
@@ -236,16 +239,14 @@ impl Tried<'_> {
         }
         let broken = |error| broken(error, self.node);
         let id = self.config.shared_environment().random();
-        let request = trials::request(self.config.keys(), None, id);
+        let request = trials::request(self.config.keys(), None, id, self.config.wanted_replicas() > 0);
         let replies = conn.send_packed_commands(&request, 0, request.len()).await.map_err(broken)?;
         let mut outcomes = trials::outcomes(&replies);
         // Without INFO nothing is known, which is no reason to connect twice.
         let is_tested = self.info.is_empty() || product.is_some_and(|(product, _)| product.is_tested());
         if !is_tested && trials::runs_scripts(&outcomes) {
-            let second = open(self.config, self.address, self.login, self.config.attempt_timeout()).await;
-            let second = second.map_err(|error| unconnected(error, self.address, self.node))?;
-            let connections = [conn.clone(), second.conn.clone()];
-            outcomes.push(trials::atomicity(connections, self.config.keys(), id).await.map_err(broken)?);
+            outcomes.push(self.atomicity(conn, id).await);
+            // Fails if it was this connection that broke.
             outcomes.push(message.run(QUICK_MESSAGE, conn, messages).await.map_err(broken)?);
         }
         let findings = trials::findings(&outcomes);
@@ -258,6 +259,28 @@ impl Tried<'_> {
             tried.set_passed(address, version);
         }
         Ok(())
+    }
+}
+
+impl Tried<'_> {
+    /// Tries whether scripts interleave. A second connection that the server refuses says nothing about that: it may take no
+    /// more clients, or the credentials may have changed.
+    async fn atomicity(&self, conn: &MultiplexedConnection, id: u64) -> Trial {
+        let within = self.config.attempt_timeout() / SECOND_CONNECTION_SHARE;
+        let trial = async {
+            let second = open(self.config, self.address, self.login, within).await;
+            let second = second.map_err(|error| unconnected(error, self.address, self.node))?;
+            let connections = [conn.clone(), second.conn.clone()];
+            let tried = trials::atomicity(connections, self.config.keys(), id).await;
+            tried.map_err(|error| broken(error, self.node))
+        };
+        let why = match tokio::time::timeout(within, trial).await {
+            Ok(Ok(tried)) => return tried,
+            Ok(Err(fault)) => format!("a second connection failed: {fault}"),
+            Err(_) => "a second connection got no answer in time".to_owned(),
+        };
+        tracing::warn!(node = &**self.node, trial = TrialKind::Atomicity.as_str(), "not tried, {why}");
+        Trial::new(TrialKind::Atomicity, TrialOutcome::NotTried(why))
     }
 }
 

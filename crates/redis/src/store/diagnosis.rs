@@ -58,7 +58,8 @@ impl RedisStore {
         if config.are_trials_skipped() {
             return Ok(());
         }
-        let request = trials::request(&self.keys, Some(SLOT), self.environment().random());
+        let waits = config.wanted_replicas() > 0;
+        let request = trials::request(&self.keys, Some(SLOT), self.environment().random(), waits);
         let deadline = Instant::now() + config.attempt_timeout();
         // If the slot has no node now, nothing is known, and the first operation there says so.
         let Ok(replies) = self.send_commands(SLOT, &request, |_, _| true, deadline).await else {
@@ -75,7 +76,12 @@ impl RedisStore {
     /// Tries what locks need: on a server of its own by two further connections, too.
     async fn try_server(&self, slot: u16, deadline: Instant) -> Result<Vec<Trial>, SessionOutcome> {
         let slot_of_keys = matches!(*self.backend, Backend::Cluster(_)).then_some(slot);
-        let request = trials::request(&self.keys, slot_of_keys, self.environment().random());
+        let waits = match &*self.backend {
+            Backend::Link(link) => link.config().wanted_replicas() > 0,
+            Backend::Cluster(cluster) => cluster.config().wanted_replicas() > 0,
+            Backend::Borrowed(_) => false,
+        };
+        let request = trials::request(&self.keys, slot_of_keys, self.environment().random(), waits);
         let replies = self.send_commands(slot, &request, |_, _| true, deadline).await?;
         let mut tried = trials::outcomes(&replies);
         let not_tried = |why: &str| {

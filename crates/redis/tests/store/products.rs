@@ -167,19 +167,16 @@ async fn a_product_without_messages_is_used_and_reported() {
 /// Scripts of two connections interleave only where something makes them: on Redis and Valkey nothing does.
 #[tokio::test]
 async fn every_trial_passes_on_redis_and_valkey_and_on_what_dragonfly_does_otherwise() {
-    let redis = RedisServer::start().unwrap();
-    let valkey = RedisServer::builder().valkey().start().unwrap();
-    let dragonfly = ProductServer::start(&redis, Product::dragonfly()).unwrap();
-    for url in [redis.url(), valkey.url(), dragonfly.url()] {
+    let server = RedisServer::start().unwrap();
+    let dragonfly = ProductServer::start(&server, Product::dragonfly()).unwrap();
+    for url in [server.url(), dragonfly.url()] {
         for url in [url.clone(), format!("{url}?protocol=resp2")] {
             let tried = trials(config(&url)).await;
             assert_eq!(tried.len(), 9, "{tried:?}");
             assert!(tried.iter().all(|trial| trial.outcome == TrialOutcome::Passed), "{url}: {tried:?}");
         }
     }
-    for server in [&redis, &valkey] {
-        assert_eq!(server.cli(&["DBSIZE"]).unwrap().integer(), Some(0), "trials leave no key behind");
-    }
+    assert_eq!(server.cli(&["DBSIZE"]).unwrap().integer(), Some(0), "trials leave no key behind");
 }
 
 /// On a product that is known, by one more round trip on the same connection, and not again after a reconnect.
@@ -264,4 +261,64 @@ async fn a_cluster_is_tried_when_a_client_connects() {
     assert_eq!(calls(), 0);
     RedisStore::connect(config(&cluster.url())).await.unwrap();
     assert_eq!(calls(), 1);
+}
+
+/// A client that waits for replicas needs WAIT, which is tried only then.
+#[tokio::test]
+async fn without_wait_a_server_is_refused_where_replicas_are_to_acknowledge() {
+    let server = RedisServer::start().unwrap();
+    let product = Product { info: vec![OTHER], missing: vec!["WAIT"], ..Product::default() };
+    let product = ProductServer::start(&server, product).unwrap();
+    RedisStore::connect(config(&product.url())).await.expect("WAIT is not needed");
+    let waiting = format!("{}?replicas=1", product.url());
+    let fault = RedisStore::connect(config(&waiting)).await.unwrap_err();
+    let FaultKind::Unsafe(findings) = &fault.kind else { panic!("{fault}") };
+    let of = |kind: &FindingKind| matches!(kind, FindingKind::FailedTrial { trial: TrialKind::Replicas, .. });
+    assert!(findings.iter().all(|found| of(&found.kind)), "{fault}");
+    let tried = trials(config(&waiting)).await.into_iter().find(|trial| trial.kind == TrialKind::Replicas);
+    assert!(matches!(tried, Some(Trial { outcome: TrialOutcome::Failed(_), .. })), "{tried:?}");
+    let url = format!("{}?replicas=1", server.url());
+    RedisStore::connect(config(&url)).await.expect("Redis has WAIT");
+    let tried = trials(config(&url)).await.into_iter().find(|trial| trial.kind == TrialKind::Replicas);
+    assert!(matches!(tried, Some(Trial { outcome: TrialOutcome::Passed, .. })), "{tried:?}");
+}
+
+/// Of a cluster too, by the node of one slot.
+#[tokio::test]
+async fn without_wait_a_cluster_is_refused_where_replicas_are_to_acknowledge() {
+    let cluster = Cluster::start(1, 0).unwrap();
+    let relay = ProductServer::start(cluster.node(0), Product::serverless()).unwrap();
+    cluster.announce_port(0, relay.port()).unwrap();
+    let url = format!("redis+cluster://127.0.0.1:{}", relay.port());
+    RedisStore::connect(config(&url)).await.expect("WAIT is not needed");
+    let fault = RedisStore::connect(config(&format!("{url}?replicas=1"))).await.unwrap_err();
+    assert!(matches!(&fault.kind, FaultKind::Unsafe(_)), "{fault}");
+}
+
+/// The server may take no more clients: then nothing is known about its scripts.
+#[tokio::test]
+async fn a_second_connection_that_is_refused_leaves_one_trial_out() {
+    let server = RedisServer::start().unwrap();
+    let product = Product { info: vec![OTHER], ..Product::default() };
+    let product = ProductServer::start(&server, product).unwrap();
+    // The relay has two connections for each client.
+    server.cli(&["CONFIG", "SET", "maxclients", "2"]).unwrap().ok().unwrap();
+    let warnings = Warnings::record();
+    let store = RedisStore::connect(config(&product.url())).await.expect("one connection suffices");
+    assert_eq!(warnings.containing("a second connection failed").len(), 1);
+    drop(store);
+}
+
+/// A product that reports another name or version is warned about, and tried.
+#[tokio::test]
+async fn an_unknown_product_is_warned_about_and_tried() {
+    let server = RedisServer::start().unwrap();
+    let product = ProductServer::start(&server, Product::unknown()).unwrap();
+    let warnings = Warnings::record();
+    let store = RedisStore::connect(config(&product.url())).await.expect("it passes");
+    assert_eq!(warnings.containing("unknown product server_name:store").len(), 1);
+    let found = store.diagnose(LONG).await.unwrap().pop().expect("it is a server");
+    assert!(found.trials.iter().all(|trial| trial.outcome == TrialOutcome::Passed), "{:?}", found.trials);
+    let strict = RedisStore::connect(config(&product.url()).strict()).await.unwrap_err();
+    assert!(matches!(strict.kind, FaultKind::Unsafe(_)), "{strict}");
 }

@@ -242,15 +242,18 @@ async fn subscribe(link: &Link, mut connection: LinkConnection, channel: &str) -
     let Some(answers) = send_both(link, &mut connection, ["SSUBSCRIBE", "SUBSCRIBE"], channel).await else {
         return Subscribed::OutOfSync;
     };
+    // Redis 6.2 has no channels of slots, ElastiCache Serverless has no others: one of the two suffices.
+    let mut has_one = false;
     for (answer, kind) in answers.iter().zip([PushKind::SSubscribe, PushKind::Subscribe]) {
         match answer {
-            Value::Push { kind: found, data } if *found == kind && is_of(data, channel) => {}
+            Value::Push { kind: found, data } if *found == kind && is_of(data, channel) => has_one = true,
             Value::ServerError(error) => {
                 if let Some(redirected) = link_address(link).and_then(|at| redirect(&at, answer)) {
                     return Subscribed::Elsewhere(redirected);
                 }
                 let unknown = error.details().is_some_and(|details| details.starts_with("unknown command"));
-                if !(kind == PushKind::SSubscribe && unknown) {
+                let may_have_other = has_one || kind == PushKind::SSubscribe;
+                if !(unknown && may_have_other) {
                     let fault = Fault::new(classify(error).kind, Phase::Handshake, Arc::clone(link.node()));
                     return Subscribed::Refused(fault);
                 }

@@ -106,7 +106,7 @@ fn target_name(target: &Value) -> Result<TargetName> {
 /// that the lanes share what is built.
 pub(crate) fn build_tests(
     metadata: &Metadata,
-    parts: &[&Part],
+    parts: &[Part],
     options: &[String],
 ) -> Result<Vec<TestBinary>> {
     let mut build = shell::cargo(["test", "--no-run", "--workspace", "--lib", "--bins"]);

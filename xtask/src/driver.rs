@@ -101,12 +101,12 @@ impl Chosen {
 }
 
 fn redis_py(source: &Path, home: &Path) -> Result<()> {
-    python_packages(source, home)?;
+    python_packages(source, home, &[])?;
     ["driver.py", "interop.py", "bench.py"].into_iter().try_for_each(|file| copy(source, home, file))
 }
 
-/// Installs the packages of a directory's `requirements.txt` into another directory.
-pub(crate) fn python_packages(source: &Path, home: &Path) -> Result<()> {
+/// Installs the packages of a directory's `requirements.txt` into another directory, with options of pip's.
+pub(crate) fn python_packages(source: &Path, home: &Path, options: &[&str]) -> Result<()> {
     once(source, home, &["requirements.txt"], || {
         let mut pip = Command::new("python3");
         pip.args([
@@ -117,7 +117,9 @@ pub(crate) fn python_packages(source: &Path, home: &Path) -> Result<()> {
             "--disable-pip-version-check",
             "--root-user-action=ignore",
         ]);
-        pip.args(["--upgrade", "--require-hashes", "--requirement"]).arg(source.join("requirements.txt"));
+        pip.args(options)
+            .args(["--upgrade", "--require-hashes", "--requirement"])
+            .arg(source.join("requirements.txt"));
         // Python looks for modules first in the directory of the program.
         shell::run(with(pip, "--target", home))
     })

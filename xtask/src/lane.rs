@@ -6,7 +6,7 @@
 //! 3. The tests' files are in memory, where the machine has a directory for that: SQLite and Redis wait for the disk,
 //!    which a build beside the tests can keep busy for seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -19,7 +19,8 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::cargo::{self, TestBinary};
-use crate::parts::{self, Cases, Lane, PARTS, Part, Server};
+use crate::parts::{self, Cases, Lane, PARTS, Part};
+use crate::servers::{Server, TEST_SERVER};
 use crate::{circles, install, interop, prose, shell, shuttle};
 
 /// How many jobs run at a time.
@@ -30,8 +31,8 @@ const SLOWEST: usize = 10;
 const IN_MEMORY: &str = "/dev/shm";
 /// How much room the tests' files may need there.
 const ROOM_IN_MEMORY: u64 = 2 << 30;
-/// Test servers boot this one, if it is set.
-const TEST_SERVER: &str = "LEASEHOLD_TEST_SERVER";
+/// Which share of the random sequences a process runs, and of how many.
+const SHARE: &str = "LEASEHOLD_SHARE";
 
 /// One process that must succeed.
 struct Job {
@@ -70,30 +71,52 @@ pub(crate) fn check(arguments: &[String]) -> Result<()> {
     run(Lane::Check, arguments)
 }
 
-/// `cargo xtask test [--all] [NAME]`.
+/// `cargo xtask test [--all] [--server SERVER] [NAME]`.
 pub(crate) fn test(arguments: &[String]) -> Result<()> {
-    let is_full = arguments.iter().any(|argument| argument == "--all");
-    let rest: Vec<String> = arguments.iter().filter(|argument| *argument != "--all").cloned().collect();
-    if let Some(at) = rest.iter().position(|argument| !argument.starts_with('-')) {
-        let mut options = rest;
-        let name = options.remove(at);
-        return run_named(&name, &options);
+    let (mut is_full, mut server, mut name, mut options) = (false, None, None, Vec::new());
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--all" => is_full = true,
+            "--server" => {
+                let named = arguments.next().context("--server is followed by the name of a server")?;
+                server = Some(Server::named(named)?);
+            }
+            option if option.starts_with('-') => options.push(argument.clone()),
+            _ if name.is_none() => name = Some(argument.clone()),
+            other => bail!("there is one name at most, and not `{other}` besides"),
+        }
     }
-    run(if is_full { Lane::Full } else { Lane::Test }, &rest)
+    match (name, server) {
+        (Some(name), server) => run_named(&name, server, &options),
+        (None, Some(_)) => bail!("--server needs a name: which tests to run there"),
+        (None, None) => run(if is_full { Lane::Full } else { Lane::Test }, &options),
+    }
 }
 
 /// Runs all of a lane. The options are cargo's, such as `--locked`.
 fn run(lane: Lane, options: &[String]) -> Result<()> {
     refuse_others_than_cargo_takes(options)?;
     let start = Instant::now();
-    let parts: Vec<&Part> = PARTS.iter().filter(|part| part.lane <= lane).collect();
+    let parts: Vec<Part> = PARTS.iter().filter(|part| part.lane <= lane).copied().collect();
     let metadata = cargo::metadata()?;
     parts::check_targets(&metadata.test_targets(), PARTS)?;
     let mut done = Vec::new();
     done.push(timed("format", || shell::run(shell::cargo(["fmt", "--all", "--check"]))));
     done.push(timed("import circles", || circles::run(&[])));
     done.push(timed("prose", || prose::run(&[])));
-    let valkey = if lane >= Lane::Test { Some(install_servers()?) } else { None };
+    let programs = match lane {
+        Lane::Check => Programs::new(),
+        Lane::Test => {
+            install::redis()?;
+            install::openssl()?;
+            Programs::new()
+        }
+        Lane::Full => {
+            install::openssl()?;
+            install_servers(&Server::ALL)?
+        }
+    };
     let built = Instant::now();
     let binaries = cargo::build_tests(&metadata, &parts, options)?;
     done.push(Done::of_time("building the tests", built.elapsed()));
@@ -104,7 +127,7 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
     if lane >= Lane::Test {
         jobs.push(doc_tests(options));
     }
-    jobs.extend(test_jobs(&parts, &binaries, None, valkey.as_ref())?);
+    jobs.extend(test_jobs(&parts, &binaries, None, &programs)?);
     done.extend(run_jobs(jobs)?);
     if lane >= Lane::Full {
         // Last and alone: its drivers are processes of five languages, which take all of the machine.
@@ -113,19 +136,43 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
     report(done, start.elapsed())
 }
 
-/// Runs the cases with this in their name, of all lanes.
-fn run_named(name: &str, options: &[String]) -> Result<()> {
+/// Runs the cases with this in their name, of all lanes: on that server, or as most of them run.
+pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) -> Result<()> {
     refuse_others_than_cargo_takes(options)?;
     let start = Instant::now();
-    let parts: Vec<&Part> = PARTS.iter().filter(|part| part.server == Server::Redis).collect();
     let metadata = cargo::metadata()?;
-    let valkey = install_servers()?;
-    let binaries = cargo::build_tests(&metadata, &parts, options)?;
-    let jobs = test_jobs(&parts, &binaries, Some(name), Some(&valkey))?;
+    install::redis()?;
+    install::openssl()?;
+    let binaries = cargo::build_tests(&metadata, &PARTS.iter().copied().collect::<Vec<_>>(), options)?;
+    let on = |part: &Part, server| Part { server, is_shared: false, ..*part };
+    let on_path = PARTS.iter().filter(|part| part.server == Server::Redis70);
+    let (parts, programs): (Vec<Part>, Programs) = match server {
+        Some(server) => {
+            let own = PARTS.iter().filter(|part| part.server == server);
+            (on_path.chain(own).map(|part| on(part, server)).collect(), install_servers(&[server])?)
+        }
+        None => (on_path.map(|part| on(part, Server::Redis70)).collect(), Programs::new()),
+    };
+    let mut jobs = test_jobs(&parts, &binaries, Some(name), &programs)?;
+    if jobs.is_empty() && server.is_none() {
+        // Cases that run on other servers only.
+        let others: Vec<Part> = PARTS.iter().filter(|part| part.server != Server::Redis70).copied().collect();
+        let needed: Vec<Part> = others.into_iter().filter(|part| has_case(part, &binaries, name)).collect();
+        let servers: BTreeSet<Server> = needed.iter().map(|part| part.server).collect();
+        let programs = install_servers(&servers.into_iter().collect::<Vec<_>>())?;
+        jobs = test_jobs(&needed, &binaries, Some(name), &programs)?;
+    }
     if jobs.is_empty() {
         bail!("no test has `{name}` in its name");
     }
     report(run_jobs(jobs)?, start.elapsed())
+}
+
+fn has_case(part: &Part, binaries: &[TestBinary], name: &str) -> bool {
+    let own = binaries.iter().filter(|it| it.package == part.package && it.target == part.target);
+    own.filter_map(|binary| cases_of(binary).ok())
+        .flatten()
+        .any(|case| part.selects(&case) && case.contains(name))
 }
 
 fn refuse_others_than_cargo_takes(options: &[String]) -> Result<()> {
@@ -137,10 +184,17 @@ fn refuse_others_than_cargo_takes(options: &[String]) -> Result<()> {
     }
 }
 
-fn install_servers() -> Result<PathBuf> {
-    install::redis()?;
-    install::openssl()?;
-    install::valkey()
+/// The program of each server.
+type Programs = BTreeMap<Server, PathBuf>;
+
+/// Installs servers, and says which versions they are. One that cannot be had is an error.
+fn install_servers(servers: &[Server]) -> Result<Programs> {
+    let install = |server: &Server| {
+        let program = server.install().with_context(|| format!("the tests need {}", server.name()))?;
+        eprintln!("xtask: {} is {}", server.name(), program.display());
+        Ok((*server, program))
+    };
+    servers.iter().map(install).collect()
 }
 
 fn clippy(options: &[String]) -> Job {
@@ -157,10 +211,10 @@ fn doc_tests(options: &[String]) -> Job {
 
 /// A job for each part that has a case, with the cases checked against the table.
 fn test_jobs(
-    parts: &[&Part],
+    parts: &[Part],
     binaries: &[TestBinary],
     name: Option<&str>,
-    valkey: Option<&PathBuf>,
+    programs: &Programs,
 ) -> Result<Vec<Job>> {
     let mut listed = BTreeMap::new();
     for binary in binaries {
@@ -170,21 +224,22 @@ fn test_jobs(
     for ((package, target), cases) in &listed {
         parts::check_cases(package, target, cases, PARTS)?;
     }
-    let mut jobs = Vec::new();
+    let (mut jobs, mut seen) = (Vec::new(), BTreeSet::new());
     for part in parts {
         for binary in binaries.iter().filter(|it| it.package == part.package && it.target == part.target) {
             let cases = cases_of(binary)?;
             let selected = |case: &&String| part.selects(case) && name.is_none_or(|name| case.contains(name));
-            let selected: Vec<&String> = cases.iter().filter(selected).collect();
+            let mut selected: Vec<&String> = cases.iter().filter(selected).collect();
+            selected.retain(|case| seen.insert((part.server, binary.executable.clone(), (*case).clone())));
             if !selected.is_empty() {
-                jobs.push(test_job(part, binary, name.map(|_| &selected[..]), valkey));
+                jobs.push(test_job(part, binary, name.map(|_| &selected[..]), programs)?);
             }
         }
     }
     Ok(jobs)
 }
 
-fn test_job(part: &Part, binary: &TestBinary, only: Option<&[&String]>, valkey: Option<&PathBuf>) -> Job {
+fn test_job(part: &Part, binary: &TestBinary, only: Option<&[&String]>, programs: &Programs) -> Result<Job> {
     let mut command = test_command(binary);
     // The times of single cases: libtest prints them only where unstable options are allowed.
     command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
@@ -203,13 +258,14 @@ fn test_job(part: &Part, binary: &TestBinary, only: Option<&[&String]>, valkey: 
     if let Some(threads) = part.threads {
         command.env("RUST_TEST_THREADS", threads);
     }
-    if let Some(valkey) = valkey {
-        command.env(install::VALKEY, valkey);
-        if part.server == Server::Valkey {
-            command.env(TEST_SERVER, valkey);
-        }
+    if part.is_shared {
+        command.env(SHARE, part.server.share());
     }
-    Job { title: part.title(), command, is_cargo: false }
+    if part.server != Server::Redis70 {
+        let program = programs.get(&part.server).context("each server of a part is installed")?;
+        command.env(TEST_SERVER, program);
+    }
+    Ok(Job { title: part.title(), command, is_cargo: false })
 }
 
 fn test_command(binary: &TestBinary) -> Command {

@@ -19,6 +19,7 @@ mod peers;
 mod prose;
 mod quoted_tests;
 mod rust_source;
+mod servers;
 mod shell;
 mod shuttle;
 mod sim;
@@ -35,7 +36,8 @@ usage: cargo xtask COMMAND
 commands:
   check    what needs no server: format, lints, import circles, prose, and the tests of the locks in memory
   test     install what is missing, then run `check`, the tests on real servers, the program and the examples;
-           `test --all` adds what CI runs besides, `test NAME` runs the tests with NAME in their name
+           `test --all` adds what CI runs besides, `test NAME` runs the tests with NAME in their name, and
+           `test --server valkey-9.1 NAME` runs them on another version of a server
   nightly  the long proofs, simulations and benchmarks, for hours
 
   circles  find files of a crate that import each other in a circle (`circles leasehold`)
@@ -46,7 +48,7 @@ commands:
   sim      run the simulated environment (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`); also `--two-primaries`, `--quorum`
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   verify   run proofs at their full length (`verify rounds quorum split cluster cutoffs scripts valkey
-           mutants`)
+           versions mutants`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
   package  check that the published crates can be packed, and contain their README and licences";

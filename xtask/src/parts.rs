@@ -8,6 +8,8 @@
 
 use anyhow::{Result, bail};
 
+use crate::servers::Server;
+
 use Cases::{All, Except, Only};
 use Lane::{Check, Full, Test};
 use Target::{File, Unit};
@@ -42,14 +44,6 @@ pub(crate) enum Cases {
     Except(&'static [&'static str]),
 }
 
-/// The server that the tests boot where they do not choose one themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
-    Redis,
-    /// The cases run once more on Valkey.
-    Valkey,
-}
-
 /// Cases of one test target that run in one process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part {
@@ -57,13 +51,16 @@ pub(crate) struct Part {
     pub(crate) package: &'static str,
     pub(crate) target: Target,
     pub(crate) cases: Cases,
+    /// The server that the tests boot where they do not choose one themselves.
     pub(crate) server: Server,
+    /// Set if each server runs its share of the random sequences, so that all together run each once.
+    pub(crate) is_shared: bool,
     /// How many cases run at a time, if not one a core.
     pub(crate) threads: Option<&'static str>,
 }
 
 const fn part(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
-    Part { lane, package, target, cases, server: Server::Redis, threads: None }
+    Part { lane, package, target, cases, server: Server::Redis70, is_shared: false, threads: None }
 }
 
 /// Cases in memory that wait for leases and take next to no processor time.
@@ -71,9 +68,25 @@ const fn waiting(package: &'static str, target: Target, cases: Cases) -> Part {
     Part { threads: Some("8"), ..part(Check, package, target, cases) }
 }
 
-const fn on_valkey(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
-    Part { server: Server::Valkey, ..part(lane, package, target, cases) }
+/// Cases that run on a server of another version, too, or only there.
+const fn on(server: Server, package: &'static str, target: Target, cases: Cases) -> Part {
+    Part { server, ..part(Full, package, target, cases) }
 }
+
+/// A server's share of random sequences.
+const fn share(server: Server, target: Target, cases: Cases) -> Part {
+    Part { server, is_shared: true, ..part(Full, "leasehold-redis", target, cases) }
+}
+
+/// The conformance suite of all kinds of locks: alone, as a user with minimal permissions, and of two kinds in a cluster.
+const OF_EACH_VERSION: &[&str] =
+    &["alone::", "by_a_least_user::", "in_cluster::mutex::", "in_cluster::semaphore::"];
+/// Random states whose scripts are cut off.
+const SEQUENCES_CUT_OFF: &[&str] = &["a_partial_script_"];
+/// What is found about a server, and what is tried.
+const DIAGNOSIS: &[&str] = &["findings::", "products::"];
+/// The same by the program.
+const DOCTOR: &[&str] = &["doctor"];
 
 pub(crate) const PARTS: &[Part] = &[
     // Takes longest, and mostly waits: for leases, outages and elections.
@@ -106,7 +119,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Test, "leasehold-sqlite", File("store"), All),
     part(Test, "leasehold", File("examples"), All),
     part(Test, "leasehold", File("adopt"), All),
-    part(Test, "leasehold", File("server"), Except(&["failures::", "cases::"])),
+    part(Test, "leasehold", File("server"), Except(&["failures::", "cases::", "valkey_9::"])),
     part(Test, "leasehold-testkit", File("server"), All),
     part(Test, "leasehold-testkit", File("worker"), All),
     part(Test, "leasehold-testkit", File("proxy"), All),
@@ -114,15 +127,36 @@ pub(crate) const PARTS: &[Part] = &[
     // Full: conformance on all servers, scripts against the model, partial scripts, simulators, mutants.
     part(Full, "leasehold-redis", File("conformance"), All),
     part(Full, "leasehold-interop", File("mutants"), All),
-    part(Full, "leasehold-redis", File("partial_scripts"), All),
-    part(Full, "leasehold-redis", File("scripts"), All),
+    share(Server::Redis70, File("partial_scripts"), All),
+    share(Server::Redis70, File("scripts"), All),
     part(Full, "leasehold-sim", File("sim"), All),
     part(Full, "leasehold-sim", File("quorum"), All),
     part(Full, "leasehold-testkit", File("conformance"), All),
     part(Full, "leasehold-redis", File("turmoil"), All),
     part(Full, "leasehold-sqlite", File("conformance"), All),
     part(Full, "leasehold-bench", File("short"), All),
-    on_valkey(Full, "leasehold-redis", File("store"), All),
+    // The other versions: the same cases of all kinds of locks, the findings, the permissions, and shares of the sequences.
+    on(Server::Valkey91, "leasehold-redis", File("store"), All),
+    on(Server::Redis62, "leasehold-redis", File("conformance"), Only(OF_EACH_VERSION)),
+    on(Server::Redis82, "leasehold-redis", File("conformance"), Only(OF_EACH_VERSION)),
+    on(Server::Valkey81, "leasehold-redis", File("conformance"), Only(OF_EACH_VERSION)),
+    on(Server::Valkey91, "leasehold-redis", File("conformance"), Only(OF_EACH_VERSION)),
+    share(Server::Redis62, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
+    share(Server::Redis82, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
+    share(Server::Valkey81, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
+    share(Server::Valkey91, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
+    share(Server::Redis62, File("scripts"), All),
+    share(Server::Redis82, File("scripts"), All),
+    share(Server::Valkey81, File("scripts"), All),
+    share(Server::Valkey91, File("scripts"), All),
+    on(Server::Valkey91, "leasehold", File("server"), Only(&["valkey_9::"])),
+    on(Server::Redis62, "leasehold-redis", File("store"), Only(DIAGNOSIS)),
+    on(Server::Redis82, "leasehold-redis", File("store"), Only(DIAGNOSIS)),
+    on(Server::Valkey81, "leasehold-redis", File("store"), Only(DIAGNOSIS)),
+    on(Server::Redis62, "leasehold-cli", File("program"), Only(DOCTOR)),
+    on(Server::Redis82, "leasehold-cli", File("program"), Only(DOCTOR)),
+    on(Server::Valkey81, "leasehold-cli", File("program"), Only(DOCTOR)),
+    on(Server::Valkey91, "leasehold-cli", File("program"), Only(DOCTOR)),
 ];
 
 impl Part {
@@ -137,7 +171,10 @@ impl Part {
             Only(names) => format!(" ({})", names.join(", ")),
             Except(names) => format!(" (without {})", names.join(", ")),
         };
-        let server = if self.server == Server::Valkey { " on Valkey" } else { "" };
+        let server = match self.server {
+            Server::Redis70 => String::new(),
+            other => format!(" on {}", other.name()),
+        };
         format!("{} {target}{cases}{server}", self.package)
     }
 
@@ -172,24 +209,26 @@ pub(crate) fn check_targets(targets: &[(String, TargetName)], parts: &[Part]) ->
     Ok(())
 }
 
-/// Whether each case of a target is in exactly one part, and each part has a case.
+/// Whether each case of a target is in a part, in one at most for each server, and each part has a case.
 pub(crate) fn check_cases(
     package: &str,
     target: &TargetName,
     cases: &[String],
     parts: &[Part],
 ) -> Result<()> {
-    let own: Vec<&Part> = parts
-        .iter()
-        .filter(|part| part.server == Server::Redis && part.package == package && *target == part.target)
-        .collect();
+    let own: Vec<&Part> =
+        parts.iter().filter(|part| part.package == package && *target == part.target).collect();
     for case in cases {
-        let selecting: Vec<String> =
-            own.iter().filter(|part| part.selects(case)).map(|part| part.title()).collect();
-        match &selecting[..] {
-            [_] => {}
-            [] => bail!("{package} {target}: `{case}` is in no lane; mend its lines in xtask/src/parts.rs"),
-            several => bail!("{package} {target}: `{case}` is in several parts: {}", several.join(", ")),
+        let selecting: Vec<&&Part> = own.iter().filter(|part| part.selects(case)).collect();
+        if selecting.is_empty() {
+            bail!("{package} {target}: `{case}` is in no lane; mend its lines in xtask/src/parts.rs");
+        }
+        for server in Server::ALL {
+            let on_it = selecting.iter().filter(|part| part.server == server);
+            let titles: Vec<String> = on_it.map(|part| part.title()).collect();
+            if titles.len() > 1 {
+                bail!("{package} {target}: `{case}` is in several parts: {}", titles.join(", "));
+            }
         }
     }
     if let Some(empty) =
@@ -234,7 +273,7 @@ mod tests {
         part(Check, "a", File("locks"), Except(&["redis::"])),
         part(Test, "a", File("locks"), Only(&["redis::"])),
         part(Check, "a", Unit, All),
-        on_valkey(Full, "a", File("locks"), Only(&["redis::"])),
+        on(Server::Valkey91, "a", File("locks"), Only(&["redis::"])),
     ];
 
     fn targets(names: &[&str]) -> Vec<(String, TargetName)> {

@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 
-use crate::{install, mutants, shell};
+use crate::servers::{Server, TEST_SERVER};
+use crate::{install, lane, mutants, shell};
 
 /// A proof, which prints its figures.
 struct Proof {
@@ -17,8 +18,8 @@ struct Proof {
 enum Setting {
     /// A variable and its value.
     Variable(&'static str, &'static str),
-    /// The test servers are Valkey's.
-    OnValkey,
+    /// The test servers are of another version.
+    On(Server),
 }
 
 const PROOFS: [Proof; 8] = [
@@ -76,16 +77,28 @@ const PROOFS: [Proof; 8] = [
         name: "valkey",
         package: "leasehold",
         arguments: &["--test", "server", "--", "failures::"],
-        setting: Setting::OnValkey,
+        setting: Setting::On(Server::Valkey91),
     },
 ];
 
 /// Tests that can fail: each finds the defect that it is there for, put back into the source.
 const MUTANTS: &str = "mutants";
+/// What each version of a server runs a part of in `cargo xtask test --all`, whole on each.
+const VERSIONS: &str = "versions";
+/// The cases of [`VERSIONS`].
+const OF_EACH_VERSION: [&str; 7] = [
+    "alone::",
+    "by_a_least_user::",
+    "in_cluster::",
+    "by_resp2::",
+    "the_script",
+    "a_partial_script_",
+    "doctor",
+];
 
 /// Runs the named proofs, or all.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let names: Vec<&str> = PROOFS.iter().map(|proof| proof.name).chain([MUTANTS]).collect();
+    let names: Vec<&str> = PROOFS.iter().map(|proof| proof.name).chain([VERSIONS, MUTANTS]).collect();
     if let Some(unknown) = arguments.iter().find(|argument| !names.contains(&argument.as_str())) {
         bail!("there is no proof `{unknown}`: there are {}", names.join(", "));
     }
@@ -94,13 +107,26 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     for Proof { package, arguments, setting, .. } in PROOFS.iter().filter(|proof| is_named(proof.name)) {
         let (name, value) = match setting {
             Setting::Variable(name, value) => (*name, OsString::from(value)),
-            Setting::OnValkey => ("LEASEHOLD_TEST_SERVER", install::valkey()?.into()),
+            Setting::On(server) => (TEST_SERVER, server.install()?.into()),
         };
         let mut cargo = shell::cargo(["test", "--release", "--package", package]);
         cargo.args(*arguments).env(name, value);
         shell::run(cargo)?;
     }
+    if is_named(VERSIONS) {
+        run_versions()?;
+    }
     if is_named(MUTANTS) { mutants::run() } else { Ok(()) }
+}
+
+/// Runs the cases on each version.
+fn run_versions() -> Result<()> {
+    for server in Server::ALL {
+        for name in OF_EACH_VERSION {
+            lane::run_named(name, Some(server), &["--locked".to_owned()])?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -112,7 +138,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, split, rotation, cluster, cutoffs, scripts, valkey, mutants"
+            "there is no proof `quorom`: there are rounds, quorum, split, rotation, cluster, cutoffs, scripts, valkey, versions, mutants"
         );
     }
 }

@@ -1,5 +1,6 @@
-//! The Redis store passes the conformance suite: on Redis and Valkey, alone and behind Sentinels, in shards, in a cluster
-//! and by quorum, and as a user with minimal permissions.
+//! The Redis store passes the conformance suite: on a server alone and behind Sentinels, in shards, in a cluster and by
+//! quorum, and as a user with minimal permissions. `LEASEHOLD_TEST_SERVER` names the server: `xtask/src/parts.rs` has the
+//! versions.
 
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{Inspect, KeyError, Kind, LockName};
@@ -44,6 +45,8 @@ enum Servers {
     Sentinels(Sentinels),
     Shards(Vec<RedisServer>),
     Cluster(Arc<Cluster>),
+    /// A cluster of one node, behind a relay that makes it another product.
+    Serverless(ProductServer, Cluster),
 }
 
 /// A pool of servers that cases reuse, because they boot slowly: as many as cases that run concurrently. It ends with
@@ -96,12 +99,12 @@ impl Shared {
         Self(Mutex::new(Weak::new()))
     }
 
-    fn get(&self, settings: &RedisServerBuilder) -> Arc<Cluster> {
+    fn get(&self) -> Arc<Cluster> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cluster) = shared.upgrade() {
             return cluster;
         }
-        let cluster = Arc::new(Cluster::with(3, 1, settings).expect("nodes that agree"));
+        let cluster = Arc::new(Cluster::start(3, 1).expect("nodes that agree"));
         *shared = Arc::downgrade(&cluster);
         cluster
     }
@@ -127,19 +130,9 @@ impl Redis {
         Self::of(pool, |settings| settings.start().map(Servers::Single))
     }
 
-    fn of_valkey(pool: &Pool<RunningServers>) -> Self {
-        // Between two reads of the clock it counts with the processor, so its clock cannot be set at once.
-        Self::at(pool.borrow(|| {
-            let server = RedisServer::builder().valkey().start().expect("a server that boots");
-            RunningServers { servers: Servers::Single(server), clock: None }
-        }))
-    }
-
-    /// Three primaries with a replica each.
-    fn in_cluster(pool: &Pool<RunningServers>, shared: &Shared, settings: &RedisServerBuilder) -> Self {
-        Self::at(
-            pool.borrow(|| RunningServers { servers: Servers::Cluster(shared.get(settings)), clock: None }),
-        )
+    /// Three primaries with a replica each, by the real clock.
+    fn in_cluster(pool: &Pool<RunningServers>, shared: &Shared) -> Self {
+        Self::at(pool.borrow(|| RunningServers { servers: Servers::Cluster(shared.get()), clock: None }))
     }
 
     fn by_sentinels(pool: &Pool<RunningServers>) -> Self {
@@ -153,12 +146,23 @@ impl Redis {
         })
     }
 
-    /// A server that does what Dragonfly does otherwise.
-    fn like_dragonfly(pool: &Pool<RunningServers>) -> Self {
+    /// A server that does what another product does otherwise.
+    fn like(product: &Product, pool: &Pool<RunningServers>) -> Self {
         Self::of(pool, |settings| {
             let server = settings.start()?;
-            Ok(Servers::Product(ProductServer::start(&server, Product::dragonfly())?, server))
+            Ok(Servers::Product(ProductServer::start(&server, product.clone())?, server))
         })
+    }
+
+    /// A cluster of one node that does what ElastiCache Serverless does otherwise.
+    fn like_serverless(pool: &Pool<RunningServers>) -> Self {
+        Self::at(pool.borrow(|| {
+            let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
+            let cluster = Cluster::frozen(1, 0, &clock, &RedisServer::builder()).expect("a node");
+            let relay = ProductServer::start(cluster.node(0), Product::serverless()).expect("a relay");
+            cluster.announce_port(0, relay.port()).expect("the node takes it");
+            RunningServers { servers: Servers::Serverless(relay, cluster), clock: Some(clock) }
+        }))
     }
 
     /// Messages arrive on a connection of their own.
@@ -191,6 +195,7 @@ impl Redis {
             Servers::Sentinels(sentinels) => sentinels.url(),
             Servers::Shards(_) => unreachable!("it is not one server"),
             Servers::Cluster(cluster) => cluster.url(),
+            Servers::Serverless(relay, _) => format!("redis+cluster://127.0.0.1:{}", relay.port()),
         };
         let config = RedisConfig::from_url(&url).expect("a good URL");
         let config = config.prefix(&self.prefix).expect("a good prefix");
@@ -228,6 +233,7 @@ impl Redis {
             Servers::Single(server) | Servers::Product(_, server) => server.cli(command),
             Servers::Sentinels(sentinels) => sentinels.primary().and_then(|server| server.cli(command)),
             Servers::Shards(_) => unreachable!("it is not one server"),
+            Servers::Serverless(_, cluster) => cluster.node(0).cli(command),
             // Every command that is sent to one node has a key.
             Servers::Cluster(cluster) => cluster.cli_at(command[1], command),
         };
@@ -362,71 +368,70 @@ impl StoreUnderTest for RedisQuorum {
     }
 }
 
-mod redis {
+mod alone {
     use super::{Pool, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::alone(&POOL));
 }
 
-mod valkey {
-    use super::{Pool, Redis, RunningServers, conformance};
-    static POOL: Pool<RunningServers> = Pool::new();
-    conformance::suite!(Redis::of_valkey(&POOL));
-}
-
 mod dragonfly {
-    use super::{Pool, Redis, RunningServers, conformance};
+    use super::{Pool, Product, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
-    conformance::suite!(Redis::like_dragonfly(&POOL));
+    conformance::suite!(Redis::like(&Product::dragonfly(), &POOL));
 }
 
-mod redis_by_resp2 {
+mod serverless {
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
+    conformance::suite!(Redis::like_serverless(&POOL));
+}
+
+mod unknown_product {
+    use super::{Pool, Product, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
+    conformance::suite!(Redis::like(&Product::unknown(), &POOL));
+}
+
+mod by_resp2 {
     use super::{Pool, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::by_resp2(&POOL));
 }
 
-mod redis_by_sentinels {
+mod by_sentinels {
     use super::{Pool, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::by_sentinels(&POOL));
 }
 
-mod redis_by_shards {
+mod by_shards {
     use super::{Pool, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::of_shards(&POOL));
 }
 
-mod redis_cluster {
-    use super::{Pool, Redis, RedisServer, RunningServers, Shared, conformance};
+mod in_cluster {
+    use super::{Pool, Redis, RunningServers, Shared, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     static SHARED: Shared = Shared::new();
-    conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder()));
-}
-
-mod valkey_cluster {
-    use super::{Pool, Redis, RedisServer, RunningServers, Shared, conformance};
-    static POOL: Pool<RunningServers> = Pool::new();
-    static SHARED: Shared = Shared::new();
-    conformance::suite!(Redis::in_cluster(&POOL, &SHARED, &RedisServer::builder().valkey()));
+    conformance::suite!(Redis::in_cluster(&POOL, &SHARED));
 }
 
 /// The cases that a quorum supports; the others are refused.
-mod redis_quorum {
+mod by_quorum {
     use super::{FrozenClock, Pool, Quorum, RedisQuorum, conformance};
     static POOL: Pool<(Quorum, FrozenClock)> = Pool::new();
     conformance::suite!(mutex: RedisQuorum::of(&POOL));
     conformance::suite!(reentrant: RedisQuorum::of(&POOL));
 }
 
-mod redis_by_a_least_user {
+mod by_a_least_user {
     use super::{Redis, conformance};
     conformance::suite!(Redis::by_a_least_user(false).await);
 }
 
 /// The same with messages on a connection of their own: no command of it is denied.
-mod redis_by_a_least_user_and_resp2 {
+mod by_a_least_user_and_resp2 {
     use super::{Redis, conformance};
     conformance::suite!(election: Redis::by_a_least_user(true).await);
 }

@@ -8,15 +8,21 @@
  *   [3] unused
  * Only the wall clock is replaced. CLOCK_MONOTONIC stays real, for the server's event loop sleeps by it.
  *
+ * Valkey 9 reads the wall clock now and then, and counts with the processor in between, if /proc/cpuinfo says that it can.
+ * So that file is missing for the server, which then reads the wall clock each time.
+ *
  * The real clocks are read by system call and not through dlsym(RTLD_NEXT): the allocator asks for the time before
  * the loader is ready for a look-up.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -88,4 +94,22 @@ time_t time(time_t *out) {
     if (wall(&now) != 0) return (time_t)-1;
     if (out) *out = now.tv_sec;
     return now.tv_sec;
+}
+
+static FILE *open_unless_processor(const char *function, const char *path, const char *mode) {
+    FILE *(*real)(const char *, const char *);
+    if (page && strcmp(path, "/proc/cpuinfo") == 0) {
+        errno = ENOENT;
+        return NULL;
+    }
+    *(void **)&real = dlsym(RTLD_NEXT, function);
+    return real(path, mode);
+}
+
+FILE *fopen(const char *restrict path, const char *restrict mode) {
+    return open_unless_processor("fopen", path, mode);
+}
+
+FILE *fopen64(const char *restrict path, const char *restrict mode) {
+    return open_unless_processor("fopen64", path, mode);
 }

@@ -37,7 +37,7 @@ pub use frame::{FrameError, FrameSplitter, arguments};
 pub use product::{Product, ProductServer};
 pub use proxy::{AfterDrop, Proxy, ResumedRequests, any_command, command};
 pub use quorum::Quorum;
-pub use random::Random;
+pub use random::{Random, share_of_seeds};
 pub use resp::{RespConnection, Value};
 pub use sentinels::Sentinels;
 pub use server::{RedisServer, RedisServerBuilder};

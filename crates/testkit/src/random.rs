@@ -6,6 +6,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The variable that sets the seed.
 const SEED: &str = "LEASEHOLD_SEED";
 
+/// The variable that sets the share of the seeds.
+const SHARE: &str = "LEASEHOLD_SHARE";
+
+/// The seeds below `count` that this process runs: all, or the share in `LEASEHOLD_SHARE`, as `0..6/10` for the first six of
+/// each ten. So several processes, each with another server, run each seed once.
+///
+/// Panics if the variable is set to something else.
+///
+/// ```
+/// use leasehold_testkit::share_of_seeds;
+///
+/// assert_eq!(share_of_seeds(3), [0, 1, 2]); // unless LEASEHOLD_SHARE is set
+/// ```
+#[allow(clippy::missing_panics_doc, reason = "it is said above")]
+pub fn share_of_seeds(count: u64) -> Vec<u64> {
+    match std::env::var(SHARE) {
+        Err(_) => (0..count).collect(),
+        Ok(share) => {
+            let (first, end, of) =
+                parse_share(&share).unwrap_or_else(|| panic!("{SHARE} is as `0..6/10`, and not `{share}`"));
+            (0..count).filter(|seed| (first..end).contains(&(seed % of))).collect()
+        }
+    }
+}
+
+/// First, end, and out of how many.
+fn parse_share(text: &str) -> Option<(u64, u64, u64)> {
+    let (range, of) = text.split_once('/')?;
+    let (first, end) = range.split_once("..")?;
+    let (first, end, of) = (first.parse().ok()?, end.parse().ok()?, of.parse().ok()?);
+    (first < end && end <= of).then_some((first, end, of))
+}
+
 /// A source of random numbers (`SplitMix64`).
 #[derive(Debug)]
 pub struct Random {
@@ -70,5 +103,19 @@ impl Random {
     /// Random bytes.
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         std::array::from_fn(|_| self.bits().to_le_bytes()[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_range_of_a_number() {
+        assert_eq!(parse_share("0..6/10"), Some((0, 6, 10)));
+        assert_eq!(parse_share("9..10/10"), Some((9, 10, 10)));
+        for wrong in ["", "1/10", "6..6/10", "9..11/10", "a..b/c"] {
+            assert_eq!(parse_share(wrong), None, "{wrong}");
+        }
     }
 }

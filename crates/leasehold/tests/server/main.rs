@@ -21,6 +21,7 @@ mod starting;
 mod suspended_leader;
 #[path = "../common/until.rs"]
 mod until;
+mod valkey_9;
 
 use cases::store::TestStore;
 use leasehold_testkit::RedisServer;

@@ -42,8 +42,7 @@ impl Server {
     /// Starts a server whose scripts are changed by `edits`.
     pub(crate) fn start(edits: &[Edit]) -> io::Result<Self> {
         let clock = FrozenClock::new(LONG_AGO_US)?;
-        // Under a frozen clock that thread waits for a time that is always over, and takes a whole core.
-        let process = RedisServer::builder().clock(&clock).config("jemalloc-bg-thread", "no").start()?;
+        let process = RedisServer::builder().clock(&clock).start()?;
         let tap = Tap::start(process.port(), process.connect()?, edits.to_vec())?;
         Ok(Self {
             clock,

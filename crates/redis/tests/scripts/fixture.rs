@@ -58,8 +58,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new() -> Self {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
-        // Under a clock that stands still, that thread waits for a time that is always over, and takes a core.
-        let server = RedisServer::builder().clock(&clock).config("jemalloc-bg-thread", "no").start().unwrap();
+        let server = RedisServer::builder().clock(&clock).start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config = format!("{}?prefix=m:", server.url()).parse().unwrap();
         let store = runtime.block_on(RedisStore::connect(config)).unwrap();

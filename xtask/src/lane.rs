@@ -143,7 +143,7 @@ pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) 
     let metadata = cargo::metadata()?;
     install::redis()?;
     install::openssl()?;
-    let binaries = cargo::build_tests(&metadata, &PARTS.iter().copied().collect::<Vec<_>>(), options)?;
+    let binaries = cargo::build_tests(&metadata, PARTS, options)?;
     let on = |part: &Part, server| Part { server, is_shared: false, ..*part };
     let on_path = PARTS.iter().filter(|part| part.server == Server::Redis70);
     let (parts, programs): (Vec<Part>, Programs) = match server {
@@ -187,7 +187,7 @@ fn refuse_others_than_cargo_takes(options: &[String]) -> Result<()> {
 /// The program of each server.
 type Programs = BTreeMap<Server, PathBuf>;
 
-/// Installs servers, and says which versions they are. One that cannot be had is an error.
+/// Installs servers, and says which versions they are. One that cannot be installed is an error.
 fn install_servers(servers: &[Server]) -> Result<Programs> {
     let install = |server: &Server| {
         let program = server.install().with_context(|| format!("the tests need {}", server.name()))?;

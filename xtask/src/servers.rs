@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Its program: named by the variable, on the path, or installed into the target directory. Fails if that is another
-    /// version, or cannot be had.
+    /// version, or cannot be installed.
     pub(crate) fn install(self) -> Result<PathBuf> {
         let variable = self.variable();
         let named = env::var_os(&variable).map(PathBuf::from);

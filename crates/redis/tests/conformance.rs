@@ -154,7 +154,7 @@ impl Redis {
         })
     }
 
-    /// A cluster of one node that does what ElastiCache Serverless does otherwise.
+    /// A cluster of one node that does what Amazon's serverless cache does otherwise.
     fn like_serverless(pool: &Pool<RunningServers>) -> Self {
         Self::at(pool.borrow(|| {
             let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");

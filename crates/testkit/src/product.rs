@@ -102,7 +102,7 @@ impl Product {
         }
     }
 
-    /// What ElastiCache Serverless does otherwise, before a node of a cluster: it has neither `WAIT` nor channels outside
+    /// What Amazon's serverless cache does otherwise, before a node of a cluster: it has neither `WAIT` nor channels outside
     /// of slots, and no commands of an operator.
     pub fn serverless() -> Self {
         Self {

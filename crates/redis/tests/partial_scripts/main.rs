@@ -164,7 +164,7 @@ fn check_serving(
         let (mut together, mut commands) = (false, 0);
         loop {
             generator.fixture.together = together;
-            let is_served = serves == Serves::AfterEachCut || (seed + commands as u64) % 2 == 0;
+            let is_served = serves == Serves::AfterEachCut || (seed + commands as u64).is_multiple_of(2);
             let whole =
                 generator.execute_partially(&op, commands, seen, is_served).map_err(|Violation(what)| {
                     let how = if together { " with others" } else { "" };

@@ -152,7 +152,9 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
         let own: Vec<u64> = seeds.iter().copied().skip(half).step_by(2).collect();
         std::thread::spawn(move || {
             let mut fixture = Fixture::new();
-            own.into_iter().for_each(|seed| fixture.sequence(kind, seed));
+            for seed in own {
+                fixture.sequence(kind, seed);
+            }
             fixture.seen
         })
     });

@@ -241,7 +241,9 @@ fn the_script_means_what_the_model_means() {
     let mut environment = Fixture::new();
     let seeds = share_of_seeds(SEQUENCES);
     let own = u64::try_from(seeds.len()).unwrap();
-    seeds.into_iter().for_each(|seed| environment.sequence(seed));
+    for seed in seeds {
+        environment.sequence(seed);
+    }
     println!("{:?}", environment.seen);
     for what in [
         "had",

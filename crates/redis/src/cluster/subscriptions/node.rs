@@ -242,7 +242,7 @@ async fn subscribe(link: &Link, mut connection: LinkConnection, channel: &str) -
     let Some(answers) = send_both(link, &mut connection, ["SSUBSCRIBE", "SUBSCRIBE"], channel).await else {
         return Subscribed::OutOfSync;
     };
-    // Redis 6.2 has no channels of slots, ElastiCache Serverless has no others: one of the two suffices.
+    // Redis 6.2 has no channels of slots, Amazon's serverless cache has no others: one of the two suffices.
     let mut has_one = false;
     for (answer, kind) in answers.iter().zip([PushKind::SSubscribe, PushKind::Subscribe]) {
         match answer {

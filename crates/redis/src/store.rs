@@ -31,8 +31,8 @@ use leasehold_core::{
     Reply, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
-    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, HoldWatcher, NotificationSink, Outcome, Phase,
-    ServerFinding, SessionTracking, Store, Subscription,
+    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, HoldWatcher, NotificationSink, Outcome,
+    Phase, ServerFinding, SessionTracking, Store, Subscription,
 };
 use redis::PushInfo;
 use redis::aio::MultiplexedConnection;

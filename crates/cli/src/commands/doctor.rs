@@ -259,8 +259,8 @@ Findings:
   intended. A finding is accepted with --accept, for this user and store, or
   with `?accept=CODE,CODE` in the URL, for those who use it. Notices and what is
   accepted do not change the exit status.
-    eviction        an eviction policy that can remove locks (critical); a notice
-                    while there is no `maxmemory`
+    eviction        an eviction policy that can remove locks (critical); only a
+                    notice while there is no `maxmemory`
     eviction_unknown
                     the server does not report its policy (notice)
     replica         a replica, which has the data of a primary, and refuses

@@ -227,7 +227,6 @@ fn a_secret_in_the_wrong_place_makes_the_url_unusable() {
         "redis://h?strict=s3cr3tPW",
         "redis://h?ca=s3cr3tPW",
         "rediss://h?key=s3cr3tPW",
-        "redis+cluster://:s3cr3tPW@a/1",
         "redis://h?prefix={s3cr3tPW",
         "redlock+x://:s3cr3tPW@a,b,c",
         "sqlite:",

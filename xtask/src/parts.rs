@@ -85,6 +85,9 @@ const OF_EACH_VERSION: &[&str] =
 const SEQUENCES_CUT_OFF: &[&str] = &["a_partial_script_"];
 /// What is found about a server, and what is tried.
 const DIAGNOSIS: &[&str] = &["findings::", "products::"];
+/// Without a fake: a node of Redis 6.2 does not announce the port of a relay to its own clients.
+const DIAGNOSIS_6_2: &[&str] =
+    &["findings::", "products::a", "products::every_", "products::what_", "products::without_wait_a_server_"];
 /// The same by the program.
 const DOCTOR: &[&str] = &["doctor"];
 
@@ -151,7 +154,7 @@ pub(crate) const PARTS: &[Part] = &[
     share(Server::Valkey91, File("scripts"), All),
     on(Server::Valkey91, "leasehold", File("server"), Only(&["valkey_9::"])),
     on(Server::Redis82, "leasehold", File("server"), Only(&["durable::"])),
-    on(Server::Redis62, "leasehold-redis", File("store"), Only(DIAGNOSIS)),
+    on(Server::Redis62, "leasehold-redis", File("store"), Only(DIAGNOSIS_6_2)),
     on(Server::Redis82, "leasehold-redis", File("store"), Only(DIAGNOSIS)),
     on(Server::Valkey81, "leasehold-redis", File("store"), Only(DIAGNOSIS)),
     on(Server::Redis62, "leasehold-cli", File("program"), Only(DOCTOR)),

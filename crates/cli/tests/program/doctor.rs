@@ -42,7 +42,7 @@ fn a_server_that_could_lose_locks_ends_with_78_and_a_remedy() {
         outcome.check(78, "");
         for text in [
             "role     primary, without replicas\n",
-            "persists no append-only file; ",
+            "persists no append-only file",
             "critical eviction: its eviction policy is `allkeys-lru`",
             "to do: set `maxmemory-policy noeviction`\n",
             "user     default\n",

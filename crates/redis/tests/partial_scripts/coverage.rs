@@ -102,8 +102,8 @@ impl Coverage {
     }
 
     /// Fails unless every operation left each state that it can leave, at least this often, and every script was stopped at
-    /// every command.
-    pub(crate) fn check(&self, kinds: &[Kind], times_at_least: u64) {
+    /// every command. `is_whole` unless this process runs a share of the states.
+    pub(crate) fn check(&self, kinds: &[Kind], times_at_least: u64, is_whole: bool) {
         let of_these_kinds = match kinds[0] {
             Kind::Reentrant => &[
                 (OpKind::Acquire, Left::Lasting),
@@ -181,6 +181,9 @@ impl Coverage {
         // A shared lock serves its queue before a request joins it: then it knows the first entry, and reads the last one alone.
         let reads_two_entries = |text: &str| text.contains("'w:' .. a,'w:' .. b");
         uncovered.retain(|text| !kinds[0].is_shared() || !reads_two_entries(text));
+        // Too rare for a share of the states: `cargo xtask verify cutoffs` cuts off there.
+        let is_rare = |text: &str| text.starts_with("local link=lock.fields['p:' .. id]");
+        uncovered.retain(|text| is_whole || !kinds[0].is_shared() || !is_rare(text));
         assert_eq!(uncovered, [""; 0], "never cut off there");
     }
 

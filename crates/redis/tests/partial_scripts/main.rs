@@ -106,7 +106,7 @@ fn leaves_expiries_and_blocks_no_client(kinds: &[Kind], all: u64) {
     println!("{} states of {kinds:?}, {seen:?}", seeds.len());
     // A smaller share need not reach them all.
     if 2 * seeds.len() as u64 > all {
-        seen.check(kinds, all.div_ceil(1_000));
+        seen.check(kinds, all.div_ceil(1_000), seeds.len() as u64 >= all);
     }
 }
 

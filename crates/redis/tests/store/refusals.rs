@@ -309,26 +309,33 @@ async fn row_56_an_answer_before_the_sync_is_not_trusted() {
     let info = server.cli(&["INFO", "server"]).unwrap();
     let info = info.text().unwrap();
     let waits = info.contains("redis_version:8") && !info.contains("valkey_version");
-    let connect = async || match RedisStore::connect(config.clone()).await {
-        Ok(store) => Ok(store),
-        Err(fault) => match fault.kind {
-            FaultKind::Unsupported(what) => Err(what),
-            other => panic!("{other:?}"),
-        },
+    let confirm = async |n: u8| {
+        let store = RedisStore::connect(config.clone()).await.unwrap();
+        let name = format!("job/{n}");
+        let outcome = acquire_of(&store, &name, &claim(n)).await;
+        let Outcome::Done(Reply::Acquire(Acquired::Granted { fence, .. })) = outcome else {
+            panic!("{outcome:?}")
+        };
+        let lock = Lock::mutex(name.parse().unwrap());
+        match store.confirm(&lock, &claim(n), fence, LONG).await.map_err(|fault| fault.kind) {
+            Ok(()) => Ok(()),
+            Err(FaultKind::Unsupported(what)) => Err(what),
+            Err(other) => panic!("{other:?}"),
+        }
     };
     let has_waitaof = server.cli(&["COMMAND", "INFO", "WAITAOF"]).unwrap().elements()[0].elements().len() > 1;
-    let everysec = connect().await;
+    let everysec = confirm(1).await;
     match (has_waitaof, waits) {
         (false, _) => assert!(everysec.unwrap_err().contains("it has no WAITAOF")),
         (true, false) => assert!(everysec.unwrap_err().contains("set `always`")),
-        (true, true) => assert!(everysec.is_ok()),
+        (true, true) => assert_eq!(everysec, Ok(())),
     }
     server.cli(&["CONFIG", "SET", "appendfsync", "always"]).unwrap().ok().unwrap();
-    let Ok(store) = connect().await else { return assert!(!has_waitaof) };
-    granted(acquire(&store, &claim(1), None).await);
+    assert_eq!(confirm(2).await.is_ok(), has_waitaof);
     server.cli(&["ACL", "SETUSER", "default", "-config|get"]).unwrap().ok().unwrap();
-    match connect().await {
-        Ok(_) => assert!(waits),
-        Err(what) => assert!(!waits && what.contains("`+config|get`"), "{what}"),
+    match confirm(3).await {
+        Ok(()) => assert!(waits),
+        Err(what) if has_waitaof => assert!(!waits && what.contains("`+config|get`"), "{what}"),
+        Err(what) => assert!(what.contains("it has no WAITAOF"), "{what}"),
     }
 }

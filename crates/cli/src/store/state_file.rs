@@ -25,6 +25,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const MAX_SIZE: usize = 256 * 1024;
 /// How long to wait for another process, which holds the lock while it writes the file.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
+/// The same for an acknowledgement, which is for a person who waits, and is synced to a disk that may be slow.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The file, which may not exist.
 #[derive(Debug, Clone)]
@@ -74,7 +76,7 @@ impl StateFile {
 
     /// Accepts findings about a store.
     pub(crate) fn accept(&self, store: &str, codes: &[FindingCode]) -> io::Result<()> {
-        let _lock = self.lock()?;
+        let _lock = self.lock(ACCEPT_LIMIT)?;
         let mut state = self.read();
         for code in codes {
             state.entry(store, *code).accepted = true;
@@ -98,7 +100,7 @@ impl StateFile {
 
     /// Decides again under the lock (2).
     fn mark_reported(&self, store: &str, codes: &[FindingCode], now: u64) -> io::Result<Vec<FindingCode>> {
-        let _lock = self.lock()?;
+        let _lock = self.lock(LOCK_LIMIT)?;
         let mut state = self.read();
         let due = state.due(store, codes, now);
         for code in &due {
@@ -145,12 +147,12 @@ impl StateFile {
         })
     }
 
-    /// Waits for the lock, which ends with the file that is returned, or with this process.
-    fn lock(&self) -> io::Result<File> {
+    /// Waits for the lock until the limit. It ends with the file that is returned, or with this process.
+    fn lock(&self, limit: Duration) -> io::Result<File> {
         create_directory(&self.dir)?;
         let path = self.dir.join(LOCK);
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let deadline = Instant::now() + LOCK_LIMIT;
+        let deadline = Instant::now() + limit;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
@@ -209,6 +211,7 @@ fn create_new(path: &Path) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
     use std::thread;
     use tempfile::TempDir;
 
@@ -259,11 +262,14 @@ mod tests {
         let dir = temporary();
         let file = file(&dir);
         let stores: Vec<_> = (0..8).map(|n| format!("own:{n}")).collect();
+        // A sync may take longer than a report waits.
+        let all_reported = Barrier::new(stores.len());
         let reported: Vec<_> = thread::scope(|scope| {
             let start = |store: &String| {
-                let (file, store) = (file.clone(), store.clone());
+                let (file, store, all_reported) = (file.clone(), store.clone(), &all_reported);
                 scope.spawn(move || {
                     let due = file.take_due_at("shared:1", &[LUA], NOW).len();
+                    all_reported.wait();
                     file.accept(&store, &[REPLICA]).expect("written");
                     due
                 })
@@ -291,7 +297,7 @@ mod tests {
             assert_eq!(file.take_due_at("a:1", &[LUA], NOW), [LUA], "{damage}");
         }
         // What another process holds does not stop this one for long.
-        let _held = file.lock().expect("free");
+        let _held = file.lock(LOCK_LIMIT).expect("free");
         let start = Instant::now();
         assert_eq!(file.take_due_at("b:1", &[LUA], NOW), [LUA]);
         assert!(start.elapsed() < Duration::from_secs(10));

@@ -417,7 +417,7 @@ async fn a_detached_hold_with_a_custom_value(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let lock = |client| mutex(client).value("request 4711").expect("a good value").lease(LONG);
     let hold = copy(&lock(&a).acquire_detached().await.expect("acquired"));
-    assert!(!format!("{hold:?}").contains("4711"), "{hold:?}");
+    assert!(!format!("{hold:?}").contains("request"), "{hold:?}");
     assert!(matches!(lock(&b).try_acquire().await.expect("an answer"), Attempt::Taken(_)));
     let guard = hold.attach(&b).await.expect("attached");
     guard.release().await.expect("released");

@@ -121,7 +121,8 @@ impl Redis {
     fn of(pool: &Pool<RunningServers>, boot: impl FnOnce(RedisServerBuilder) -> io::Result<Servers>) -> Self {
         Self::at(pool.borrow(|| {
             let clock = FrozenClock::new(1_762_000_000_000_000).expect("a clock");
-            let servers = boot(RedisServer::builder().clock(&clock)).expect("servers that boot");
+            let servers =
+                boot(RedisServer::builder().clock(&clock).lazy_expiry()).expect("servers that boot");
             RunningServers { servers, clock: Some(clock) }
         }))
     }

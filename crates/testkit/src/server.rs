@@ -239,6 +239,8 @@ pub struct RedisServerBuilder {
     clock: Option<Arc<Setting>>,
     /// Whether it records what is on the disk.
     records_syncs: bool,
+    /// Set if a key that has expired is deleted only when a command looks for it.
+    lazy_expiry: bool,
     role: Role,
 }
 
@@ -265,6 +267,7 @@ impl Default for RedisServerBuilder {
             core: None,
             clock: None,
             records_syncs: false,
+            lazy_expiry: false,
             role: Role::Standalone,
         }
     }
@@ -338,6 +341,13 @@ impl RedisServerBuilder {
         self.appendonly().config("appendfsync", appendfsync)
     }
 
+    /// Deletes a key that has expired only when a command looks for it. Otherwise Redis 8.2 deletes keys in their last
+    /// millisecond, when commands still find them: where a clock stands still, a test would see either.
+    pub fn lazy_expiry(mut self) -> Self {
+        self.lazy_expiry = true;
+        self
+    }
+
     /// Runs as a Sentinel, which has no data. [`Sentinels`](crate::Sentinels) starts several, with servers.
     pub fn sentinel(mut self) -> Self {
         self.role = Role::Sentinel;
@@ -351,7 +361,11 @@ impl RedisServerBuilder {
     }
 
     /// Boots the server and returns when it answers.
-    pub fn start(self) -> io::Result<RedisServer> {
+    pub fn start(mut self) -> io::Result<RedisServer> {
+        // Redis 6.2 permits DEBUG, and does not know the directive.
+        if self.lazy_expiry && !self.is_version_6()? {
+            self.config.push(("enable-debug-command".to_owned(), "local".to_owned()));
+        }
         let dir = TempDir::with_prefix("leasehold-redis-")?;
         for _ in 0..BOOT_ATTEMPTS {
             let port = ReservedPort::new(self.role == Role::Node)?;
@@ -384,7 +398,13 @@ impl RedisServerBuilder {
             DISK.preload(&mut command, dir)?;
         }
         let mut child = command.spawn().map_err(|error| self.spawn_error(&error))?;
-        match self.await_ready(&mut child, dir, port) {
+        let ready = self.await_ready(&mut child, dir, port).and_then(|()| {
+            if self.lazy_expiry {
+                self.connect(dir, port)?.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"])?.ok()?;
+            }
+            Ok(())
+        });
+        match ready {
             Ok(()) => Ok(child),
             Err(error) => {
                 // `error` has the reason. The process may have ended already.
@@ -400,6 +420,12 @@ impl RedisServerBuilder {
         // taskset becomes the server by exec, so the child's id is the server's.
         command.args([OsString::from("-c"), core.to_string().into(), self.binary.clone().into()]);
         command
+    }
+
+    fn is_version_6(&self) -> io::Result<bool> {
+        let output = Command::new(&self.binary).arg("--version").output();
+        let output = output.map_err(|error| self.spawn_error(&error))?;
+        Ok(String::from_utf8_lossy(&output.stdout).contains(" v=6."))
     }
 
     fn spawn_error(&self, error: &io::Error) -> io::Error {

@@ -42,7 +42,7 @@ impl Server {
     /// Starts a server whose scripts are changed by `edits`.
     pub(crate) fn start(edits: &[Edit]) -> io::Result<Self> {
         let clock = FrozenClock::new(LONG_AGO_US)?;
-        let process = RedisServer::builder().clock(&clock).start()?;
+        let process = RedisServer::builder().clock(&clock).lazy_expiry().start()?;
         let tap = Tap::start(process.port(), process.connect()?, edits.to_vec())?;
         Ok(Self {
             clock,

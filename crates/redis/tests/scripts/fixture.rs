@@ -58,7 +58,7 @@ pub(crate) struct Fixture {
 impl Fixture {
     pub(crate) fn new() -> Self {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
-        let server = RedisServer::builder().clock(&clock).start().unwrap();
+        let server = RedisServer::builder().clock(&clock).lazy_expiry().start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let config = format!("{}?prefix=m:", server.url()).parse().unwrap();
         let store = runtime.block_on(RedisStore::connect(config)).unwrap();

@@ -39,7 +39,7 @@ struct One {
 impl Fixture {
     fn new() -> Self {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
-        let server = RedisServer::builder().clock(&clock).start().unwrap();
+        let server = RedisServer::builder().clock(&clock).lazy_expiry().start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(RedisStore::connect(server.url().parse().unwrap())).unwrap();
         let connection = server.connect().unwrap();

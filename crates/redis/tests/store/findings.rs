@@ -133,8 +133,10 @@ async fn a_node_of_a_quorum_that_can_evict_locks_grants_none() {
     let mut quorum = Quorum::with(3, &RedisServer::builder()).unwrap();
     let url = format!("{}?min_uptime=0s", quorum.url());
     let evict = |server: &RedisServer| {
-        let set = ["CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru"];
-        server.cli(&set).unwrap().ok().unwrap();
+        // Redis 6.2 sets one at a time.
+        for (setting, value) in [("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")] {
+            server.cli(&["CONFIG", "SET", setting, value]).unwrap().ok().unwrap();
+        }
     };
     evict(&quorum.servers()[0]);
     let config = || QuorumConfig::from_url(&url).unwrap();

@@ -1,8 +1,8 @@
 //! Whether a server can say what is on its disk, which `?durable=1` relies on.
 //!
-//! With `appendfsync everysec`, Redis 7.2 and 7.4 and Valkey (7.2 to 9.1) answer WAITAOF before they have synced: an answer only
-//! says that the last sync began less than a second ago (redis/redis#13793, mended for Redis 8). With `always` a write is synced
-//! before any answer, so what WAITAOF says is true there.
+//! With `appendfsync everysec`, Valkey (seen on 8.1 to 9.1) and Redis 7.4 (redis/redis#13793, mended for Redis 8) answer WAITAOF
+//! before they have synced: an answer only says that the last sync began less than a second ago. Other versions before Redis 8
+//! are taken for such. With `always` a write is synced before any answer, so what WAITAOF says is true there.
 
 use crate::config::version::{self, ServerVersion};
 use leasehold_store::FaultKind;
@@ -18,12 +18,12 @@ const NO_WAITAOF: &str =
     "it has no WAITAOF, which `durable=1` needs: that came with Redis 7.2 and Valkey 7.2";
 const NEVER: &str =
     "it never syncs its append-only file (`appendfsync no`), which `durable=1` waits for: set `always`";
-const TOO_EARLY: &str = "this version answers WAITAOF before it has synced, if `appendfsync` is `everysec`: set `always` for \
+const TOO_EARLY: &str = "this version can answer WAITAOF before it has synced, if `appendfsync` is `everysec`: set `always` for \
                          `durable=1`, or use Redis 8";
 /// The hold, the session and the first extend are one sync each.
 const TOO_SLOW: &str = "in a cluster `durable=1` needs `appendfsync always`: with `everysec` three syncs take longer than a first \
                         lease; set it, and allow `+config|get`";
-const UNSEEN: &str = "this version answers WAITAOF before it has synced, unless `appendfsync` is `always`, and the user may not \
+const UNSEEN: &str = "this version can answer WAITAOF before it has synced, unless `appendfsync` is `always`, and the user may not \
                       see that: allow `+config|get` for `durable=1`, or use Redis 8";
 
 /// Asks a server with this INFO. Fails if holds cannot be durable there.

@@ -1,4 +1,5 @@
-//! After a release has returned, the client sends nothing about its hold, unless it had no answer or connects again.
+//! After a release has returned, the client sends nothing about its hold, unless it had no answer, connects again, or
+//! begins another session.
 
 use super::{Check, CheckContext, CheckResult};
 use crate::event::{Event, HostEvent, TaskEvent, claim_of};
@@ -15,7 +16,7 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(2200);
 const REPEATED_PER_RECONNECT: u32 = 3;
 
 /// After a release has returned, the client sends nothing about its hold. A release without an answer may go on.
-/// Only when it has connected again may it repeat the release: the store may have the hold again. A cached hold may be extended until its process begins to
+/// Only when it has connected again, or begun another session, may it repeat the release: the store may have the hold again. A cached hold may be extended until its process begins to
 /// release it. After a process has ended, or has ended its session, it sends no heartbeat.
 #[derive(Debug, Default)]
 pub struct AfterRelease {
@@ -38,8 +39,10 @@ pub struct AfterRelease {
     answered: BTreeSet<HoldId>,
     /// Holds whose release has failed.
     failed: BTreeSet<HoldId>,
-    /// How often each process has connected again, perhaps to a store that has lost data.
+    /// How often each process has connected again, perhaps to a store that has lost data, or tried to begin another session.
     reconnects: BTreeMap<HostId, u32>,
+    /// The session that each process began last.
+    begun: BTreeMap<HostId, SessionId>,
     /// The same when a hold was first released, and how often its release has been sent since that returned.
     repeated: BTreeMap<HoldId, (u32, u32)>,
 }
@@ -106,6 +109,12 @@ impl Check for AfterRelease {
                 if is_over || self.ended_sessions.contains(&heartbeat.session) {
                     let session = heartbeat.session;
                     return Err(format!("{host} sends {message}, a heartbeat of {session}, which has ended"));
+                }
+                if heartbeat.begin.is_some() {
+                    let before = self.begun.insert(host, heartbeat.session);
+                    if before.is_some_and(|before| before != heartbeat.session) {
+                        *self.reconnects.entry(host).or_default() += 1;
+                    }
                 }
             }
             Event::Answered { message, reply, .. } => {

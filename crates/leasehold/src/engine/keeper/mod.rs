@@ -106,6 +106,8 @@ struct State {
     sessions_changing: BTreeSet<Partition>,
     /// Partitions to which a connection was made again (10), and how many holds had ended by then.
     reconnected: BTreeMap<Partition, u64>,
+    /// Partitions whose session is over and whose next one has not begun (10).
+    renewed: BTreeSet<Partition>,
     /// Hints that holds may be gone.
     hints: Hints,
     /// When the stores were compared last.
@@ -235,6 +237,7 @@ impl Keeper {
             sessions_wanted: BTreeSet::new(),
             sessions_changing: BTreeSet::new(),
             reconnected: BTreeMap::new(),
+            renewed: BTreeSet::new(),
             hints: Hints::new(),
             compared_at: None,
             unverified: BTreeSet::new(),
@@ -480,8 +483,7 @@ impl KeeperHandle {
     pub(super) fn reconnected(&self, partition: Partition) {
         let Some(shared) = self.0.upgrade() else { return };
         let mut state = shared.state();
-        let ended = state.ended_holds.ended();
-        let is_new = state.reconnected.insert(partition, ended).is_none();
+        let is_new = state.compare_soon(partition);
         drop(state);
         if is_new {
             shared.wake.notify_one();

@@ -4,7 +4,7 @@ use super::heartbeat::SessionHeartbeat;
 use super::renewal_batcher::BATCH;
 use super::{Shared, State, TrackedHold, Work};
 use crate::store::Outcome;
-use leasehold_core::{Lock, Moment, Op};
+use leasehold_core::{Lock, Moment, Op, Partition};
 use leasehold_store::jitter;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +20,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 const COMPARE_INTERVAL: Duration = Duration::from_millis(250);
 
 impl State {
+    /// Has the store of a partition compared with what this client knows. Returns whether that is new.
+    pub(super) fn compare_soon(&mut self, partition: Partition) -> bool {
+        self.reconnected.insert(partition, self.ended_holds.ended()).is_none()
+    }
+
     /// When stores are to be compared next, if a connection was made again.
     pub(super) fn next_comparison(&self) -> Option<Moment> {
         let earliest = self.compared_at.map_or(Moment::ZERO, |at| at + COMPARE_INTERVAL);

@@ -345,7 +345,11 @@ impl Shared {
     fn renew(&self, old: &Arc<Session>) -> Arc<Session> {
         old.end();
         self.session_factory.store.close_mailbox(old.partition, old.id);
-        let lost_any = self.state().lose_holds_of(old, &LostReason::SessionLapsed);
+        let lost_any = {
+            let mut state = self.state();
+            state.renewed.insert(old.partition);
+            state.lose_holds_of(old, &LostReason::SessionLapsed)
+        };
         if lost_any {
             // It had not begun, and never will: a lapse has been signaled before.
             self.sessions.handle_lapsed();
@@ -386,6 +390,10 @@ impl Shared {
         }
         for hold in awaiting {
             state.reschedule(hold);
+        }
+        if state.renewed.remove(&partition) {
+            // While no mailbox was open, a connection made again to a store with older data would not have been reported.
+            state.compare_soon(partition);
         }
         let is_closing = state.closing.is_some();
         drop(state);

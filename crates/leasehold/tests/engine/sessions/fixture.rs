@@ -3,11 +3,11 @@
 use futures_util::future::BoxFuture;
 use leasehold::store::Environment;
 use leasehold::store::{
-    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase,
+    Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Reply,
     SessionOp, SessionReply, Store,
 };
 use leasehold::{Client, Moment, SessionId};
-use leasehold_core::{KeyError, Partition, SessionEntry};
+use leasehold_core::{HoldStatus, KeyError, Partition, Released, SessionEntry};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -30,6 +30,8 @@ pub(super) struct Connection {
     pub(super) lost_begins: Arc<AtomicU64>,
     pub(super) extends: Arc<AtomicU64>,
     pub(super) lists: Arc<AtomicU64>,
+    /// Set to confirm releases that are not executed, like a store that comes back with older data.
+    pub(super) forgets_releases: Arc<AtomicBool>,
     /// The delay of the reply to a heartbeat.
     pub(super) slow: Duration,
     /// Set to report every session as dead, like a list that is out of date.
@@ -64,6 +66,12 @@ impl Store for Connection {
     fn execute<'a>(&'a self, lock: &'a Lock, op: &'a Op, within: Duration) -> BoxFuture<'a, Outcome> {
         if matches!(op, Op::Extend(_)) {
             self.extends.fetch_add(1, SeqCst);
+        }
+        if matches!(op, Op::Release(_)) && self.forgets_releases.load(SeqCst) {
+            let status = HoldStatus::Held;
+            let released =
+                Released { status, remaining_holds: 0, holder: None, next_waiter: None, next: None };
+            return Box::pin(std::future::ready(Outcome::Done(Reply::Release(released))));
         }
         Box::pin(self.unless_cut(within, self.inner.execute(lock, op, within)))
     }
@@ -218,6 +226,7 @@ impl Fixture {
             lost_begins: Arc::default(),
             extends: Arc::default(),
             lists: Arc::default(),
+            forgets_releases: Arc::default(),
             slow,
             reports_all_as_dead: Arc::default(),
             post: Arc::default(),

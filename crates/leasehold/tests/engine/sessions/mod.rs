@@ -80,6 +80,27 @@ async fn another_session_begins_once_the_store_is_back() {
     again.check().expect("the holds of the old session are not those of the new one");
 }
 
+/// While no session has begun, no mailbox tells of a connection that was made again, perhaps to a store with older data.
+#[tokio::test(start_paused = true)]
+async fn what_was_released_is_released_again_when_the_next_session_begins() {
+    let fixture = Fixture::new();
+    let (process, other) = (fixture.process(Some(3 * S)).await, fixture.process(None).await);
+    let guard = process.client.mutex("a").unwrap().lease(600 * S).acquire().await.unwrap();
+    sleep(S).await;
+    process.connection.forgets_releases.store(true, SeqCst);
+    guard.release().await.unwrap();
+    process.connection.forgets_releases.store(false, SeqCst);
+    let theirs = other.client.mutex("a").unwrap();
+    let lapsed = process.client.session_lost_signal();
+    process.cut();
+    lapsed.cancelled().await;
+    sleep(10 * S).await;
+    assert!(theirs.inspect().await.unwrap().held, "the data of before");
+    process.reconnect();
+    sleep(5 * S).await;
+    assert!(!theirs.inspect().await.unwrap().held, "it would stand until its lease is over");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_session_begins_again_and_keeps_what_the_store_has() {
     let fixture = Fixture::new();

@@ -1,7 +1,7 @@
 //! A server that comes back with data of some seconds ago, as a promoted replica that lagged has it: rows 47 and 48.
 
-use super::fixture::{MS, S, client, mutex, server, until, until_waiting, within};
-use leasehold::{Client, LostReason, Mutex};
+use super::fixture::{MS, S, client, mutex, server, until, until_free, until_waiting, within};
+use leasehold::{Client, ClientBuilder, LostReason, Mutex};
 use leasehold_testkit::{Proxy, RedisServer, Stopwatch};
 use std::time::Duration;
 
@@ -18,9 +18,15 @@ struct Cut {
 
 impl Cut {
     async fn start() -> Self {
+        Self::start_with(|builder| builder).await
+    }
+
+    /// The same with other settings of our client.
+    async fn start_with(configure: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Self {
         let server = server();
         let proxy = Proxy::to_server(&server).expect("a proxy");
-        let (ours, theirs) = (client(&proxy.url()).await, mutex(&client(&server.url()).await));
+        let ours = configure(Client::builder(proxy.url())).connect().await.expect("it can be reached");
+        let theirs = mutex(&client(&server.url()).await);
         Self { server, proxy, ours, theirs }
     }
 
@@ -75,6 +81,24 @@ async fn row_48_what_was_released_is_released_again_at_a_server_with_older_data(
         connected.assert_below(SOON, "the lock was released late");
         guard.release().await.expect("released");
     }
+}
+
+/// Row 48: the client was cut off for so long that its session lapsed.
+#[tokio::test]
+async fn row_48_what_was_released_is_released_again_by_the_next_session() {
+    let mut cut = Cut::start_with(|builder| builder.session_ttl(S)).await;
+    let long = cut.ours.mutex("m").expect("a name").lease(60 * S);
+    let guard = long.acquire().await.expect("acquired");
+    guard.extend().await.expect("extended");
+    cut.save();
+    guard.release().await.expect("released");
+    let lapsed = cut.ours.session_lost_signal();
+    cut.fall_back();
+    within(20 * S, lapsed.cancelled()).await;
+    assert!(cut.theirs.inspect().await.expect("a reply").held, "the data of before");
+    cut.connect().await;
+    // Without a waiter, nothing else ends what a dead session held.
+    until_free(&cut.theirs, 10 * S).await;
 }
 
 /// Row 48: many at once are released in batches.

@@ -39,10 +39,12 @@ pub struct AfterRelease {
     answered: BTreeSet<HoldId>,
     /// Holds whose release has failed.
     failed: BTreeSet<HoldId>,
-    /// How often each process has connected again, perhaps to a store that has lost data, or tried to begin another session.
+    /// How often each process has connected again, perhaps to a store that has lost data, or begun another session.
     reconnects: BTreeMap<HostId, u32>,
-    /// The session that each process began last.
+    /// The session that each process began last, or tried to begin first.
     begun: BTreeMap<HostId, SessionId>,
+    /// The session of each request to begin one that has no reply yet, by its message.
+    begins: BTreeMap<u64, SessionId>,
     /// The same when a hold was first released, and how often its release has been sent since that returned.
     repeated: BTreeMap<HoldId, (u32, u32)>,
 }
@@ -111,10 +113,15 @@ impl Check for AfterRelease {
                     return Err(format!("{host} sends {message}, a heartbeat of {session}, which has ended"));
                 }
                 if heartbeat.begin.is_some() {
-                    let before = self.begun.insert(host, heartbeat.session);
-                    if before.is_some_and(|before| before != heartbeat.session) {
-                        *self.reconnects.entry(host).or_default() += 1;
-                    }
+                    self.begun.entry(host).or_insert(heartbeat.session);
+                    self.begins.insert(message, heartbeat.session);
+                }
+            }
+            Event::SessionAnswered { host, message, reply } => {
+                if let Some(session) = self.begins.remove(&message).filter(|_| reply.is_some())
+                    && self.begun.insert(host, session) != Some(session)
+                {
+                    *self.reconnects.entry(host).or_default() += 1;
                 }
             }
             Event::Answered { message, reply, .. } => {

@@ -12,6 +12,8 @@ pub(crate) const USERNAME: &str = "LEASEHOLD_USERNAME";
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 /// The directory of what this program remembers for the user, in place of the one beside the default store.
 pub(crate) const STATE_DIR: &str = "LEASEHOLD_STATE_DIR";
+/// How many holds the history of each lock keeps that this program acquires.
+pub(crate) const HISTORY: &str = "LEASEHOLD_HISTORY";
 /// The owner for which a reentrant lock is acquired. A command under such a lock receives it.
 pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 /// The names of the locks of a command, one a line. Only commands receive it.

@@ -42,6 +42,7 @@ pub use op::{Op, Reply};
 pub use types::audit::{AuditEntry, Ended, Fingerprint, ParseFingerprintError};
 pub use types::duration::{DurationError, parse_duration};
 pub use types::fence::{FencingToken, ParseFencingTokenError};
+pub use types::history::{HistoryEntry, MAX_HISTORY};
 pub use types::id::{HoldId, Nonce, ParseIdError, Partition, SessionId};
 pub use types::key::{KeyError, KeySpace, LockKeys};
 pub use types::label::{Label, LabelError, OwnValue, OwnValueError};
@@ -68,6 +69,9 @@ pub const RELEASED_TTL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// How long the store keeps the audit of evictions and forced releases.
 pub const AUDIT_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+
+/// How long the store keeps the history of a lock after its newest entry.
+pub const HISTORY_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
 /// How long a store remembers a dead session, in addition to the session's own time to live without a
 /// heartbeat.

@@ -236,7 +236,7 @@ impl Scenario {
                     None => ReleaseAction::Grant,
                 };
                 let next = taken("then", words).then(|| self.request(who, words));
-                Op::Release(Release { claim, action, next })
+                Op::Release(Release { claim, action, next, history: 0 })
             }
             Some("inspects") => {
                 let details = taken("all", words);
@@ -435,6 +435,7 @@ impl Scenario {
             hold_status: asked,
             foreign_fingerprint: _,
             audit,
+            history: _,
             shared_holders,
             limit,
             agreed,

@@ -49,6 +49,7 @@ fn terms(mode: LockMode) -> AcquireTerms {
         queue: true,
         poll_often: false,
         margin: Duration::ZERO,
+        history: 0,
         fresh_hold: false,
         mode,
     }
@@ -221,8 +222,12 @@ fn holders_that_leave_alive_cause_no_storm_of_requests() {
     for n in 0..29 {
         fixture.go_on(700);
         let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
-        let release =
-            leasehold_core::Release { claim, action: leasehold_core::ReleaseAction::Grant, next: None };
+        let release = leasehold_core::Release {
+            claim,
+            action: leasehold_core::ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        };
         fixture.lock.apply(fixture.now_ms * 1000, &Op::Release(release), &all_alive);
     }
     assert!(fixture.busiest() <= 6, "{} requests a second", fixture.busiest());

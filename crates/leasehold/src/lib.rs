@@ -133,9 +133,9 @@ pub use lock::semaphore::{Permit, Semaphore};
 /// that defines what each operation means.
 pub use leasehold_core as core;
 pub use leasehold_core::{
-    AuditEntry, Backoff, Ended, FencingToken, Fingerprint, Holder, KeyError, Label, LabelError, Lease,
-    LeaseError, LockMode, LockName, Moment, NameError, ObservedHolder, OwnValue, OwnValueError, Refused,
-    RetryPolicy, SessionId, SessionMetadata, Skipped, Votes,
+    AuditEntry, Backoff, Ended, FencingToken, Fingerprint, HistoryEntry, Holder, KeyError, Label, LabelError,
+    Lease, LeaseError, LockMode, LockName, MAX_HISTORY, Moment, NameError, ObservedHolder, OwnValue,
+    OwnValueError, Refused, RetryPolicy, SessionId, SessionMetadata, Skipped, Votes,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::optimistic;

@@ -110,7 +110,7 @@ fn acquire(of: u8, hold: u8, queue: bool) -> Acquire {
 }
 
 fn release(of: u8, hold: u8) -> Op {
-    Op::Release(Release { claim: claim(of, hold), action: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim(of, hold), action: ReleaseAction::Grant, next: None, history: 0 })
 }
 
 async fn done(store: &dyn Store, lock: &Lock, op: Op) -> Reply {

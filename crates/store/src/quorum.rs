@@ -216,7 +216,7 @@ impl QuorumStore {
     async fn release(&self, lock: &Lock, release: &Release, within: Duration) -> Outcome {
         let start = Instant::now();
         self.repairs.releasing(release.claim.hold);
-        let only = Op::Release(Release { next: None, ..release.clone() });
+        let only = Op::Release(Release { next: None, history: 0, ..release.clone() });
         let released = self.send(lock, &only, within).await;
         if let Outcome::Done(Reply::Release(Released { next_waiter: Some(_), .. })) = &released {
             self.contention.released_to_waiters(lock, release.claim.hold.session(), Instant::now());
@@ -332,7 +332,12 @@ fn at_a_node(op: &Op) -> Op {
     match op {
         Op::Extend(extend) => Op::Extend(Extend { reserve: None, ..extend.clone() }),
         Op::Release(Release { claim, action: ReleaseAction::Grant | ReleaseAction::Free, .. }) => {
-            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::FreeAndPublish, next: None })
+            Op::Release(Release {
+                claim: claim.clone(),
+                action: ReleaseAction::FreeAndPublish,
+                next: None,
+                history: 0,
+            })
         }
         other => other.clone(),
     }

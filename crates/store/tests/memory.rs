@@ -67,7 +67,7 @@ async fn names_that_are_used_once_leave_nothing() {
             predecessor: None,
             mode: LockMode::Exclusive,
         };
-        let release = Release { claim, action: ReleaseAction::Grant, next: None };
+        let release = Release { claim, action: ReleaseAction::Grant, next: None, history: 0 };
         for op in [Op::Acquire(request), Op::Release(release)] {
             let outcome = own.store.execute(&lock, &op, Duration::from_secs(1)).await;
             assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");

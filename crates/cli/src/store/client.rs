@@ -1,11 +1,12 @@
 //! A client of the store: its configuration from the options, and its end.
 
 use crate::backoff::{Backoff, half_jittered};
-use crate::environment::{USERNAME, variable};
+use crate::environment::{HISTORY, USERNAME, variable};
 use crate::lock::wait_limit::WaitLimit;
 use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::output::log;
+use crate::output::printable::printable;
 use crate::store::args::StoreArgs;
 use crate::store::default_file::DefaultFile;
 use crate::store::findings::{self, FindingReporter};
@@ -13,7 +14,7 @@ use crate::store::password::{self, PROVIDER_TIMEOUT, Password};
 use crate::store::{CALL_TIMEOUT, url};
 use anyhow::anyhow;
 use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
-use leasehold::{Client, ClientBuilder, ConnectError, LockName, Moment};
+use leasehold::{Client, ClientBuilder, ConnectError, LockName, MAX_HISTORY, Moment};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::{sleep, timeout};
 
@@ -33,6 +34,17 @@ pub(crate) struct ClientConfig {
     servers: Option<String>,
     /// Set if the user has named no store.
     is_default: bool,
+}
+
+/// The number in `LEASEHOLD_HISTORY`.
+fn history_entries(text: &str) -> Result<u16, Failure> {
+    let entries = text.parse().ok().filter(|entries| *entries <= MAX_HISTORY);
+    entries.ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "{HISTORY} is `{}`, but must be a number from 0 to {MAX_HISTORY}: how many holds the history of a lock keeps",
+            printable(text)
+        ))
+    })
 }
 
 impl ClientConfig {
@@ -59,6 +71,9 @@ impl ClientConfig {
         }
         if let Some(prefix) = &args.prefix {
             builder = builder.prefix(prefix);
+        }
+        if let Some(entries) = variable(HISTORY)? {
+            builder = builder.history(history_entries(&entries)?);
         }
         Ok(Self { builder, kind: url.kind(), servers: findings::store_name(&url), is_default })
     }

@@ -9,14 +9,15 @@
 //!    only reads writes nothing. Expired holds of a shared lock are dropped in bounded steps, and count until then.
 
 use super::audit::Audit;
+use super::history::History;
 use super::record::Record;
 use super::session::SessionLookup;
 use super::shared_holders::MAX_INSPECTED_HOLDS;
 use super::value::{Content, Value};
 use super::watermark::Watermark;
 use crate::{
-    Acquire, Acquired, Evicted, Extended, FencingToken, ForceReleased, Inspect, Inspection, Kind,
-    Notification, Op, Refused, Reply, Resized, Skipped,
+    Acquire, Acquired, Evicted, Extended, FencingToken, ForceReleased, HistoryEntry, HoldStatus, Inspect,
+    Inspection, Kind, Notification, Op, Refused, Released, Reply, Resized, Skipped,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,9 @@ pub struct LockState {
     pub record: Option<Record>,
     /// The evictions and forced releases of the lock.
     pub audit: Option<Audit>,
+    /// The last holds that were released, if their clients wanted that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<History>,
     /// The greatest fencing token of idle locks. The locks of a partition share it: a store with several locks sets it
     /// before an operation, and takes it back afterwards.
     #[serde(skip)]
@@ -86,6 +90,7 @@ impl LockState {
         }
         let found = self.value.clone();
         let mut notifications = Vec::new();
+        let ending = self.ending_entry(now, op);
         let reply = match op {
             Op::Acquire(request) => {
                 self.acquire(now, request, sessions, &mut notifications).map(Reply::Acquire)
@@ -101,6 +106,11 @@ impl LockState {
             Op::RaiseFence(raise_fence) => Ok(Reply::RaiseFence(self.raise_fence(now, raise_fence))),
             Op::Proclaim(proclaim) => Ok(Reply::Proclaim(self.proclaim(proclaim))),
         };
+        if let (Some((entry, most)), Ok(Reply::Release(Released { status: HoldStatus::Held, .. }))) =
+            (ending, &reply)
+        {
+            History::push(&mut self.history, entry, most);
+        }
         let ends_too_soon = matches!((op, &reply), (Op::Extend(extend), Ok(Reply::Extend(Extended::Extended | Extended::Reserved { .. })))
             if stored.as_ref().is_some_and(|stored| stored.ends_before(now.ms + extend.lease_ms)));
         match (op, &reply) {
@@ -114,6 +124,17 @@ impl LockState {
             _ => {}
         }
         (reply.unwrap_or_else(Reply::Refused), notifications)
+    }
+
+    /// What a release adds to the history, and how many entries that keeps, if it releases the hold.
+    fn ending_entry(&self, now: Now, op: &Op) -> Option<(HistoryEntry, u16)> {
+        let Op::Release(release) = op else { return None };
+        let most = release.history_entries()?;
+        let claim = &release.claim;
+        let recorded =
+            self.recorded_holders().into_iter().find(|recorded| recorded.claim.hold == claim.hold)?;
+        let (from_ms, fence, label) = (recorded.since_ms, self.fence_of(claim), recorded.label);
+        Some((HistoryEntry { from_ms, to_ms: now.ms, fence, label }, most))
     }
 
     /// Drops expired holds (2).
@@ -155,7 +176,7 @@ impl LockState {
     /// Whether no state of its own is left at `now_us`.
     pub fn is_empty_at(&mut self, now_us: u64) -> bool {
         self.expire(Now { us: now_us, ms: now_us / 1000 });
-        self.value.is_none() && self.record.is_none() && self.audit.is_none()
+        self.value.is_none() && self.record.is_none() && self.audit.is_none() && self.history.is_none()
     }
 
     /// Drops what has expired as a whole.
@@ -164,6 +185,7 @@ impl LockState {
         self.value.take_if(|value| value.expires_ms.is_some_and(|at_ms| now.ms > at_ms));
         self.record.take_if(|record| now.ms > record.expires_ms);
         self.audit.take_if(|audit| now.ms > audit.expires_ms);
+        self.history.take_if(|history| now.ms > history.expires_ms);
         self.watermark.expire(now.ms);
     }
 
@@ -219,6 +241,12 @@ impl LockState {
                 .iter()
                 .filter(|_| inspect.details)
                 .flat_map(|audit| audit.entries.clone())
+                .collect(),
+            history: self
+                .history
+                .iter()
+                .filter(|_| inspect.details)
+                .flat_map(|history| history.entries.clone())
                 .collect(),
             shared_holders: self.all_holders(now),
             limit: self.record.as_ref().and_then(|record| record.limit),

@@ -14,6 +14,7 @@ mod audit;
 mod ended_holds;
 mod eviction;
 mod exclusive;
+mod history;
 mod holder;
 mod lock;
 mod record;
@@ -26,6 +27,7 @@ mod watermark;
 
 pub use audit::Audit;
 pub use ended_holds::EndedHolds;
+pub use history::History;
 pub use lock::LockState;
 pub use record::{QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved};
 pub use reentrant_holds::{ReentrantHold, ReentrantHolds};

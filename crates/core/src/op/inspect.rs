@@ -1,6 +1,6 @@
 //! Reading the state of a lock.
 
-use crate::{AuditEntry, Claim, Fingerprint, HoldStatus, Holder, Skipped, Votes};
+use crate::{AuditEntry, Claim, Fingerprint, HistoryEntry, HoldStatus, Holder, Skipped, Votes};
 
 /// Read the state of the lock.
 ///
@@ -29,6 +29,9 @@ pub struct Inspection {
     pub foreign_fingerprint: Option<Fingerprint>,
     /// The evictions and forced releases of this lock, most recent first. Only with [details](Inspect::details).
     pub audit: Vec<AuditEntry>,
+    /// The last holds that were released with a [history](crate::Release::history), most recent first. Only with
+    /// [details](Inspect::details).
+    pub history: Vec<HistoryEntry>,
     /// All holders of a shared lock, oldest first; no more than [`MAX_SHARED_HOLDERS`]. Empty for a Mutex or a
     /// ReentrantMutex.
     pub shared_holders: Vec<Holder>,

@@ -70,7 +70,7 @@ use crate::{
 /// assert_eq!(reply, Reply::Extend(Extended::Extended));
 ///
 /// // The release grants the lock to the waiter and notifies its mailbox.
-/// let (reply, notifications) = execute(Op::Release(Release { claim: claim(1), action: ReleaseAction::Grant, next: None }));
+/// let (reply, notifications) = execute(Op::Release(Release { claim: claim(1), action: ReleaseAction::Grant, next: None, history: 0 }));
 /// assert!(matches!(reply, Reply::Release(released) if released.status == HoldStatus::Held));
 /// assert!(matches!(notifications[0], Notification::Grant { to, nonce, .. }
 ///     if to == SessionId::from_random([2; 12]) && nonce == Nonce::new(0, 2)));

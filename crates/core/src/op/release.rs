@@ -13,6 +13,23 @@ pub struct Release {
     pub action: ReleaseAction,
     /// Set if tasks of the same process still wait: the same step acquires again, behind the other waiters.
     pub next: Option<Acquire>,
+    /// How many holds the [history](crate::Inspection::history) of the lock keeps, this one included, which is added if it is
+    /// released by this and its holder is known; [`MAX_HISTORY`](crate::MAX_HISTORY) at most. 0 to leave the history as it is.
+    pub history: u16,
+}
+
+impl Release {
+    /// The same without an entry in the history.
+    #[must_use]
+    pub fn without_history(&self) -> Self {
+        Self { history: 0, ..self.clone() }
+    }
+
+    /// How many holds the history keeps, if the release adds one. A hold that only returns permits goes on.
+    pub fn history_entries(&self) -> Option<u16> {
+        let ends = !matches!(self.action, ReleaseAction::KeepPermits { .. });
+        (ends && self.history > 0).then_some(self.history.min(crate::MAX_HISTORY))
+    }
 }
 
 /// What happens to a lock when it is released.

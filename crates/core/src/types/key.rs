@@ -20,6 +20,7 @@ const RESERVED: &str = "leasehold:{";
 const RECORD: &str = ":record:";
 const AUDIT: &str = ":audit:";
 const ENDS: &str = ":ends:";
+const HISTORY: &str = ":history:";
 const LINE: &str = ":line:";
 
 /// The number of slots in a cluster.
@@ -97,6 +98,11 @@ impl LockKeys {
     /// The audit of evictions and forced releases.
     pub fn audit(&self) -> String {
         self.beside(AUDIT)
+    }
+
+    /// The history of the holds that were released.
+    pub fn history(&self) -> String {
+        self.beside(HISTORY)
     }
 
     /// The index of the holds of a shared lock by their ends.
@@ -454,7 +460,7 @@ mod tests {
                 let space = KeySpace::new(prefix).expect("there are keys with it");
                 let (tag, here) = (hashed(keys.name()).to_owned(), keys.slot());
                 let session = SessionId::from_random([*byte; 12]);
-                for key in [keys.record(), &keys.audit(), &space.leader_channel(&keys)] {
+                for key in [keys.record(), &keys.audit(), &keys.history(), &space.leader_channel(&keys)] {
                     prop_assert_eq!(hashed(key), &tag);
                 }
                 let (session_in, session_index_in) = (space.session_in(here, session), space.session_index_in(here));
@@ -468,7 +474,8 @@ mod tests {
                 for (key, whose) in [
                     (name.clone(), (name.clone(), "name".to_owned())),
                     (keys.record().to_owned(), (name.clone(), "record".to_owned())),
-                    (keys.audit(), (name, "audit".to_owned())),
+                    (keys.audit(), (name.clone(), "audit".to_owned())),
+                    (keys.history(), (name, "history".to_owned())),
                     (session_in, (format!("{prefix}{here}"), session.to_string())),
                     (session_index_in, (format!("{prefix}{here}"), "sessions".to_owned())),
                     (one, (prefix.clone(), session.to_string())),

@@ -5,6 +5,7 @@
 pub(crate) mod audit;
 pub(crate) mod duration;
 pub(crate) mod fence;
+pub(crate) mod history;
 pub(crate) mod id;
 pub(crate) mod key;
 pub(crate) mod label;

@@ -22,7 +22,7 @@ fn claim(s: u8, n: u8) -> Claim {
 fn any_step() -> impl Strategy<Value = (u64, Op)> {
     let for_ms = prop_oneof![Just(1_u64), Just(3_000), 1..60_000_u64];
     let cooldown = (any_claim(claim), for_ms).prop_map(|(claim, for_ms)| {
-        Op::Release(Release { claim, action: ReleaseAction::Cooldown { for_ms }, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Cooldown { for_ms }, next: None, history: 0 })
     });
     let op = prop_oneof![4 => any_op(claim), 1 => cooldown];
     (prop_oneof![2 => Just(0_u64), 3 => 0..4_000_000_u64, 1 => 0..90_000_000_u64], op)

@@ -103,7 +103,8 @@ fn no_request_is_refused_for_expired_holds_that_still_count() {
     assert!(matches!(last, Reply::Acquire(Acquired::Granted { .. })), "{last:?}");
     // The number differs from that of arrivals which are over.
     let mut scenario = Scenario::with_expired(Kind::Latch, 200, LockMode::CountDown { count: 1, total: 150 });
-    let release = Release { claim: claim(Kind::Latch, 0, 0, ""), action: ReleaseAction::Grant, next: None };
+    let release =
+        Release { claim: claim(Kind::Latch, 0, 0, ""), action: ReleaseAction::Grant, next: None, history: 0 };
     scenario.lock.apply(scenario.now_us, &Op::Release(release), &all_alive);
     for n in 0..4 {
         let waits = claim(Kind::Latch, 2, n, "");

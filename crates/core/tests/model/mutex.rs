@@ -553,7 +553,7 @@ proptest! {
                 continue;
             }
             let mut state = environment.state.clone();
-            let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None };
+            let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None, history: 0 };
             let (_, notifications) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
             prop_assert_eq!(notifications, []);
             prop_assert_eq!(&state, &environment.state);
@@ -580,7 +580,7 @@ fn held_by_first(state: &mut LockState) -> Claim {
 }
 
 fn free(claim: Claim) -> Op {
-    Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 })
 }
 
 /// A name that is used once leaves nothing, and its tokens grow all the same: over a clock that is set back by less than an
@@ -668,8 +668,12 @@ fn a_resent_release_does_not_queue_what_was_granted_or_spent() {
     let mut state = LockState::default();
     let first = held_by_first(&mut state);
     let next = request(claim(0, 1), 3_000, Some((1, 3_000)), None);
-    let release =
-        Op::Release(Release { claim: first, action: ReleaseAction::Free, next: Some(next.clone()) });
+    let release = Op::Release(Release {
+        claim: first,
+        action: ReleaseAction::Free,
+        next: Some(next.clone()),
+        history: 0,
+    });
     state.apply(START_US, &release, &all_alive);
     state.apply(START_US, &Op::Acquire(next.clone()), &all_alive);
     let (reply, _) = state.apply(START_US, &release, &all_alive);

@@ -723,7 +723,7 @@ proptest! {
             environment.step(step);
             let mut state = environment.state.clone();
             if !matches!(environment.hold_status(&claim), None | Some(HoldStatus::Held | HoldStatus::Queued)) {
-                let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None };
+                let release = Release { claim: claim.clone(), action: ReleaseAction::Free, next: None, history: 0 };
                 let (_, notifications) = state.apply(environment.now_us, &Op::Release(release), &all_alive);
                 prop_assert_eq!(notifications, []);
                 prop_assert_eq!(&state, &environment.state);
@@ -776,7 +776,7 @@ fn a_claim_without_an_owner_is_refused() {
         let mut state = LockState::new(Kind::Reentrant);
         let take = |claim: &Claim| request(claim.clone(), 3_000, Some((1, 3_000)), None);
         let release = |claim: &Claim, next| {
-            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next })
+            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next, history: 0 })
         };
         for op in [
             Op::Acquire(take(&no_owner)),

@@ -97,7 +97,7 @@ fn any_op(kind: Kind) -> impl Strategy<Value = Op> {
         let next = next.map(|next| Acquire { predecessor: None, ..next });
         let next =
             next.filter(|next| next.claim.hold.session() == claim.hold.session() && next.claim != claim);
-        Op::Release(Release { claim, action: ReleaseAction::Grant, next })
+        Op::Release(Release { claim, action: ReleaseAction::Grant, next, history: 0 })
     });
     let extend =
         (any_hold(kind), any_lease_ms(), any::<bool>()).prop_map(|((claim, _), lease_ms, keep_record)| {

@@ -83,7 +83,7 @@ fn mutex() -> LockState {
     let acquire = |n| Op::Acquire(acquire_request(Kind::Mutex, n, LockMode::Exclusive));
     let release = |n| {
         let claim = claim(Kind::Mutex, n);
-        Op::Release(Release { claim, action: ReleaseAction::Grant, next: None })
+        Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 })
     };
     let reserve = Some(Reserve { tokens: 32, notify_wanted: true });
     let extend =
@@ -110,8 +110,12 @@ fn mutex_in_cooldown() -> LockState {
     let value = OwnValue::new("mine").ok();
     let acquire = acquire_request(Kind::Mutex, 0, LockMode::Exclusive);
     let claim = Claim { value, ..acquire.claim.clone() };
-    let release =
-        Release { claim: claim.clone(), action: ReleaseAction::Cooldown { for_ms: 60_000 }, next: None };
+    let release = Release {
+        claim: claim.clone(),
+        action: ReleaseAction::Cooldown { for_ms: 60_000 },
+        next: None,
+        history: 0,
+    };
     execute(&mut state, vec![Op::Acquire(Acquire { claim, ..acquire }), Op::Release(release)]);
     state
 }

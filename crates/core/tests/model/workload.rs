@@ -112,7 +112,7 @@ pub(super) fn any_op(of: ClaimOf) -> impl Strategy<Value = Op> {
         2 => extend.prop_map(|(claim, lease_ms, keep_record)| Op::Extend(Extend { claim, lease_ms, keep_record, reserve: None, fence: None })),
         4 => release.prop_map(move |(claim, action, next)| {
             let next = next.map(|(other, next)| Acquire { claim: fork(of, &claim, other), predecessor: None, ..next });
-            Op::Release(Release { claim, action, next })
+            Op::Release(Release { claim, action, next, history: 0 })
         }),
         1 => (proptest::option::of(any_claim(of)), any::<bool>())
             .prop_map(|(claim, details)| Op::Inspect(Inspect { claim, details })),

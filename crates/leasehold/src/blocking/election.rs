@@ -28,7 +28,7 @@ facade! {
     #[derive(Clone)]
     pub struct Election;
 
-    settings { lease max_hold max_renewals lock_delay max_wait low_priority_for }
+    settings { lease max_hold max_renewals lock_delay history max_wait low_priority_for }
 
     forward {
         /// Returns the election's name.

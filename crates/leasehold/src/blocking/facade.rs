@@ -285,6 +285,9 @@ macro_rules! setting {
     (lock_delay $kind:ident) => {
         setting! { $kind lock_delay(delay: std::time::Duration), "Keeps the lock taken for a while after a loss" }
     };
+    (history $kind:ident) => {
+        setting! { $kind history(entries: u16), "Has the store keep the last holds that were released" }
+    };
     (max_wait $kind:ident) => {
         setting! { $kind max_wait(limit: std::time::Duration), "Limits how long calls wait, which is forever without it" }
     };

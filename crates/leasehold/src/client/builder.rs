@@ -42,6 +42,7 @@ pub struct ClientBuilder {
     overrides: UrlOverrides,
     label: Option<String>,
     session_labels: BTreeMap<String, String>,
+    history: u16,
     instance: Option<String>,
     timings: Timings,
     /// Set to replace the machine's clock, randomness and threads.
@@ -74,7 +75,16 @@ impl ClientBuilder {
             session: Some(Client::DEFAULT_SESSION_TTL),
         };
         let (overrides, session_labels) = (UrlOverrides::default(), BTreeMap::new());
-        Self { target, overrides, label: None, session_labels, instance: None, timings, environment: None }
+        Self {
+            target,
+            overrides,
+            label: None,
+            session_labels,
+            history: 0,
+            instance: None,
+            timings,
+            environment: None,
+        }
     }
 
     /// Sets the user to log in as, in place of the URL's.
@@ -233,6 +243,14 @@ impl ClientBuilder {
     /// release, say. All of them together have at most 4 KiB.
     pub fn session_label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.session_labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// Has the store keep a history of each lock of this client, its last `entries` holds, 100 at most: like
+    /// [`Mutex::history`](crate::Mutex::history) for all locks, also those of kinds without that setting. 0, the default,
+    /// keeps none, and costs nothing.
+    pub fn history(mut self, entries: u16) -> Self {
+        self.history = entries;
         self
     }
 
@@ -396,7 +414,7 @@ impl ClientBuilder {
         }
         // A store that tracks sessions by itself is there already.
         let lazily = lazily && store.capabilities().sessions != SessionTracking::ByStore;
-        let engine = Engine::start(store, environment, metadata, self.timings, lazily).await;
+        let engine = Engine::start(store, environment, metadata, self.timings, self.history, lazily).await;
         let engine = engine.map_err(|error| match error {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),

@@ -108,6 +108,8 @@ pub(crate) struct Hold {
     lease: AtomicU64,
     /// How much longer the store keeps it than this client relies on it.
     margin: Duration,
+    /// How many holds the history of the lock keeps when this one is released; 0 to leave the history as it is.
+    history: u16,
     /// Set once it is known whether it is released, or left to expire at the store.
     is_released: OnceLock<bool>,
     /// The votes of the last extend over a quorum: the nodes that have it, and in the upper half all nodes. Zero if
@@ -145,6 +147,7 @@ impl Hold {
             may_last_until: AtomicU64::new(valid_until.as_micros()),
             lease: AtomicU64::new(0),
             margin: Duration::ZERO,
+            history: 0,
             is_released: OnceLock::new(),
             votes: AtomicU64::new(0),
             capped: OnceLock::new(),
@@ -168,12 +171,22 @@ impl Hold {
         next.may_last_until.store(self.may_last_until.load(Ordering::Acquire), Ordering::Release);
         next.votes.store(self.votes.load(Ordering::Acquire), Ordering::Release);
         next.kept_until.store(self.kept_until.load(Ordering::Acquire), Ordering::Release);
-        Self { store_fence: self.store_fence, margin: self.margin, ..next }
+        Self { store_fence: self.store_fence, margin: self.margin, history: self.history, ..next }
     }
 
     /// The same hold, which the store keeps for longer than this client relies on it.
     pub(super) fn with_margin(self, margin: Duration) -> Self {
         Self { margin, ..self }
+    }
+
+    /// The same hold, which is added to the history of its lock when it is released.
+    pub(super) fn with_history(self, history: u16) -> Self {
+        Self { history, ..self }
+    }
+
+    /// How many holds the history of the lock keeps when this one is released; 0 to leave the history as it is.
+    pub(crate) fn history(&self) -> u16 {
+        self.history
     }
 
     /// How much longer the store keeps it than this client relies on it.

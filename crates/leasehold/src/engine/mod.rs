@@ -80,6 +80,8 @@ pub(crate) struct Engine {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) label: Label,
     pub(crate) timings: Timings,
+    /// How many holds the history of a lock keeps, unless the lock is set otherwise.
+    pub(crate) history: u16,
     pub(crate) keeper: Keeper,
     gate: Arc<ShutdownGate>,
     locks: Arc<LockTable>,
@@ -105,6 +107,7 @@ impl Engine {
         environment: Arc<dyn Environment>,
         metadata: SessionMetadata,
         timings: Timings,
+        history: u16,
         lazily: bool,
     ) -> Result<Arc<Self>, StartError> {
         let label = metadata.label.clone();
@@ -141,7 +144,18 @@ impl Engine {
             keeper.begin_session(Partition::ONLY);
         }
         let (attached, gate) = (Attached::default(), Arc::default());
-        Ok(Arc::new(Self { store, environment, sessions, label, timings, keeper, gate, locks, attached }))
+        Ok(Arc::new(Self {
+            store,
+            environment,
+            sessions,
+            label,
+            timings,
+            history,
+            keeper,
+            gate,
+            locks,
+            attached,
+        }))
     }
 
     /// Waits until no cleanup and no background work of the store is in flight.

@@ -225,7 +225,7 @@ pub(crate) async fn release_again(
         return result_of_shutdown(engine, hold, in_time, earlier).await;
     }
     let (claim, action) = (hold.claim.clone(), ReleaseAction::Grant);
-    let op = Op::Release(Release { claim, action, next: None });
+    let op = Op::Release(Release { claim, action, next: None, history: hold.history() });
     let reply = pin!(engine.request(&hold.lock, &op, engine.timings.call));
     let result = match engine.gate.run(reply).await {
         Some(Ok(Answer { reply: Reply::Release(released), .. })) => {
@@ -342,7 +342,8 @@ impl PendingRelease<'_> {
         self.next = request;
         self.requested = next.as_ref().map(|next| next.claim.hold);
         let action = if free { ReleaseAction::Free } else { ReleaseAction::Grant };
-        let op = Op::Release(Release { claim: self.hold.claim.clone(), action, next });
+        let (claim, history) = (self.hold.claim.clone(), self.hold.history());
+        let op = Op::Release(Release { claim, action, next, history });
         let reply = pin!(self.engine.request(&self.hold.lock, &op, self.engine.timings.call));
         let reply = self.engine.gate.run(reply).await;
         self.done = true;

@@ -131,7 +131,7 @@ impl DetachedHold {
     async fn release_with(&self, client: &Client, action: ReleaseAction) -> Result<(), ReleaseError> {
         let engine = &*client.engine;
         // Before anything else: to send a release ends the guard that this client may have of the hold.
-        let op = Op::Release(Release { claim: self.claim.clone(), action, next: None });
+        let op = Op::Release(Release { claim: self.claim.clone(), action, next: None, history: 0 });
         if let Some(refused) = op.refusal_for(self.lock.kind) {
             return Err(ReleaseError::Impossible(refused));
         }

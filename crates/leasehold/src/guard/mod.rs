@@ -279,7 +279,7 @@ impl Guard {
         self.check_with_reason().await?;
         let engine = &self.engine;
         let (claim, action) = (self.hold.claim.clone(), ReleaseAction::KeepPermits { count: kept });
-        let op = Op::Release(Release { claim, action, next: None });
+        let op = Op::Release(Release { claim, action, next: None, history: 0 });
         let within = engine.timings.call.min(self.remaining());
         let reply = engine.unless_shut(engine.call(&self.hold.lock, &op, within)).await;
         let Some(reply) = reply else { return Err(self.shut_down().await.into()) };

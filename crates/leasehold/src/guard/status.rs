@@ -8,9 +8,9 @@ use crate::lock::handle::LockHandle;
 use crate::store::{Fault, Outcome};
 use leasehold_core::Executed;
 use leasehold_core::{
-    AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, Holder, Inspect,
-    Inspection, LockMode, MAX_SHARED_HOLDERS, Moment, ObservedHolder, Op, Reply, Resize, Resized, SessionId,
-    Skipped, Votes,
+    AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, HistoryEntry, Holder,
+    Inspect, Inspection, LockMode, MAX_SHARED_HOLDERS, Moment, ObservedHolder, Op, Reply, Resize, Resized,
+    SessionId, Skipped, Votes,
 };
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -208,11 +208,13 @@ pub struct FullStatus {
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
     /// What this leaves out because it cannot be read, as another program has written it: the session of a holder, a
-    /// holder, or a line of the audit.
+    /// holder, or a line of the audit or the history.
     pub skipped: Skipped,
     /// The audit of holds that another client ended, by eviction of a dead holder or by force: the last 32,
     /// kept for a week, latest first.
     pub audit: Vec<AuditEntry>,
+    /// The last holds that were released, latest first, if their clients [wanted that](crate::Mutex::history).
+    pub history: Vec<HistoryEntry>,
 }
 
 impl FullStatus {
@@ -255,8 +257,8 @@ impl LockHandle {
             .fence
             .map(ObservedHolder::Hold)
             .or(inspection.foreign_fingerprint.map(ObservedHolder::Foreign));
-        let audit = inspection.audit;
-        Ok(FullStatus { status, holder_session, observed, sessions, skipped, audit })
+        let (audit, history) = (inspection.audit, inspection.history);
+        Ok(FullStatus { status, holder_session, observed, sessions, skipped, audit, history })
     }
 
     /// Whether a task of this client holds the lock.

@@ -80,6 +80,10 @@ impl Election {
         /// [`Mutex::lock_delay`](crate::Mutex::lock_delay). Until then, observers see the old leader.
         pub fn lock_delay(self, delay: Duration) -> Self;
 
+        /// Has the store keep the last `entries` holds that were released: like
+        /// [`Mutex::history`](crate::Mutex::history).
+        pub fn history(self, entries: u16) -> Self;
+
         /// Limits how long [`campaign`](Self::campaign) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

@@ -20,8 +20,8 @@ use crate::store::{Fault, FaultKind};
 use leasehold_core::machine::contender::AcquireTerms;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
 use leasehold_core::{
-    Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, Moment, OwnValue, Refused, RetryPolicy,
-    delay_margin,
+    Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, MAX_HISTORY, Moment, OwnValue, Refused,
+    RetryPolicy, delay_margin,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,6 +107,8 @@ pub(crate) struct LockHandle {
     max_renewals: Option<u32>,
     /// For how long the lock stays taken after a loss.
     lock_delay: Duration,
+    /// How many holds the history keeps.
+    history: u16,
 }
 
 /// What differs between kinds of locks in one acquisition.
@@ -179,6 +181,10 @@ impl LockHandle {
         self.lock_delay = delay;
     }
 
+    pub(crate) fn history(&mut self, entries: u16) {
+        self.history = entries;
+    }
+
     /// What ends a hold, and how much longer the store keeps it than this client relies on it. The death of a session would end
     /// the hold without a delay.
     fn liveness_and_margin(&self, options: &AcquireOptions, of_session: Liveness) -> (Liveness, Duration) {
@@ -214,7 +220,7 @@ impl LockHandle {
 /// Acquiring.
 impl LockHandle {
     pub(crate) fn new(engine: Arc<Engine>, lock: &Lock) -> Self {
-        let entry = engine.entry(lock);
+        let (entry, history) = (engine.entry(lock), engine.history);
         Self {
             engine,
             entry,
@@ -227,6 +233,7 @@ impl LockHandle {
             max_hold: None,
             max_renewals: None,
             lock_delay: Duration::ZERO,
+            history,
         }
     }
 
@@ -505,6 +512,7 @@ impl LockHandle {
             expire_foreign: self.expire_foreign,
             liveness,
             margin,
+            history: self.history.min(MAX_HISTORY),
             queue: !once && self.retry.is_none() && queues,
             poll_often: self.release_policy.free_every.is_some()
                 || !queues

@@ -123,6 +123,25 @@ impl Mutex {
         /// ```
         pub fn lock_delay(self, delay: Duration) -> Self;
 
+        /// Has the store keep a history of the lock: its last `entries` holds that were released, 100 at most, for 7 days
+        /// after the last of them. [`inspect_full`](Self::inspect_full) returns it. 0, the default, keeps none.
+        ///
+        /// The release itself writes it, in the same step, so it takes no further request. Without a history a release
+        /// costs nothing more. A hold that the tasks of one process hand on to each other is one entry,
+        /// and so is a hold that was kept [idle](Self::sticky). Holds that others ended are in the audit; one that expired,
+        /// or was detached, is in neither. A quorum keeps no history.
+        ///
+        /// ```
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let nightly = leasehold::Client::connect("memory:").await?.mutex("nightly")?.history(20);
+        /// nightly.acquire().await?.release().await?;
+        /// for held in nightly.inspect_full().await?.history {
+        ///     println!("{} held it for {} ms", held.label, held.to_ms - held.from_ms);
+        /// }
+        /// # Ok(()) }
+        /// ```
+        pub fn history(self, entries: u16) -> Self;
+
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

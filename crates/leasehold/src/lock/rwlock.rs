@@ -156,6 +156,10 @@ impl RwLock {
         /// [`Mutex::lock_delay`](crate::Mutex::lock_delay).
         pub fn lock_delay(self, delay: Duration) -> Self;
 
+        /// Has the store keep the last `entries` holds that were released: like
+        /// [`Mutex::history`](crate::Mutex::history).
+        pub fn history(self, entries: u16) -> Self;
+
         /// Limits how long [`read`](Self::read), [`write`](Self::write) and
         /// [`upgradable_read`](Self::upgradable_read) wait. Without this setting, they wait forever.
         pub fn max_wait(self, limit: Duration) -> Self;

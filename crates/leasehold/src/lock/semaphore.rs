@@ -90,6 +90,10 @@ impl Semaphore {
         /// [`Mutex::lock_delay`](crate::Mutex::lock_delay).
         pub fn lock_delay(self, delay: Duration) -> Self;
 
+        /// Has the store keep the last `entries` holds that were released: like
+        /// [`Mutex::history`](crate::Mutex::history).
+        pub fn history(self, entries: u16) -> Self;
+
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
 

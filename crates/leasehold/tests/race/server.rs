@@ -86,7 +86,12 @@ impl Server {
 
     /// Ends a hold, without its holder.
     pub(crate) fn end_hold(&self, lock: &Lock, claim: &Claim) {
-        let op = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
+        let op = Op::Release(Release {
+            claim: claim.clone(),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        });
         self.execute(lock, &op);
     }
 

@@ -42,12 +42,16 @@ local FENCE_MS_DIGITS = 13
 -- numbers.
 local US_DIGITS, MS_DIGITS = 6, 3
 
--- How much of a text that another client may have written is described, and of an audit: more than this library writes.
-local MAX_SHOWN, MAX_AUDIT = 8192, 65536
+-- How much of a text that another client may have written is described, of an audit and of a history: more than this library
+-- writes.
+local MAX_SHOWN, MAX_AUDIT, MAX_HISTORY = 8192, 65536, 131072
 
 -- What a fast path has read: a list with the string at each of KEYS, and `fields`, those of a record that is a hash, if it has
 -- read them; or false. A fast path declares it anew.
 local READ = false
+
+-- Where a release adds to the history of its lock: see history.lua, which declares it anew.
+local HISTORY = false
 
 -- The text of a record without a queue: see check_record.lua.
 local PACKED = '^1\n(%d*)\n([^\n]*)\n([^\n]*)\n(.*)$'

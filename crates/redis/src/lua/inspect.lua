@@ -3,6 +3,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  its audit, for a full description
+-- KEYS[4]  its history, likewise
 -- ARGV[1]  a hold whose status is requested, or empty
 -- ARGV[2]  the user's own value in place of that hold as token, or empty
 --
@@ -10,12 +11,13 @@
 --   {waiting, status or '', {holder}}   status and holder as in release; a full description continues with
 --     the SHA-1 of the value that a client of another library put at the lock's key, or ''
 --     the text of the audit, or ''
+--     the text of the history, or ''
 --     {1, text} if the record has a holder that cannot be read, and its text
 --   {'kind', type}, {'format', found}
 --
 -- A script, so that holder, queue and status are of one instant.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
@@ -35,8 +37,8 @@ end
 local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', describe_holder(lock, {}) }
 if KEYS[3] then
   reply[4] = lock.value and not first_holder(lock) and redis.sha1hex(lock.value) or ''
-  local audit = redis.pcall('GET', KEYS[3])
-  reply[5] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
-  if unread then reply[6] = { 1, string.sub(unread, 1, MAX_SHOWN) } end
+  local past = redis.pcall('MGET', KEYS[3], KEYS[4])
+  reply[5], reply[6] = string.sub(past[1] or '', 1, MAX_AUDIT), string.sub(past[2] or '', 1, MAX_HISTORY)
+  if unread then reply[7] = { 1, string.sub(unread, 1, MAX_SHOWN) } end
 end
 return reply

@@ -37,6 +37,8 @@
 --   messages             pairs of a session and a text
 --   new_audit            the new audit
 --
+-- `line` and `history` are keys of a release: see release.lua and history.lua.
+--
 -- The kinds add what only they need: see announce_free.lua, string_change.lua, and the reentrant and shared fragments.
 
 local function new_lock(key, record, watermark, audit, mailboxes, channel, ends)

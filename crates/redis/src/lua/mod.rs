@@ -108,6 +108,7 @@ fragments! {
     END_CLAIM = "end_claim";
     RELEASE_QUICK_TAIL = "release_quick";
     RELEASE_TAIL = "release";
+    HISTORY_TAIL = "history";
     SHARED_RELEASE_TAIL = "shared_release";
     INSPECT_TAIL = "inspect";
     SHARED_INSPECT_TAIL = "shared_inspect";
@@ -138,6 +139,8 @@ pub(crate) struct Texts {
     pub(crate) release: &'static str,
     /// Releases a hold and keeps the lock taken, if the kind can.
     pub(crate) release_with_cooldown: Option<&'static str>,
+    /// Releases a hold, and adds it to the history.
+    pub(crate) release_with_history: &'static str,
     pub(crate) inspect: &'static str,
     pub(crate) evict: &'static str,
     pub(crate) force_release: &'static str,
@@ -201,6 +204,8 @@ pub(crate) const MUTEX: Texts = Texts {
         FORMAT, RELEASE_QUICK_TAIL, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, RELEASE_TAIL),
     release_with_cooldown: Some(script!("mutex release_with_cooldown":
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, RELEASE_TAIL)),
+    release_with_history: script!("mutex release_with_history":
+        FORMAT, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, HISTORY_TAIL, RELEASE_TAIL),
     inspect: script!("mutex inspect": FORMAT, MUTEX_READS, INSPECT_TAIL),
     evict: script!("mutex evict": FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("mutex force_release":
@@ -217,6 +222,8 @@ pub(crate) const ELECTION: Texts = Texts {
     extend: STRING_EXTEND,
     release: ELECTION_RELEASE,
     release_with_cooldown: Some(ELECTION_RELEASE),
+    release_with_history: script!("election release_with_history":
+        ELECTION_GRANTS, END_CLAIM, HISTORY_TAIL, RELEASE_TAIL),
     inspect: script!("election inspect": ELECTION_READS, INSPECT_TAIL),
     evict: script!("election evict": ELECTION_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("election force_release": ELECTION_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
@@ -232,6 +239,8 @@ pub(crate) const REENTRANT: Texts = Texts {
     extend: script!("reentrant extend_one": REENTRANT_LOCK, CHECK_RECORD, RECORD_FIELDS, REENTRANT_EXTEND_TAIL),
     release: script!("reentrant release": REENTRANT_GRANTS, END_CLAIM, RELEASE_TAIL),
     release_with_cooldown: None,
+    release_with_history: script!("reentrant release_with_history":
+        REENTRANT_GRANTS, END_CLAIM, HISTORY_TAIL, RELEASE_TAIL),
     inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("reentrant force_release": REENTRANT_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
@@ -246,6 +255,8 @@ pub(crate) const SHARED: Texts = Texts {
     extend: script!("shared extend_one": FORMAT, NUMBERS, CHECK_RECORD, RECORD_FIELDS, SHARED_HOLD, SHARED_EXTEND_TAIL),
     release: script!("shared release": SHARED_GRANTS, SHARED_RELEASE_TAIL),
     release_with_cooldown: None,
+    release_with_history: script!("shared release_with_history":
+        SHARED_GRANTS, HISTORY_TAIL, SHARED_RELEASE_TAIL),
     inspect: script!("shared inspect": SHARED_READS, SHARED_INSPECT_TAIL),
     evict: script!("shared evict": SHARED_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("shared force_release": SHARED_GRANTS, EVICT_COMMON, SHARED_FORCE_RELEASE_TAIL),
@@ -291,12 +302,13 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
             extend,
             release,
             release_with_cooldown,
+            release_with_history,
             inspect,
             evict,
             force_release,
             raise_fence,
         } = texts;
-        let all = [acquire, extend, release, inspect, evict, force_release];
+        let all = [acquire, extend, release, release_with_history, inspect, evict, force_release];
         all.into_iter().chain(release_with_cooldown).chain(raise_fence).collect()
     });
     let others = [

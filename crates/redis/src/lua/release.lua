@@ -30,6 +30,12 @@ if READ then lock.read_value, lock.read_record = READ[1], READ[2] end
 local failed = read_lock(lock, claim) or missing_watermark(lock)
 if failed then return failed end
 
+local line
+if HISTORY then
+  for _, holder in ipairs(holders(lock)) do
+    if holder.hold == claim.hold then line = HISTORY.line(lock, holder) end
+  end
+end
 if ARGV[4] == 'publish' then
   lock.announces = string.sub(claim.hold, 1, SESSION_LENGTH)
   lock.line = KEYS[4]
@@ -48,5 +54,6 @@ elseif grants and not lock.value and not lock.other_type then
 end
 if found == 'held' or found == 'queued' then settle_idle(lock) end
 commit(lock, acquire_reply)
+if line and found == 'held' then HISTORY.add(lock, line) end
 reply[#reply + 1] = acquire_reply or lock.next_waiter
 return reply

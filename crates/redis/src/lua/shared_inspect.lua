@@ -3,6 +3,7 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  its record
 -- KEYS[3]  its audit, for a full description
+-- KEYS[4]  its history, likewise
 -- ARGV[1]  a hold whose status is requested, or empty
 -- ARGV[2]  its owner, or another value of the user's own, or empty
 -- ARGV[3]  the kind
@@ -11,6 +12,7 @@
 --   {waiting, status or '', limit or -1, agreed or -1, {{holder}…}}   status and holder as in shared_release, oldest first; a
 --                                                       full description continues with
 --     the text of the audit, or ''
+--     the text of the history, or ''
 --     {number, text} of the fields that cannot be read, and of the first of them its name and its text
 --   {'kind', type}, {'format', found}
 --
@@ -19,7 +21,7 @@
 -- How many holds the reply describes, so that it is bounded.
 local MAX_DESCRIBED = 4096
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 
@@ -43,8 +45,8 @@ for i, held in ipairs(lock.live) do
 end
 local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lock.limit or -1, lock.agreed or -1, described }
 if KEYS[3] then
-  local audit = redis.pcall('GET', KEYS[3])
-  reply[6] = type(audit) == 'string' and string.sub(audit, 1, MAX_AUDIT) or ''
-  if unread then reply[7] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
+  local past = redis.pcall('MGET', KEYS[3], KEYS[4])
+  reply[6], reply[7] = string.sub(past[1] or '', 1, MAX_AUDIT), string.sub(past[2] or '', 1, MAX_HISTORY)
+  if unread then reply[8] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
 end
 return reply

@@ -35,6 +35,7 @@ if kept then
   commit(lock)
   return { found, holder }
 end
+local line = HISTORY and HISTORY.line(lock, find_hold(lock, claim.hold))
 if found == 'held' then end_hold(lock, find_hold(lock, claim.hold)) end
 -- A release at a Latch or a Barrier is final, also if nothing of the hold exists: its acquire may arrive later, would be counted,
 -- and would admit others.
@@ -60,4 +61,5 @@ if (found == 'held' or found == 'queued') and not lock.limit and lock.kind ~= 'l
   settle_idle(lock)
 end
 commit(lock, acquire_reply)
+if line and found == 'held' then HISTORY.add(lock, line) end
 return { found, holder, acquire_reply }

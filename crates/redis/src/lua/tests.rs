@@ -102,6 +102,7 @@ fn the_scripts_know_the_numbers_of_the_model() {
     contains(FORMAT, "PERIOD_US,SHORT_LEASE_MS=100000000,1000000\n");
     contains(EVICT_COMMON, &format!("AUDIT_ENTRIES={}\n", Audit::MAX_ENTRIES));
     contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_TTL.as_millis()));
+    contains(HISTORY_TAIL, &format!("HISTORY_KEPT_MS='{}'\n", leasehold_core::HISTORY_TTL.as_millis()));
     contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED={}\n", leasehold_core::MAX_SHARED_HOLDERS));
     for script in [MUTEX, REENTRANT, ELECTION, SHARED]
         .iter()
@@ -138,7 +139,7 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("replace_by_hash(", "lock.record,|key,"),
             (
                 "new_lock(",
-                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],KEYS[3],nil,|KEYS[1],KEYS[2],nil,KEYS[#KEYS],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
+                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],KEYS[3],nil,|KEYS[1],KEYS[2],nil,KEYS[3],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
             ),
             ("read_string(", "lock.key)"),
             ("latest_end_ms(", "lock.key,|KEYS[1],|key,"),
@@ -146,6 +147,7 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("session_alive_ms(", "lock,KEYS[SESSION_KEY],"),
             ("freed[", "1]|#freed + 1]=KEYS["),
             ("lock.line=", "KEYS[4]\n"),
+            ("lock.history=", "KEYS[#KEYS]\n"),
         ] {
             let mut parts = script.split(use_of_key);
             let mut before = parts.next().unwrap_or_default();
@@ -182,6 +184,7 @@ fn every_key_of_a_command_is_a_declared_one() {
                 "lock.audit",
                 "lock.ends",
                 "lock.line",
+                "lock.history",
                 "session_record,",
             ]
             .iter()

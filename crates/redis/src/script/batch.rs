@@ -18,7 +18,7 @@ impl<'a> Batchable<'a> {
             _ if lock.kind != Kind::Mutex => None,
             Op::Acquire(request) => (request.claim.value.is_none() && request.predecessor.is_none())
                 .then_some(Self::Acquire(request)),
-            Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }) => {
+            Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 }) => {
                 claim.value.is_none().then_some(Self::Release(claim.hold))
             }
             _ => None,

@@ -41,6 +41,7 @@ struct KindScripts {
     extend: Script,
     release: Script,
     release_with_cooldown: Option<Script>,
+    release_with_history: Script,
     inspect: Script,
     evict: Script,
     force_release: Script,
@@ -54,6 +55,7 @@ impl KindScripts {
             extend,
             release,
             release_with_cooldown,
+            release_with_history,
             inspect,
             evict,
             force_release,
@@ -61,6 +63,7 @@ impl KindScripts {
         } = texts;
         Self {
             release_with_cooldown: release_with_cooldown.map(Script::new),
+            release_with_history: Script::new(release_with_history),
             raise_fence: raise_fence.map(Script::new),
             acquire: Script::new(acquire),
             extend: Script::new(extend),
@@ -230,7 +233,7 @@ impl Call {
 
     fn inspect(scripts: &'static KindScripts, inspect: &Inspect, keys: &LockKeys) -> Self {
         let mut call = if inspect.details {
-            Self::of(&scripts.inspect, [keys.name(), keys.record(), &keys.audit()])
+            Self::of(&scripts.inspect, [keys.name(), keys.record(), &keys.audit(), &keys.history()])
         } else {
             Self::of(&scripts.inspect, [keys.name(), keys.record()])
         };
@@ -300,7 +303,14 @@ impl Call {
         };
         let line =
             (release.action == ReleaseAction::FreeAndPublish && kind == Kind::Mutex).then(|| keys.line());
-        let mut call = Self::changing(script, kind, session_keys, keys, line.as_deref().as_slice());
+        let history = release.history_entries().map(|most| (keys.history(), most));
+        let (script, action) = match &history {
+            Some((_, most)) => (&scripts.release_with_history, format!("{action} history {most}").into()),
+            None => (script, action),
+        };
+        let others: Vec<_> =
+            line.iter().chain(history.iter().map(|(key, _)| key)).map(String::as_str).collect();
+        let mut call = Self::changing(script, kind, session_keys, keys, &others);
         call.claim(&release.claim).cmd.arg(&*session_keys.mailbox_prefix()).arg(&*action);
         Some(match &release.next {
             Some(next) => {
@@ -378,7 +388,7 @@ impl Call {
     }
 
     /// The form of an operation for a slot that migrates, which leaves out keys that seldom exist: the watermark, which its
-    /// script does without if the record knows a token, and the session and the audit. `None` for other operations.
+    /// script does without if the record knows a token, and the session, the audit and the history. `None` for other operations.
     pub(crate) fn without_rare_keys(
         op: &Op,
         kind: Kind,
@@ -391,7 +401,9 @@ impl Call {
                 let request = Acquire { predecessor: None, ..request.clone() };
                 Self::new(&Op::Acquire(request), kind, &session_keys, keys)
             }
-            Op::Release(_) => Self::new(op, kind, &session_keys, keys),
+            Op::Release(release) => {
+                Self::new(&Op::Release(release.without_history()), kind, &session_keys, keys)
+            }
             _ => None,
         }
     }

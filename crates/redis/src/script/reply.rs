@@ -12,8 +12,8 @@ pub(crate) use value::Malformed;
 
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
-    HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds, Predecessor,
-    Proclaimed, Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
+    HistoryEntry, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds,
+    Predecessor, Proclaimed, Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
 };
 use redis::Value;
 use value::{Read, count, items, lossy, number, shown, text};
@@ -222,18 +222,19 @@ fn inspection(value: &Value) -> Read<Inspection> {
             return shared_inspection(waiting, found, [limit, agreed], holders, audit);
         }
         [waiting, found, description] => (waiting, found, description, None),
-        [waiting, found, description, foreign_fingerprint, audit, unread @ ..] => {
-            (waiting, found, description, Some((foreign_fingerprint, audit, unread)))
+        [waiting, found, description, foreign_fingerprint, audit, history, unread @ ..] => {
+            (waiting, found, description, Some((foreign_fingerprint, audit, history, unread)))
         }
         _ => return Err(Malformed),
     };
     let hold_status = requested_status(found)?;
     let mut skipped = Skipped::default();
-    let (foreign_fingerprint, audit) = match full {
-        None => (None, Vec::new()),
-        Some((foreign_fingerprint, audit, unread)) => {
+    let (foreign_fingerprint, audit, history) = match full {
+        None => (None, Vec::new(), Vec::new()),
+        Some((foreign_fingerprint, audit, history, unread)) => {
             skip_holders(unread, &mut skipped)?;
-            (fingerprint(foreign_fingerprint)?, entries(&lossy(audit)?, &mut skipped))
+            let (audit, history) = past(audit, history, &mut skipped)?;
+            (fingerprint(foreign_fingerprint)?, audit, history)
         }
     };
     Ok(Inspection {
@@ -242,6 +243,7 @@ fn inspection(value: &Value) -> Read<Inspection> {
         hold_status,
         foreign_fingerprint,
         audit,
+        history,
         limit: None,
         agreed: None,
         shared_holders: Vec::new(),
@@ -271,18 +273,21 @@ fn shared_inspection(
         }
     }
     let shared_holders = described;
+    let (audit, history) = match audit {
+        [] => (Vec::new(), Vec::new()),
+        [audit, history, unread @ ..] => {
+            skip_holders(unread, &mut skipped)?;
+            past(audit, history, &mut skipped)?
+        }
+        _ => return Err(Malformed),
+    };
     Ok(Inspection {
         holder: shared_holders.first().cloned(),
         waiters: number(waiting)?,
         hold_status: requested_status(found)?,
         foreign_fingerprint: None,
-        audit: match audit {
-            [] => Vec::new(),
-            [audit, unread @ ..] => {
-                skip_holders(unread, &mut skipped)?;
-                entries(&lossy(audit)?, &mut skipped)
-            }
-        },
+        audit,
+        history,
         shared_holders,
         limit: count(limit).ok(),
         agreed: count(agreed).ok(),
@@ -335,6 +340,34 @@ fn without_secrets(text: &str) -> String {
         cleaned.push_str(&part[word..]);
     }
     cleaned
+}
+
+/// The audit and the history.
+fn past(audit: &Value, history: &Value, skipped: &mut Skipped) -> Read<(Vec<AuditEntry>, Vec<HistoryEntry>)> {
+    Ok((entries(&lossy(audit)?, skipped), history_entries(&lossy(history)?, skipped)))
+}
+
+/// The entries of a history. Counts lines that are not valid entries, so that the others can still be read.
+fn history_entries(history: &str, skipped: &mut Skipped) -> Vec<HistoryEntry> {
+    let mut entries = Vec::new();
+    for line in history.split('\n').filter(|line| !line.is_empty()) {
+        match history_entry(line) {
+            Some(entry) => entries.push(entry),
+            None => skipped.add(|| format!("a line of the history, `{}`", escaped(line))),
+        }
+    }
+    entries
+}
+
+fn history_entry(line: &str) -> Option<HistoryEntry> {
+    let fields: Vec<_> = line.split('\t').collect();
+    let [from_ms, to_ms, fence, label] = fields[..] else { return None };
+    Some(HistoryEntry {
+        from_ms: from_ms.parse().ok()?,
+        to_ms: to_ms.parse().ok()?,
+        fence: (!fence.is_empty()).then(|| fence.parse()).transpose().ok()?,
+        label: Label::new(label).ok()?,
+    })
 }
 
 /// The audit entries. Counts lines that are not valid entries, so that the others can still be read.

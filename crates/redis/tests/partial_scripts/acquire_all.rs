@@ -43,7 +43,8 @@ fn before(fixture: &mut Fixture, n: usize) -> Result<Keyspace, Violation> {
     fixture.redis.set_now_us(1_762_000_000_000_000);
     let [first, ..] = NAMES;
     if n > 0 {
-        let release = Release { claim: request(9, 0).claim, action: ReleaseAction::Grant, next: None };
+        let release =
+            Release { claim: request(9, 0).claim, action: ReleaseAction::Grant, next: None, history: 0 };
         fixture.run(&Op::Acquire(request(9, 3_000)), WHOLE)?;
         fixture.run(&Op::Release(release), WHOLE)?;
         assert!(fixture.redis.keyspace().entry(keys(first).record()).is_some());

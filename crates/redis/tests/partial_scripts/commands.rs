@@ -235,6 +235,18 @@ fn releases() -> Vec<Path> {
             "GET HMGET GET TIME PTTL PEXPIRE SET SET",
         ),
         ("the same, sent again", vec![take(1), cooldown(1)], cooldown(1), "GET HMGET GET"),
+        (
+            "release with a history",
+            vec![take(1)],
+            release_with_history(1),
+            "GET HMGET GET TIME DEL GET SET SET GET SET",
+        ),
+        (
+            "the same, sent again",
+            vec![take(1), release_with_history(1)],
+            release_with_history(1),
+            "GET HMGET GET",
+        ),
         ("release that is sent again", vec![take(1), release(1)], release(1), "MGET GET"),
         ("release of a waiting hold", queue(), release(2), "MGET HMGET HMGET HSET HDEL"),
         ("release of an unknown hold", vec![take(1)], release(2), "MGET PTTL"),
@@ -302,7 +314,7 @@ fn removals() -> Vec<Path> {
             "inspect in full",
             vec![take(1), free(hold())],
             Op::Inspect(Inspect { claim: None, details: true }),
-            "GET HMGET GET GET",
+            "GET HMGET GET MGET",
         ),
     ]
 }
@@ -418,7 +430,9 @@ fn entries() -> Vec<Path> {
         Claim { value: OwnValue::new(owner).ok(), ..claim(n) }
     };
     let take = |n: u8| Op::Acquire(request(owned(n), Some(60_000)));
-    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
+    let release = |n: u8| {
+        Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None, history: 0 })
+    };
     let extend = |n: u8, lease_ms: u64, keep_record: bool| {
         Op::Extend(Extend { claim: owned(n), lease_ms, keep_record, reserve: None, fence: None })
     };
@@ -661,7 +675,7 @@ fn permits() -> Vec<Path> {
             "inspect of a lock that others wait for",
             queue(),
             Op::Inspect(Inspect { claim: None, details: true }),
-            "HGET HGETALL TIME HMGET HVALS GET",
+            "HGET HGETALL TIME HMGET HVALS MGET",
         ),
     ]
 }
@@ -670,7 +684,9 @@ fn permits() -> Vec<Path> {
 fn readers() -> Vec<Path> {
     let owned = |n: u8| Claim { value: OwnValue::new(format!("owner {}", n % 4)).ok(), ..claim(n) };
     let take = |n: u8, mode: LockMode| Op::Acquire(Acquire { mode, ..request(owned(n), Some(60_000)) });
-    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
+    let release = |n: u8| {
+        Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None, history: 0 })
+    };
     let (read, write) = (|n: u8| take(n, LockMode::Read), |n: u8| take(n, LockMode::Write));
     vec![
         (
@@ -807,13 +823,18 @@ fn release(n: u8) -> Op {
     give(n, ReleaseAction::Grant, None)
 }
 
+fn release_with_history(n: u8) -> Op {
+    let Op::Release(release) = release(n) else { unreachable!("it is a release") };
+    Op::Release(Release { history: 5, ..release })
+}
+
 fn cooldown(n: u8) -> Op {
     give(n, ReleaseAction::Cooldown { for_ms: 60_000 }, None)
 }
 
 fn give(n: u8, action: ReleaseAction, next: Option<u8>) -> Op {
     let next = next.map(|n| request(claim(n), Some(60_000)));
-    Op::Release(Release { claim: claim(n), action, next })
+    Op::Release(Release { claim: claim(n), action, next, history: 0 })
 }
 
 fn own_claim() -> Claim {
@@ -825,7 +846,7 @@ fn own() -> Op {
 }
 
 fn release_own() -> Op {
-    Op::Release(Release { claim: own_claim(), action: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: own_claim(), action: ReleaseAction::Grant, next: None, history: 0 })
 }
 
 fn short_extend(n: u8) -> Op {

@@ -10,13 +10,13 @@ use crate::keyspace::{Content, Entry, Keyspace};
 use crate::server::Server;
 use crate::tap::{How, WHOLE};
 use leasehold_core::model::{
-    Audit, Content as Lies, EndedHolds, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder,
+    Audit, Content as Lies, EndedHolds, History, LockState, QueueEntry, QueueEntryId, Record, RecordedHolder,
     Reserved, SessionRecord, Sessions, Value as Stands, Watermark,
 };
 use leasehold_core::{
-    Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HoldId, KeySpace, Kind,
-    Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Partition, Release,
-    ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
+    Acquire, AuditEntry, Claim, Ended, FencingToken, Heartbeat, HeartbeatReply, HistoryEntry, HoldId,
+    KeySpace, Kind, Label, Liveness, LockKeys, LockMode, LockName, MultiAcquired, Op, OwnValue, Partition,
+    Release, ReleaseAction, Reply, SessionId, SessionOp, SessionReply,
 };
 use leasehold_redis::RedisStore;
 use leasehold_store::{Executed, Fault, Lock, Notification, Outcome, Store};
@@ -281,7 +281,7 @@ impl Fixture {
     /// All keys that may exist.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
-        let beside = [self.keys.audit(), self.keys.ends(), self.keys.line()];
+        let beside = [self.keys.audit(), self.keys.history(), self.keys.ends(), self.keys.line()];
         let lock = [name, record, self.space.watermark().to_owned()].into_iter().chain(beside);
         let sessions = Workload::sessions().map(|session| self.space.session(session));
         lock.chain([self.space.session_index()]).chain(sessions).collect()
@@ -368,8 +368,15 @@ fn read_back(
             Err(Violation(format!("an audit of another type, or that expires {expires_ms:?}")))
         }
     });
+    let history = keyspace.entry(&keys.history()).map(|entry| match (&entry.content, entry.expires_ms) {
+        (Content::Text(text), Some(expires_ms)) => history(text, expires_ms),
+        (_, expires_ms) => {
+            Err(Violation(format!("a history of another type, or that expires {expires_ms:?}")))
+        }
+    });
     let watermark = watermark(keyspace, watermark_key)?;
-    Ok(LockState { kind, value, record: record.transpose()?, audit: audit.transpose()?, watermark })
+    let (record, audit, history) = (record.transpose()?, audit.transpose()?, history.transpose()?);
+    Ok(LockState { kind, value, record, audit, history, watermark })
 }
 
 /// The index of a shared lock.
@@ -399,6 +406,25 @@ fn audit(text: &[u8], expires_ms: u64) -> Result<Audit, Violation> {
     let text = String::from_utf8_lossy(text);
     let entries = text.split('\n').map(audit_entry).collect::<Result<_, _>>()?;
     Ok(Audit { expires_ms, entries })
+}
+
+fn history(text: &[u8], expires_ms: u64) -> Result<History, Violation> {
+    let text = String::from_utf8_lossy(text);
+    let entries = text.split('\n').map(history_entry).collect::<Result<_, _>>()?;
+    Ok(History { expires_ms, entries })
+}
+
+fn history_entry(line: &str) -> Result<HistoryEntry, Violation> {
+    let words: Vec<_> = line.split('\t').collect();
+    let [from_ms, to_ms, fence, label] = words[..] else {
+        return Err(Violation(format!("a history entry `{line}`")));
+    };
+    Ok(HistoryEntry {
+        from_ms: parsed(from_ms)?,
+        to_ms: parsed(to_ms)?,
+        fence: (!fence.is_empty()).then(|| parsed(fence).map(FencingToken::new)).transpose()?,
+        label: Label::new(label).map_err(violation)?,
+    })
 }
 
 fn audit_entry(line: &str) -> Result<AuditEntry, Violation> {

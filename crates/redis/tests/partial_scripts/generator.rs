@@ -205,7 +205,7 @@ impl<'a> Generator<'a> {
         if self.workload.random().below(2) == 0 {
             return Ok(());
         }
-        self.agree(&Op::Release(Release { claim, action: ReleaseAction::Free, next: None }))
+        self.agree(&Op::Release(Release { claim, action: ReleaseAction::Free, next: None, history: 0 }))
     }
 
     /// A lock whose holder is dead, and which another client waits for.
@@ -226,7 +226,7 @@ impl<'a> Generator<'a> {
         let claim = self.workload.fresh_claim(0);
         self.agree(&Op::Acquire(Acquire { claim: claim.clone(), ..self.request(0, 1) }))?;
         self.agree(&Op::Acquire(self.request(1, 60_000)))?;
-        self.agree(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))
+        self.agree(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 }))
     }
 
     fn request(&self, n: u8, ttl_ms: u64) -> Acquire {

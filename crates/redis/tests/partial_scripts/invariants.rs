@@ -4,7 +4,7 @@
 //! script leaves one of seven states. Each of its keys expires when it would have expired in `before` or in `after`; where
 //! holds are released, also when it would have expired without them.
 //!
-//! | Left      | The lock                         | The record                    | The audit |
+//! | Left      | The lock                         | The record                    | The audit, the history |
 //! |-----------|----------------------------------|-------------------------------|-----------|
 //! | Untouched | as before                        | as before                     | as before |
 //! | Freed     | released                         | as before                     | as before |
@@ -19,7 +19,7 @@
 //! A message is published only in Unnoted and Done. For later requests this means:
 //!
 //! - Untouched and Done are also left by a lost request and a lost reply.
-//! - Unnoted: the audit does not show the eviction. The record shows it to the evicted client.
+//! - Unnoted: the audit does not show the eviction, or the history the released hold. The record shows it to its client.
 //! - Freed: the end of the hold is not recorded. A second release gets "vanished", or what the record says of a hold that
 //!   does not exist; it never gets "held". The next request grants the lock.
 //! - Lasting: the key of a ReentrantMutex lasts longer than its holds, each of which has its own expiry, or as long as the
@@ -78,7 +78,7 @@ pub(crate) fn left(
         Some(Left::Done)
     } else if left == before {
         Some(Left::Lasting)
-    } else if left.audit != before.audit {
+    } else if left.audit != before.audit || left.history != before.history {
         None
     } else if left.value == after.value && left.record == after.record {
         Some(Left::Unnoted)
@@ -106,6 +106,7 @@ fn is_unwritten(before: &LockState, after: &LockState, left: &LockState) -> bool
         && last_holder.is_some_and(|last_holder| token == Some(&last_holder.claim.hold.token()))
         && record(left) == record(before)
         && left.audit == before.audit
+        && left.history == before.history
 }
 
 /// Whether a new record names a holder, beside a key of another type: only then it is dropped again.
@@ -130,7 +131,9 @@ fn ends_as_in(left: &LockState, before: &LockState, after: &LockState, given_up:
         || names_a_requester(before, left);
     let audit = |state: &LockState| state.audit.as_ref().map(|audit| audit.expires_ms);
     let audit_fits = audit(left).is_none() || [audit(before), audit(after)].contains(&audit(left));
-    value_fits && record_fits && audit_fits
+    let history = |state: &LockState| state.history.as_ref().map(|history| history.expires_ms);
+    let history_fits = history(left).is_none() || [history(before), history(after)].contains(&history(left));
+    value_fits && record_fits && audit_fits && history_fits
 }
 
 /// Whether the watermark is as before or as after; as after if the record has been written.

@@ -83,7 +83,12 @@ impl Generator<'_> {
     }
 
     fn release(&mut self, claim: &Claim) -> Result<(), Violation> {
-        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
+        let release = Op::Release(Release {
+            claim: claim.clone(),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        });
         match self.send(&release)? {
             Reply::Release(released) if released.status == HoldStatus::Held => Ok(()),
             other => Err(Violation(format!("the holder's release is answered {other:?}"))),
@@ -136,6 +141,7 @@ impl Generator<'_> {
                 claim: foreign.clone(),
                 action: ReleaseAction::Grant,
                 next: None,
+                history: 0,
             }))?;
         }
         let found = self.fixture.state()?;

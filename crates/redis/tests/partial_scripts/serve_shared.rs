@@ -120,7 +120,12 @@ impl Generator<'_> {
     }
 
     fn give_up(&mut self, claim: Claim) -> Result<HoldStatus, Violation> {
-        match self.send(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))? {
+        match self.send(&Op::Release(Release {
+            claim,
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        }))? {
             Reply::Release(released) => Ok(released.status),
             other => Err(Violation(format!("a release is answered {other:?}"))),
         }

@@ -30,7 +30,7 @@ fn take(n: u8) -> Op {
 }
 
 fn release(n: u8) -> Op {
-    Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None, history: 0 })
 }
 
 /// A lock that one hold has taken and released: the store has loaded both scripts, and the record lists the ending.

@@ -197,6 +197,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
         "warned",
         "found force released",
         "audit",
+        "history",
         "begun",
         "beaten",
         "lapsed",
@@ -471,7 +472,7 @@ fn reserve(claim: &Claim, tokens: u32) -> Op {
 }
 
 fn release(claim: &Claim) -> Op {
-    Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None, history: 0 })
 }
 
 fn number(variable: &str) -> Option<u64> {

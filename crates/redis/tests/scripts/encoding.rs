@@ -2,9 +2,9 @@
 
 use crate::fixture::Found;
 use leasehold_core::model::{
-    Audit, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved, SessionRecord,
+    Audit, History, QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved, SessionRecord,
 };
-use leasehold_core::{Claim, Ended, Kind, Liveness, LockMode};
+use leasehold_core::{Claim, Ended, HistoryEntry, Kind, Liveness, LockMode};
 use leasehold_store::Notification;
 use leasehold_testkit::Value;
 use std::collections::BTreeMap;
@@ -72,6 +72,15 @@ pub(crate) fn lines(audit: &Audit) -> String {
         let fence = entry.fence.map_or_else(String::new, |fence| fence.to_string());
         let whose = entry.holder.as_ref().map_or_else(|| "0\t".to_owned(), |whose| format!("1\t{whose}"));
         format!("{}\t{}\t{fence}\t{whose}\t{}", entry.at_ms, word(entry.ended), entry.actor)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The text of a history.
+pub(crate) fn history_lines(history: &History) -> String {
+    let lines = history.entries.iter().map(|HistoryEntry { from_ms, to_ms, fence, label }| {
+        let fence = fence.map_or_else(String::new, |fence| fence.to_string());
+        format!("{from_ms}\t{to_ms}\t{fence}\t{label}")
     });
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -147,6 +147,9 @@ impl Sequence<'_> {
                 if !found.audit.is_empty() {
                     seen("audit");
                 }
+                if !found.history.is_empty() {
+                    seen("history");
+                }
             }
             Reply::Refused(_) => seen("wrong kind"),
             _ => {}

@@ -1,6 +1,6 @@
 //! One sequence on one lock: each operation goes to the server and to the model, and all its results must agree.
 
-use crate::encoding::{fields, found_fields, lines, messages, pairs, scores, session_fields};
+use crate::encoding::{fields, found_fields, history_lines, lines, messages, pairs, scores, session_fields};
 use crate::fixture::{DUMP, Fixture, Found, START_US, WITHIN};
 use leasehold_core::model::{Content, LockState, Sessions, Value as Stands, Watermark, all_alive};
 use leasehold_core::{
@@ -193,11 +193,11 @@ impl Sequence<'_> {
     pub(crate) fn compare_keys(&mut self) {
         let now_ms = self.fixture.now_us / 1000;
         let dump = self.dump();
-        let [lock, record, audit, ends, watermark, index, sessions @ ..] = dump.elements() else {
+        let [lock, record, audit, history, ends, watermark, index, sessions @ ..] = dump.elements() else {
             panic!("{dump:?}")
         };
-        let [lock, record, audit, ends, watermark, index] =
-            [lock, record, audit, ends, watermark, index].map(|key| Found::of(key, now_ms));
+        let [lock, record, audit, history, ends, watermark, index] =
+            [lock, record, audit, history, ends, watermark, index].map(|key| Found::of(key, now_ms));
         let lasts_as_long =
             |lock: &Found| ends.as_ref().is_some_and(|ends| ends.expires_ms >= lock.expires_ms);
         let holds = ends.as_ref().map(|ends| scores(&ends.content)).unwrap_or_default();
@@ -232,6 +232,10 @@ impl Sequence<'_> {
         let expected = self.state.audit.as_ref().map(|audit| (lines(audit), Some(audit.expires_ms)));
         let found = audit.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
         assert_eq!(found, expected, "the audit\n{}", self.trace);
+        let expected = self.state.history.as_ref();
+        let expected = expected.map(|history| (history_lines(history), Some(history.expires_ms)));
+        let found = history.map(|found| (found.content.text().unwrap().to_owned(), found.expires_ms));
+        assert_eq!(found, expected, "the history\n{}", self.trace);
         let found = index.map(|found| Index {
             expires_ms: found.expires_ms.expect("the index always expires"),
             members: scores(&found.content),
@@ -248,8 +252,8 @@ impl Sequence<'_> {
     /// The lock's keys, the watermark, the index, and the session records.
     pub(crate) fn all_keys(&self) -> Vec<String> {
         let (name, record) = (self.keys.name().to_owned(), self.keys.record().to_owned());
-        let lock =
-            [name, record, self.keys.audit(), self.keys.ends(), self.fixture.keys.watermark().to_owned()];
+        let (audit, history, ends) = (self.keys.audit(), self.keys.history(), self.keys.ends());
+        let lock = [name, record, audit, history, ends, self.fixture.keys.watermark().to_owned()];
         let sessions = Workload::sessions().map(|session| self.fixture.keys.session(session));
         lock.into_iter().chain([self.fixture.keys.session_index()]).chain(sessions).collect()
     }

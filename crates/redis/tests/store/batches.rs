@@ -15,7 +15,7 @@ fn claim_of(n: usize) -> Claim {
 }
 
 fn give_up(claim: &Claim) -> Op {
-    Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None })
+    Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None, history: 0 })
 }
 
 /// Sends an operation on each of these locks at once.

@@ -166,7 +166,13 @@ async fn an_exact_token_replaces_that_of_the_grant() {
         }
         let other = RaiseFence { claim: owned(2), fence: FencingToken::new(1), exact: true };
         assert_eq!(execute(Op::RaiseFence(other)).await, Reply::RaiseFence(FenceRaised::NotHeld));
-        execute(Op::Release(Release { claim: owned(1), action: ReleaseAction::Grant, next: None })).await;
+        execute(Op::Release(Release {
+            claim: owned(1),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        }))
+        .await;
         assert!(granted(3).await > own, "{kind:?}");
     }
 }

@@ -190,7 +190,8 @@ pub(crate) async fn acquire_of(store: &RedisStore, name: &str, claim: &Claim) ->
 }
 
 pub(crate) async fn release(store: &RedisStore, claim: &Claim) -> Outcome {
-    let op = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
+    let op =
+        Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None, history: 0 });
     execute(store, &op, LONG).await
 }
 

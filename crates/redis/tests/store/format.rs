@@ -60,7 +60,8 @@ async fn ask(store: &RedisStore, kind: Kind, n: u8, mode: LockMode) -> Acquired 
 }
 
 async fn release(store: &RedisStore, kind: Kind, n: u8) -> HoldStatus {
-    let op = Op::Release(Release { claim: owned(n, kind), action: ReleaseAction::Grant, next: None });
+    let op =
+        Op::Release(Release { claim: owned(n, kind), action: ReleaseAction::Grant, next: None, history: 0 });
     match execute(store, &lock(kind), op).await {
         Reply::Release(Released { status, .. }) => status,
         other => panic!("{kind:?}: {other:?}"),

@@ -28,7 +28,7 @@ async fn granted(store: &QuorumStore, claim: &Claim) {
 }
 
 async fn release(store: &QuorumStore, claim: &Claim) -> Released {
-    let release = Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None };
+    let release = Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None, history: 0 };
     match store.execute(&job(), &Op::Release(release), LONG).await {
         Outcome::Done(Reply::Release(released)) => {
             store.flush().await;

@@ -336,7 +336,7 @@ async fn acquire(
 }
 
 async fn release(user: &RedisStore, lock: &Lock, n: u8, action: ReleaseAction, failures: &mut Failures) {
-    let release = Release { claim: claim_of(lock.kind, n), action, next: None };
+    let release = Release { claim: claim_of(lock.kind, n), action, next: None, history: 0 };
     done(user, lock, Op::Release(release), failures).await;
 }
 

@@ -137,8 +137,18 @@ async fn an_owner_must_have_a_name_and_not_that_of_our_field() {
                 reserve: None,
                 fence: None,
             }),
-            Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None }),
-            Op::Release(Release { claim: self::claim(1, "ours"), action: ReleaseAction::Grant, next }),
+            Op::Release(Release {
+                claim: claim.clone(),
+                action: ReleaseAction::Grant,
+                next: None,
+                history: 0,
+            }),
+            Op::Release(Release {
+                claim: self::claim(1, "ours"),
+                action: ReleaseAction::Grant,
+                next,
+                history: 0,
+            }),
             Op::Inspect(Inspect { claim: Some(claim.clone()), details: false }),
         ] {
             let outcome = execute(&store, &op).await;
@@ -228,7 +238,12 @@ async fn scripts_that_were_flushed_are_loaded_again() {
             fence: None,
         }),
         Op::Inspect(Inspect { claim: Some(claim(1, "ours")), details: true }),
-        Op::Release(Release { claim: claim(1, "ours"), action: ReleaseAction::Grant, next: None }),
+        Op::Release(Release {
+            claim: claim(1, "ours"),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        }),
         Op::Evict(Evict { session: session(1), actor: label() }),
     ];
     for op in &ops {
@@ -467,8 +482,16 @@ async fn take(store: &RedisStore, n: u8, owner: &str) -> Outcome {
 }
 
 async fn release(store: &RedisStore, n: u8, owner: &str) -> Outcome {
-    execute(store, &Op::Release(Release { claim: claim(n, owner), action: ReleaseAction::Grant, next: None }))
-        .await
+    execute(
+        store,
+        &Op::Release(Release {
+            claim: claim(n, owner),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        }),
+    )
+    .await
 }
 
 fn ttl(server: &RedisServer) -> i64 {

@@ -160,7 +160,8 @@ async fn a_grant_that_was_not_written_is_not_reported() {
     granted(acquire(&store, &claim(1), None).await);
     server.cli(&["ACL", "SETUSER", "mute", "-set"]).unwrap().ok().unwrap();
     let Op::Acquire(next) = take(&claim(3), Some(nonce(1))) else { panic!("another operation") };
-    let op = Op::Release(Release { claim: claim(1), action: ReleaseAction::Grant, next: Some(next) });
+    let op =
+        Op::Release(Release { claim: claim(1), action: ReleaseAction::Grant, next: Some(next), history: 0 });
     let fault = unknown(execute(&store, &op, LONG).await);
     assert_eq!(fault.kind, FaultKind::Forbidden, "{fault}");
     assert!(server.cli(&["GET", "job"]).unwrap().is_nil(), "but the release is done");
@@ -264,7 +265,9 @@ async fn the_permissions_that_the_docs_name_suffice() {
 async fn a_reentrant_mutex_is_permitted(store: &RedisStore) {
     let lock = Lock::reentrant("jobs:2".parse().unwrap());
     let owned = |n: u8| Claim { value: OwnValue::new("ours").ok(), ..claim(n) };
-    let release = |n: u8| Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None });
+    let release = |n: u8| {
+        Op::Release(Release { claim: owned(n), action: ReleaseAction::Grant, next: None, history: 0 })
+    };
     let mut listening = store.subscribe(&lock, LONG).await.unwrap().unwrap();
     listening.notified().await;
     let take = |n: u8| Op::Acquire(Acquire { claim: owned(n), ..ask(&claim(n), Some(nonce(4))) });

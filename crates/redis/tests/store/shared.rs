@@ -44,7 +44,7 @@ async fn reads(store: &RedisStore, n: u8, lease_ms: u64) {
 }
 
 async fn release(store: &RedisStore, n: u8) -> HoldStatus {
-    let release = Release { claim: reader(n), action: ReleaseAction::Grant, next: None };
+    let release = Release { claim: reader(n), action: ReleaseAction::Grant, next: None, history: 0 };
     match execute(store, Op::Release(release)).await {
         Reply::Release(released) => released.status,
         other => panic!("{other:?}"),

@@ -174,7 +174,12 @@ mod tests {
     #[test]
     fn an_extend_that_has_waited_for_a_connection_may_be_sent_when_its_process_is_resumed() {
         let (mut context, claim) = (context(Kind::Mutex), Claim { hold: hold(1), value: None });
-        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
+        let release = Op::Release(Release {
+            claim: claim.clone(),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        });
         context.observe(Instant(0), &Event::Sent { host: HOST, message: 1, lock: LOCK, op: &release });
         assert_eq!(context.guards.given_up(&hold(1)), Some(Instant(0)));
         let op =

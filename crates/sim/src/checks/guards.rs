@@ -471,7 +471,8 @@ mod tests {
     /// The guard's release begins, and the process sends the release of the second hold.
     fn release_guard(context: &mut CheckContext) {
         task(context, TaskEvent::Releasing(GUARD, ReleaseMethod::Release));
-        let op = Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next: None });
+        let op =
+            Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next: None, history: 0 });
         context.observe(Instant(0), &Event::Sent { host: HOST, message: 3, lock: LOCK, op: &op });
     }
 

@@ -320,7 +320,7 @@ mod tests {
     /// The second hold is released, and the same step acquires the first one.
     fn release() -> Op {
         let next = Some(enter(1, 1_000));
-        Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next })
+        Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next, history: 0 })
     }
 
     fn held_twice() -> Observed {

@@ -178,7 +178,12 @@ mod tests {
             Op::Acquire(Acquire { queue, lease_ms: 5_000, ..acquire(claim(n, owner), mode) })
         };
         let release = |n, owner| {
-            Op::Release(Release { claim: claim(n, owner), action: ReleaseAction::Grant, next: None })
+            Op::Release(Release {
+                claim: claim(n, owner),
+                action: ReleaseAction::Grant,
+                next: None,
+                history: 0,
+            })
         };
         let upgrade = acquire(7, "first", LockMode::Upgrade);
         for op in [

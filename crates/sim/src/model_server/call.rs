@@ -117,9 +117,14 @@ impl LockCall {
             arguments.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
+        // A history comes last.
+        let keys = match keys {
+            [keys @ .., history] if script == Script::Release && history.contains(":history:") => keys,
+            keys => keys,
+        };
         // The record follows the lock's key, then the watermark, and the index of a shared lock; those of a session and
         // the audit only where needed.
-        let details = keys.len() == 3;
+        let details = script == Script::Inspect && keys.len() == 4;
         let session = match keys.get(3..).unwrap_or_default() {
             [index, session, _] if index.contains(":ends:") => session.rsplit_once(':'),
             [session, _] if !session.contains(":ends:") => session.rsplit_once(':'),
@@ -185,7 +190,12 @@ impl LockCall {
             }
             Script::Release => {
                 arguments.text()?.clone_into(&mut mailboxes);
-                let action = release_action(arguments.text()?)?;
+                let action = arguments.text()?;
+                let (action, history) = match action.split_once(" history ") {
+                    Some((action, history)) => (action, parsed(history)?),
+                    None => (action, 0),
+                };
+                let action = release_action(action)?;
                 if action == ReleaseAction::FreeAndPublish {
                     arguments.last()?.clone_into(&mut released);
                 }
@@ -197,7 +207,7 @@ impl LockCall {
                     next.mode = arguments.mode(kind)?;
                     Some(next)
                 };
-                Op::Release(Release { claim: claim.ok_or_else(malformed)?, action, next })
+                Op::Release(Release { claim: claim.ok_or_else(malformed)?, action, next, history })
             }
         };
         if arguments.is_empty() {
@@ -328,7 +338,7 @@ impl<'a> Arguments<'a> {
 
     fn batched_release(&mut self) -> CallResult<Op> {
         let claim = self.batched_claim()?;
-        Ok(Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }))
+        Ok(Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 }))
     }
 
     fn batched_claim(&mut self) -> CallResult<Claim> {

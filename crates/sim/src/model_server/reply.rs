@@ -3,8 +3,8 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, ForceReleased, HeartbeatReply,
-    HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Proclaimed, Refused, Released, Reply,
-    Resized, SessionReply,
+    HistoryEntry, HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Proclaimed, Refused,
+    Released, Reply, Resized, SessionReply,
 };
 
 /// An error reply.
@@ -160,8 +160,9 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
                 limit_of(*agreed),
             ];
             let in_full = matches!(op, Op::Inspect(inspect) if inspect.details);
-            let audit = in_full.then(|| of_audit(seen));
-            Value::Array(values.into_iter().chain([Value::Array(shared_holders)]).chain(audit).collect())
+            let past = in_full.then(|| [of_audit(seen), of_history(seen)]);
+            let values = values.into_iter().chain([Value::Array(shared_holders)]);
+            Value::Array(values.chain(past.into_iter().flatten()).collect())
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.details)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
@@ -197,7 +198,7 @@ fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
     let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
         let fingerprint = foreign_fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string());
-        values.extend([Value::bulk(fingerprint), of_audit(seen)]);
+        values.extend([Value::bulk(fingerprint), of_audit(seen), of_history(seen)]);
     }
     Value::Array(values)
 }
@@ -205,6 +206,15 @@ fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
 /// An audit as text.
 fn of_audit(seen: &Inspection) -> Value {
     Value::bulk(seen.audit.iter().map(of_entry).collect::<Vec<_>>().join("\n"))
+}
+
+/// A history as text.
+fn of_history(seen: &Inspection) -> Value {
+    let lines = seen.history.iter().map(|HistoryEntry { from_ms, to_ms, fence, label }| {
+        let fence = fence.map_or_else(String::new, |fence| fence.to_string());
+        format!("{from_ms}\t{to_ms}\t{fence}\t{label}")
+    });
+    Value::bulk(lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// A limit, or -1.

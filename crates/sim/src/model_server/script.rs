@@ -34,7 +34,7 @@ pub(super) enum Script {
 const HEAD: &str = "-- leasehold ";
 
 /// The scripts, by the last word of their first line.
-const NAMES: [(&str, Script); 17] = [
+const NAMES: [(&str, Script); 18] = [
     ("acquire", Script::Acquire),
     ("acquire_all", Script::AcquireAll),
     ("batch", Script::Batch),
@@ -42,6 +42,7 @@ const NAMES: [(&str, Script); 17] = [
     ("extend_one", Script::ExtendOne),
     ("release", Script::Release),
     ("release_with_cooldown", Script::Release),
+    ("release_with_history", Script::Release),
     ("inspect", Script::Inspect),
     ("evict", Script::Evict),
     ("force_release", Script::ForceRelease),

@@ -44,7 +44,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     let release =
         (claims(), any::<bool>(), proptest::option::of(any_acquire())).prop_map(|(claim, grant, next)| {
             let action = if grant { ReleaseAction::Grant } else { ReleaseAction::Free };
-            Op::Release(Release { claim, action, next })
+            Op::Release(Release { claim, action, next, history: 0 })
         });
     let inspect = (proptest::option::of(claims()), any::<bool>())
         .prop_map(|(claim, details)| Op::Inspect(Inspect { claim, details }));

@@ -192,7 +192,7 @@ fn a_file_put_in_the_place_of_an_open_one_is_noticed() {
     let ours = TestSession::join(&path);
     let (claim, _) = ours.try_acquire().unwrap();
     std::fs::rename(&path, dir.path().join("moved.db")).unwrap();
-    let op = Op::Release(Release { claim, action: ReleaseAction::Grant, next: None });
+    let op = Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 });
     let outcome = block_on(ours.store.execute(&lock(), &op, WITHIN));
     let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{outcome:?}") };
     assert!(fault.to_string().contains("replaced or removed"), "{fault}");

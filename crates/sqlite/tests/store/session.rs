@@ -111,14 +111,14 @@ impl TestSession {
     }
 
     pub(crate) fn release(&self, claim: Claim) {
-        self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }));
+        self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 }));
     }
 
     /// Releases, and queues again in the same step.
     pub(crate) fn release_and_queue(&self, claim: Claim) -> (Claim, Acquired) {
         let again = self.claim();
         let next = Some(acquire_op(&again, true));
-        match self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next })) {
+        match self.execute(&Op::Release(Release { claim, action: ReleaseAction::Grant, next, history: 0 })) {
             Reply::Release(released) => (again, released.next.unwrap().unwrap()),
             other => panic!("{other:?}"),
         }

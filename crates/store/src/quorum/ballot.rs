@@ -187,7 +187,7 @@ impl Voter {
             reached = until(&mut stage, |stage| matches!(stage, Stage::Won(_) | Stage::Lost)).await;
         }
         if reached == Stage::Lost && may_be_there {
-            self.undo(Release { claim, action: ReleaseAction::Free, next: None }, over_at).await;
+            self.undo(Release { claim, action: ReleaseAction::Free, next: None, history: 0 }, over_at).await;
         }
     }
 

@@ -319,6 +319,6 @@ impl Incomplete<'_> {
 
     fn release(&self) -> Op {
         let (claim, action) = (self.extend.claim.clone(), ReleaseAction::Free);
-        Op::Release(Release { claim, action, next: None })
+        Op::Release(Release { claim, action, next: None, history: 0 })
     }
 }

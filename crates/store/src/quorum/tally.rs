@@ -220,6 +220,8 @@ impl Tally {
                 .filter(|(_, count)| *count >= self.needed)
                 .map(|(foreign_fingerprint, _)| foreign_fingerprint),
             audit: seen.iter().map(|seen| seen.audit.clone()).max_by_key(Vec::len).unwrap_or_default(),
+            // Each node has a hold of its own for each attempt, so they keep no history.
+            history: Vec::new(),
             shared_holders: Vec::new(),
             limit: None,
             agreed: None,

@@ -75,7 +75,7 @@ impl FiveNodes {
     }
 
     pub(crate) async fn release(&self, claim: &Claim) -> Result<Released, Fault> {
-        let release = Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None };
+        let release = Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None, history: 0 };
         match self.execute(Op::Release(release)).await {
             Outcome::Done(Reply::Release(released)) => Ok(released),
             Outcome::Failed(Executed::Unknown, fault) => Err(fault),

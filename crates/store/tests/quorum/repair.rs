@@ -90,7 +90,7 @@ async fn the_hold_is_short_at_first_and_complete_when_the_extend_returns() {
 async fn a_node_that_has_seen_the_end_of_the_hold_does_not_get_it_again() {
     let (five, one, _) = with_a_bare_majority().await;
     assert_eq!(five.extend(&one).await.unwrap(), voted(5));
-    let release = Release { claim: one.clone(), action: ReleaseAction::Free, next: None };
+    let release = Release { claim: one.clone(), action: ReleaseAction::Free, next: None, history: 0 };
     five.nodes[4].execute_here(&five.lock, &Op::Release(release)).await;
     assert_eq!(five.extend(&one).await.unwrap(), voted(4));
     assert!(matches!(five.statuses(&one).await[4], HoldStatus::Ended(_)));
@@ -168,7 +168,8 @@ async fn a_forced_release_that_crosses_with_a_repair_leaves_nothing() {
         let release = async {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             for node in [0, 1, 2] {
-                let release = Release { claim: one.clone(), action: ReleaseAction::Free, next: None };
+                let release =
+                    Release { claim: one.clone(), action: ReleaseAction::Free, next: None, history: 0 };
                 five.nodes[node].execute_here(&five.lock, &Op::Release(release)).await;
             }
         };

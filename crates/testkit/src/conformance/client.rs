@@ -301,7 +301,7 @@ impl TestClient {
 
     /// Releases a hold with the given action, and optionally acquires again.
     pub async fn release_and(&self, claim: &Claim, action: ReleaseAction, next: Option<Acquire>) -> Released {
-        let release = Release { claim: claim.clone(), action, next };
+        let release = Release { claim: claim.clone(), action, next, history: 0 };
         match self.execute(&Op::Release(release)).await {
             Reply::Release(released) => released,
             other => panic!("{}: a release was answered by {other:?}", self.lock),

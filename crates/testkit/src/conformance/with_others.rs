@@ -9,7 +9,9 @@ pub fn is_sent_with_others(kind: Kind, op: &Op) -> bool {
     kind == Kind::Mutex
         && match op {
             Op::Acquire(request) => request.claim.value.is_none() && request.predecessor.is_none(),
-            Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }) => claim.value.is_none(),
+            Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 }) => {
+                claim.value.is_none()
+            }
             _ => false,
         }
 }
@@ -23,7 +25,12 @@ pub async fn execute_with_others(
     within: Duration,
 ) -> (Outcome, [Outcome; 2]) {
     let hold = HoldId::from_random(SessionId::from_random([99; 12]), [99; 16]);
-    let release = Op::Release(Release { claim: Claim::new(hold), action: ReleaseAction::Grant, next: None });
+    let release = Op::Release(Release {
+        claim: Claim::new(hold),
+        action: ReleaseAction::Grant,
+        next: None,
+        history: 0,
+    });
     let [before, beside] = ["before", "beside"].map(|name| Lock::mutex(name.parse().expect("a name")));
     let before = store.execute(&before, &release, within);
     let beside = store.execute(&beside, &release, within);

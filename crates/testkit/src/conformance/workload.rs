@@ -442,7 +442,8 @@ impl Workload {
 
     fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
-        let action = match self.random.below(8) {
+        let draw = self.random.below(32);
+        let action = match draw % 8 {
             0 | 1 => ReleaseAction::Free,
             kept @ (2 | 3) if self.kind == Kind::Semaphore => {
                 ReleaseAction::KeepPermits { count: u32::try_from(kept - 1).unwrap_or(1) }
@@ -460,7 +461,12 @@ impl Workload {
         {
             next.claim = self.new_claim(claim.hold.session());
         }
-        Release { claim, action, next }
+        let history = match draw / 8 {
+            0 => 3,
+            1 => 1,
+            _ => 0,
+        };
+        Release { claim, action, next, history }
     }
 
     fn lease(&self) -> u64 {

@@ -68,6 +68,8 @@ pub struct AcquireTerms {
     /// How much longer the store keeps the hold than the client relies on it: the [margin](crate::delay_margin) of a lock
     /// delay.
     pub margin: Duration,
+    /// How many holds the history of the lock keeps when this one is released: [`Release::history`](crate::Release::history).
+    pub history: u16,
     /// The requested mode.
     pub mode: LockMode,
     /// Set if each request is for a new hold, because a store without a queue may have undone the previous
@@ -144,6 +146,7 @@ pub struct WaitStatus {
 ///     queue: true,
 ///     poll_often: false,
 ///     margin: Duration::ZERO,
+///     history: 0,
 ///     mode: LockMode::Exclusive,
 ///     fresh_hold: false,
 /// };

@@ -15,6 +15,7 @@ fn terms() -> AcquireTerms {
         queue: true,
         poll_often: false,
         margin: Duration::ZERO,
+        history: 0,
         mode: LockMode::Exclusive,
         fresh_hold: false,
     }

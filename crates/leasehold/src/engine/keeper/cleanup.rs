@@ -25,6 +25,8 @@ pub(super) struct Cleanup {
     lock: Lock,
     claim: Claim,
     until: Moment,
+    /// How many holds the history of the lock keeps, if it was held.
+    history: u16,
     /// The connection of the operation to be undone, if that may still be in flight.
     undone_on: Option<Arc<dyn Store>>,
     /// Set if it is for a hold that still has its guard (5).
@@ -59,8 +61,8 @@ impl State {
         let earlier = tracked.in_flight.replace(in_flight.clone());
         let (lock, claim, until) = (hold.lock.clone(), hold.claim.clone(), hold.may_last_until());
         let guarded = Some(GuardLink { stop, earlier, in_flight: in_flight.drop_guard() });
-        let id = self.add_outstanding(lock.clone(), until);
-        Some((hold, Cleanup { id, lock, claim, until, undone_on: None, guarded }))
+        let (id, history) = (self.add_outstanding(lock.clone(), until), hold.history());
+        Some((hold, Cleanup { id, lock, claim, until, history, undone_on: None, guarded }))
     }
 }
 
@@ -88,7 +90,12 @@ pub(super) async fn run_cleanup(shared: Arc<Shared>, mut cleanup: Cleanup) {
 
 /// Releases a hold, with retries, until it is known to be gone. Returns whether it is.
 async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
-    let op = Op::Release(Release { claim: cleanup.claim.clone(), action: ReleaseAction::Grant, next: None });
+    let op = Op::Release(Release {
+        claim: cleanup.claim.clone(),
+        action: ReleaseAction::Grant,
+        next: None,
+        history: cleanup.history,
+    });
     let each = shared.timings.call;
     let within = cleanup.until.since(shared.environment.now()).max(each);
     let send = || call(&*shared.store, &*shared.environment, &cleanup.lock, &op, within, each);
@@ -128,6 +135,7 @@ impl Shared {
         lock: Lock,
         claim: Claim,
         until: Moment,
+        history: u16,
         undone_on: Option<Arc<dyn Store>>,
     ) {
         let mut state = self.state();
@@ -135,7 +143,7 @@ impl Shared {
             return;
         }
         let id = state.add_outstanding(lock.clone(), until);
-        state.cleanups.push(Cleanup { id, lock, claim, until, undone_on, guarded: None });
+        state.cleanups.push(Cleanup { id, lock, claim, until, history, undone_on, guarded: None });
         drop(state);
         self.wake.notify_one();
     }

@@ -86,7 +86,7 @@ impl EndedHolds {
 impl EndedHold {
     fn release(&self) -> (Lock, Op) {
         let (claim, action) = (self.claim.clone(), ReleaseAction::Grant);
-        (self.lock.clone(), Op::Release(Release { claim, action, next: None }))
+        (self.lock.clone(), Op::Release(Release { claim, action, next: None, history: 0 }))
     }
 }
 

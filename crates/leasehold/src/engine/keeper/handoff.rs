@@ -218,7 +218,7 @@ impl Shared {
     /// Releases an idle hold that has been removed.
     pub(super) fn release_removed(&self, hold: &Hold, now: Moment) {
         let until = hold.may_last_until().max(now + self.timings.call);
-        self.post(hold.lock.clone(), hold.claim.clone(), until, None);
+        self.post(hold.lock.clone(), hold.claim.clone(), until, hold.history(), None);
         // It has no guard that the reason would reach.
         hold.lose(LostReason::Released);
     }

@@ -415,7 +415,7 @@ impl Keeper {
     /// granted for `margin` longer than a first lease.
     pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim, margin: Duration) {
         let until = self.shared.environment.now() + FIRST_LEASE + margin + self.shared.timings.call;
-        self.shared.post(lock.clone(), claim, until, Some(main.clone()));
+        self.shared.post(lock.clone(), claim, until, 0, Some(main.clone()));
     }
 
     /// Releases a hold whose guard was dropped, if it [may be released](Hold::may_release).
@@ -426,7 +426,7 @@ impl Keeper {
         }
         let until = hold.may_last_until().max(now + self.shared.timings.call);
         self.shared.state().ended_holds.add(hold, now);
-        self.shared.post(hold.lock.clone(), hold.claim.clone(), until, None);
+        self.shared.post(hold.lock.clone(), hold.claim.clone(), until, hold.history(), None);
     }
 
     /// A caller has a hold whose release had no answer: a shutdown releases it, unless it is

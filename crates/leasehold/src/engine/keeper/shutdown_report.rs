@@ -40,7 +40,7 @@ pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
         // A queue entry may live this long and be granted the lock at its end.
         let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
         for (lock, claim) in claims {
-            shared.post(lock, claim, until, Some(main.clone()));
+            shared.post(lock, claim, until, 0, Some(main.clone()));
         }
         let unanswered = release_after_user(shared, &*main, releasing, &sent_by_user, by).await;
         release_all(shared, unanswered).await;
@@ -101,7 +101,8 @@ async fn release_all(shared: &Shared, mut holds: Vec<OutstandingHold>) {
 }
 
 fn release(hold: &Hold) -> Op {
-    Op::Release(Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None })
+    let (claim, action) = (hold.claim.clone(), ReleaseAction::Grant);
+    Op::Release(Release { claim, action, next: None, history: hold.history() })
 }
 
 /// A hold is released. A release that was cut off reads its result from this (5).

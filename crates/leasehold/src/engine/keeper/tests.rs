@@ -70,7 +70,8 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
         tokio::time::sleep(SECOND / 20).await;
         hold.check(&*environment).expect("the store replied and still keeps it");
 
-        let release = Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None };
+        let release =
+            Release { claim: hold.claim.clone(), action: ReleaseAction::Grant, next: None, history: 0 };
         assert!(matches!(store.execute(&hold.lock, &Op::Release(release), SECOND).await, Outcome::Done(_)));
         keeper.handle().force_released(hold.fence);
         let reported = tokio::time::timeout(5 * SECOND, hold.signal().cancelled()).await;

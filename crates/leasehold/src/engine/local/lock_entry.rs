@@ -260,7 +260,7 @@ impl LockEntry {
         let session = session.with_liveness(terms.liveness);
         let (claim, until, entry) = (grant.claim.clone(), grant.valid_until, Arc::downgrade(self));
         let hold = Hold::new(self.lock.clone(), claim, grant.fence, until, session, entry);
-        let hold = Arc::new(hold.with_margin(terms.margin));
+        let hold = Arc::new(hold.with_margin(terms.margin).with_history(terms.history));
         hold.may_last(grant.may_last_until);
         // Holds with another token are gone: the store has just granted a newer one.
         state.holds.retain(|_, current| current.hold.fence == hold.fence);

@@ -196,6 +196,7 @@ mod tests {
             queue: true,
             poll_often: false,
             margin: Duration::ZERO,
+            history: 0,
             fresh_hold: false,
             mode: LockMode::Exclusive,
         })

@@ -23,6 +23,8 @@ on_every_store! {
     a_forced_release_grants_to_the_next_waiter,
     only_the_holder_that_was_seen_loses_the_lock,
     held_by_this_client_is_the_answer_for_every_kind,
+    a_history_lists_the_last_holds_that_were_released,
+    every_kind_has_a_history_if_it_is_wanted,
     a_client_without_a_session_is_not_listed;
     memory: a_monitor_frees_the_locks_of_a_dead_session, operators_find_all_holders_of_a_shared_lock;
     sqlite: operators_find_all_holders_of_a_shared_lock;
@@ -223,6 +225,71 @@ async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
     assert_eq!(entry.holder.as_ref().map(Label::as_str), Some("billing"));
     assert_eq!(entry.actor.as_str(), "the night shift");
     next.release().await.unwrap();
+}
+
+async fn a_history_lists_the_last_holds_that_were_released(store: &TestStore) {
+    let (ours, theirs) = (labelled(store, "billing").await, labelled(store, "export").await);
+    let (plain, kept) = (theirs.mutex("a").unwrap(), ours.mutex("a").unwrap().history(3));
+    plain.acquire().await.unwrap().release().await.unwrap();
+    let history = async || plain.inspect_full().await.unwrap().history;
+    assert_eq!(history().await, [], "neither of them wants it yet");
+    let mut fences = Vec::new();
+    for n in 0..5 {
+        let guard = kept.acquire().await.unwrap();
+        fences.push(Some(guard.fencing_token()));
+        sleep(5 * MS).await;
+        if n == 3 {
+            drop(guard);
+            ours.flush().await;
+        } else {
+            guard.release().await.unwrap();
+        }
+    }
+    // What does not want a history leaves it as it is, and so does what ends by force.
+    plain.acquire().await.unwrap().release().await.unwrap();
+    let guard = kept.acquire().await.unwrap();
+    let seen = plain.inspect_full().await.unwrap().observed.expect("held");
+    plain.force_release(seen).await.unwrap();
+    drop(guard);
+    ours.flush().await;
+    let listed = history().await;
+    let newest: Vec<_> = listed.iter().map(|entry| entry.fence).collect();
+    assert_eq!(newest, fences.iter().rev().take(3).copied().collect::<Vec<_>>());
+    for entry in &listed {
+        assert_eq!(entry.label.as_str(), "billing");
+        assert!(entry.to_ms - entry.from_ms >= 4, "{entry:?}");
+    }
+    assert!(listed.windows(2).all(|pair| pair[0].from_ms >= pair[1].to_ms), "{listed:?}");
+    ours.mutex("a").unwrap().history(1).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(history().await.len(), 1, "the last release says how many are kept");
+}
+
+async fn every_kind_has_a_history_if_it_is_wanted(store: &TestStore) {
+    let client = store.builder().label("billing").history(200).connect().await.unwrap();
+    let election = client.election("e").unwrap();
+    election.campaign().await.unwrap().resign().await.unwrap();
+    let reentrant = client.reentrant_mutex("r").unwrap();
+    reentrant.acquire().await.unwrap().release().await.unwrap();
+    let semaphore = client.semaphore("s", 2).unwrap();
+    let permits = [semaphore.acquire().await.unwrap(), semaphore.acquire().await.unwrap()];
+    for permit in permits {
+        permit.release().await.unwrap();
+    }
+    let lock = client.rwlock("w").unwrap();
+    lock.read().await.unwrap().release().await.unwrap();
+    lock.write().await.unwrap().release().await.unwrap();
+    let counted = [
+        election.inspect_full().await.unwrap().history.len(),
+        reentrant.inspect_full().await.unwrap().history.len(),
+        semaphore.inspect_full().await.unwrap().history.len(),
+        lock.inspect_full().await.unwrap().history.len(),
+    ];
+    assert_eq!(counted, [1, 1, 2, 2]);
+    // Of several locks, and of a lock for which this handle wants none.
+    client.multi_mutex(["m"]).unwrap().acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(client.mutex("m").unwrap().inspect_full().await.unwrap().history.len(), 1);
+    client.mutex("n").unwrap().history(0).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(client.mutex("n").unwrap().inspect_full().await.unwrap().history, []);
 }
 
 async fn only_the_holder_that_was_seen_loses_the_lock(store: &TestStore) {

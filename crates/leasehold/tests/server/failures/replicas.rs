@@ -268,7 +268,7 @@ async fn a_release_that_crosses_with_a_confirmation_delays_nothing() {
     let again = tokio::spawn(async move { careful.execute_all(&extends, LIMIT).await });
     until("the confirmation is under way", 10 * S, async || proxy.paused_requests() > 0).await;
     let (lock, claim) = locks[0].clone();
-    let release = Op::Release(Release { claim, action: ReleaseAction::Grant, next: None });
+    let release = Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 });
     assert!(matches!(plain.execute(&lock, &release, LIMIT).await, Outcome::Done(_)));
     let start = Stopwatch::start();
     let _resumed = proxy.resume_requests();

@@ -9,7 +9,9 @@ fn op(what: &str) -> Op {
     let claim = Claim::new(HoldId::from_random(SessionId::from_random([1; 12]), [2; 16]));
     match what {
         "extend" => Op::Extend(Extend { claim, lease_ms: 1, keep_record: false, reserve: None, fence: None }),
-        "release" => Op::Release(Release { claim, action: ReleaseAction::FreeAndPublish, next: None }),
+        "release" => {
+            Op::Release(Release { claim, action: ReleaseAction::FreeAndPublish, next: None, history: 0 })
+        }
         "inspect" => Op::Inspect(Inspect { claim: Some(claim), details: false }),
         other => panic!("no operation `{other}`"),
     }
@@ -65,6 +67,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
             hold_status: Some(hold_status),
             foreign_fingerprint: None,
             audit: Vec::new(),
+            history: Vec::new(),
             shared_holders: Vec::new(),
             limit: None,
             agreed: None,

@@ -26,7 +26,7 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
             0 => {
                 Op::Extend(Extend { claim, lease_ms: 1, keep_record: n % 8 == 0, reserve: None, fence: None })
             }
-            1 => Op::Release(Release { claim, action: ReleaseAction::Grant, next: None }),
+            1 => Op::Release(Release { claim, action: ReleaseAction::Grant, next: None, history: 0 }),
             2 => Op::Inspect(Inspect { claim: Some(claim), details: false }),
             _ => Op::Extend(Extend {
                 claim: at.claim(),
@@ -100,7 +100,12 @@ pub async fn a_dropped_call_leaves_the_store_usable(fixture: &Fixture) {
         let acquire = Op::Acquire(a.queued_request(&claim, LONG, LONG));
         drop_after(polls, a.store.execute(&a.lock, &acquire, CALL_TIMEOUT)).await;
         let claim = a.acquire_eventually(&a.queued_request(&claim, LONG, LONG)).await;
-        let release = Op::Release(Release { claim: claim.clone(), action: ReleaseAction::Grant, next: None });
+        let release = Op::Release(Release {
+            claim: claim.clone(),
+            action: ReleaseAction::Grant,
+            next: None,
+            history: 0,
+        });
         drop_after(polls, a.store.execute(&a.lock, &release, CALL_TIMEOUT)).await;
         let found = a.release(&claim).await.status;
         assert!(matches!(found, HoldStatus::Held | HoldStatus::Ended(_)), "{found:?}");

@@ -138,6 +138,7 @@ pub async fn a_cooldown_by_another_hold_changes_nothing(fixture: &Fixture) {
         claim: held,
         action: ReleaseAction::Cooldown { for_ms: 9 },
         next: None,
+        history: 0,
     });
     let reply = a.execute(&op).await;
     assert!(

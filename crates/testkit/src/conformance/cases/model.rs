@@ -258,7 +258,7 @@ impl<'a> ModelComparison<'a> {
                 let other_holders: Vec<_> = other_holders.collect();
                 let next = (random.below(3) == 0)
                     .then(|| self.any_request(client_index, &random.pick(&other_holders).1, random));
-                Op::Release(Release { claim, action, next })
+                Op::Release(Release { claim, action, next, history: 0 })
             }
             _ => Op::Inspect(Inspect { claim: (random.below(4) > 0).then_some(claim), details: false }),
         };

@@ -312,7 +312,7 @@ pub async fn a_hold_gives_back_some_of_its_permits(fixture: &Fixture) {
     assert_eq!(keep(1).await, HoldStatus::Ended(Ended::Released));
     let all = b.acquire_mode(of_five(5)).await;
     let (claim, action) = (all.clone(), ReleaseAction::KeepPermits { count: 0 });
-    let none = Op::Release(Release { claim, action, next: None });
+    let none = Op::Release(Release { claim, action, next: None, history: 0 });
     assert_eq!(b.execute(&none).await, Reply::Refused(Refused::Unsupported), "that is a release");
     assert_eq!(counts().await[0].1, 5);
     b.release(&all).await;

@@ -100,6 +100,7 @@ fn satisfies(hold: &Hold, terms: &AcquireTerms) -> bool {
     terms.value.is_none()
         && terms.mode == LockMode::Exclusive
         && (terms.liveness, terms.margin) == (hold.session.liveness, hold.margin())
+        && terms.history == hold.history()
 }
 
 impl LockEntry {

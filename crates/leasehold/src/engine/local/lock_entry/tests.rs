@@ -31,6 +31,7 @@ fn terms() -> Arc<AcquireTerms> {
         queue: true,
         poll_often: false,
         margin: Duration::ZERO,
+        history: 0,
         fresh_hold: false,
         mode: LockMode::Exclusive,
     })

@@ -71,6 +71,7 @@
 //! # Features
 //!
 //! - `redis`, on by default: the Redis and Valkey stores, and the module [`mod@optimistic`].
+//! - `connection-manager`, off by default: locks on a `redis::aio::ConnectionManager` of the application.
 //! - `signal`, off by default: `Client::shutdown_on_signal`.
 //! - `sqlite`, off by default: the SQLite store.
 //! - `tower`, off by default: the module `tower`, with layers that propagate an [`Owner`] over HTTP.
@@ -138,7 +139,7 @@ pub use leasehold_core::{
     OwnValueError, Refused, RetryPolicy, SessionId, SessionMetadata, Skipped, Votes,
 };
 #[cfg(feature = "redis")]
-pub use leasehold_redis::optimistic;
+pub use leasehold_redis::{optimistic, redis};
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -8,7 +8,8 @@ pub use crate::client::store_url::{StoreKind, StoreUrl, StoreUrlError};
 
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{
-    Permissions, PermissionsError, Purpose, QuorumConfig, RedisConfig, RedisStore, ServerVersion, UrlError,
+    LentConnection, LentError, LentPool, Permissions, PermissionsError, Purpose, QuorumConfig, RedisConfig,
+    RedisStore, ServerVersion, UrlError,
 };
 #[cfg(feature = "sqlite")]
 pub use leasehold_sqlite::SqliteStore;

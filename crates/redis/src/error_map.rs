@@ -95,7 +95,7 @@ pub(crate) fn classify_text(code: &str, details: &str) -> ErrorMeaning {
         "ERR" if details.starts_with("max number of clients") => refused(FaultKind::Busy),
         "DENIED" => refused(FaultKind::Forbidden),
         "MOVED" | "ASK" | "CROSSSLOT" => refused(FaultKind::Unsupported(
-            "the server is a cluster node, but the URL is that of a single server: write `redis+cluster://`"
+            "the server is a cluster node, but the URL, or the lent connection, is that of a single server: write `redis+cluster://`"
                 .to_owned(),
         )),
         _ => {

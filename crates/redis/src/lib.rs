@@ -28,4 +28,7 @@ pub use config::acl::{Permissions, PermissionsError, Purpose};
 pub use config::quorum::QuorumConfig;
 pub use config::url::UrlError;
 pub use config::version::ServerVersion;
+pub use conn::lent::{LentConnection, LentError, LentPool};
+/// The client library, in the version that [`LentConnection`] is about.
+pub use redis;
 pub use store::RedisStore;

@@ -19,6 +19,7 @@ use super::cluster::{Cluster, OnTryAgain, SLOTS};
 use super::config::RedisConfig;
 use super::confirm::{Confirmer, Required, Unconfirmed};
 use super::conn::borrowed::BorrowedConnection;
+use super::conn::lent::LentConnection;
 use super::conn::link::{Backoff, Link};
 use super::conn::mailbox::Mailboxes;
 use super::conn::tracking::KeyTracking;
@@ -35,7 +36,6 @@ use leasehold_store::{
     Phase, ServerFinding, SessionTracking, Store, Subscription,
 };
 use redis::PushInfo;
-use redis::aio::MultiplexedConnection;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub(crate) type SessionOutcome = Outcome<SessionReply>;
 enum Backend {
     /// A connection that the store makes.
     Link(Link),
-    /// A connection that the user supplied.
+    /// A connection, or a pool, that the application lent.
     Borrowed(BorrowedConnection),
     /// Several servers, each with some of the slots.
     Cluster(Cluster),
@@ -177,16 +177,22 @@ impl RedisStore {
         Self { keys, backend: Arc::new(backend), confirmer }
     }
 
-    /// Creates a store on an existing connection. Fails if `prefix` is not a valid prefix. The key of a
-    /// Mutex is the prefix and its name, so choose a prefix that no key of your data begins with.
+    /// Creates a store on a connection or a pool that the application has: see [`LentConnection`]. Fails if `prefix` is not a
+    /// valid prefix. The key of a Mutex is the prefix and its name, so choose a prefix that no key of your data begins with.
     ///
-    /// `pushes` receives the push messages of the connection, which must use RESP3 and must have been made with the
-    /// other end as its push sender. The store then subscribes on this connection, and notifications arrive as they
+    /// `pushes` receives the push messages of a [`MultiplexedConnection`](redis::aio::MultiplexedConnection), which must use
+    /// RESP3 and must have been made with the other end as its push sender. The store then subscribes on this connection, and notifications arrive as they
     /// do on a connection of the store's own. Without `pushes` no notification arrives, and waiters only poll: they
-    /// notice a grant after 50 to 250 ms in place of a round trip.
+    /// notice a grant after 50 to 250 ms in place of a round trip. For a pool, and for a connection that reconnects, it is
+    /// ignored with a warning.
     ///
-    /// The store does not reconnect: once the connection is broken, all calls fail. [`fork`](Store::fork)
-    /// shares the connection, so a busy runtime of the connection delays renewals. Neither the server's version nor
+    /// The store does not reconnect. Once a single connection is broken, all calls fail with
+    /// [`FaultKind::LentConnectionLost`]; a pool, or a connection that reconnects, is used again at the next call.
+    /// [`fork`](Store::fork) shares the connection, and calls run in the runtime in which it was lent: if that is busy, renewals
+    /// are late, and if it has ended, they fail.
+    ///
+    /// What is lent leads to one server. A node of a cluster is refused at the first acquire
+    /// ([`FaultKind::Unsupported`]): write `redis+cluster://`. Neither the server's version nor
     /// its settings are checked: [`Store::diagnose`] returns the findings.
     ///
     /// ```no_run
@@ -202,7 +208,7 @@ impl RedisStore {
     /// # Ok(()) }
     /// ```
     pub fn from_connection(
-        connection: MultiplexedConnection,
+        connection: impl LentConnection,
         prefix: &str,
         pushes: Option<Receiver<PushInfo>>,
     ) -> Result<Self, KeyError> {

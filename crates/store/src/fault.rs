@@ -55,6 +55,8 @@ pub enum FaultKind {
     TimedOut,
     /// The connection was lost.
     Disconnected,
+    /// The connection that the application lent was lost. The store does not make it anew, so every later call fails.
+    LentConnectionLost,
     /// The server requires credentials, or rejects those given.
     Unauthenticated,
     /// The user lacks a permission at the server, or the process at the file.
@@ -303,7 +305,8 @@ impl Fault {
             FaultKind::NoQuorum { needed, total, nodes } => {
                 nodes.iter().filter(|node| !node.is_transient()).count() <= total.saturating_sub(*needed)
             }
-            FaultKind::Unauthenticated
+            FaultKind::LentConnectionLost
+            | FaultKind::Unauthenticated
             | FaultKind::Forbidden
             | FaultKind::OutOfMemory
             | FaultKind::Unsupported(_)
@@ -331,6 +334,9 @@ impl fmt::Display for Fault {
             }
             FaultKind::TimedOut => f.write_str("no answer in time"),
             FaultKind::Disconnected => f.write_str("connection lost"),
+            FaultKind::LentConnectionLost => f.write_str(
+                "connection lost, and the application has to make another: lend that to a new store, or lend one that reconnects",
+            ),
             FaultKind::Unauthenticated => {
                 f.write_str("user or password are missing or wrong: check the credentials")
             }

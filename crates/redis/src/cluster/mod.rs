@@ -99,11 +99,7 @@ impl Node {
 
     /// The fault of a missing reply.
     pub(crate) fn no_reply(&self, no_reply: NoReply) -> Fault {
-        let fault = |kind| Fault::new(kind, Phase::Reply, Arc::clone(self.name()));
-        match no_reply {
-            NoReply::Broken(error) => fault(FaultKind::Disconnected).with_source(error),
-            NoReply::TimedOut => fault(FaultKind::TimedOut),
-        }
+        no_reply.fault(self.name())
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn check(info: &str, member: bool) -> Result<(), FaultKind> {
     match numbers(found) {
         Some((major, minor, _)) if (major, minor) < oldest => Err(too_old(&format!("{product} {found}"))),
         _ if !member && field("redis_mode").or(field("server_mode")) == Some("cluster") => {
-            let what = "the server is a cluster node, but the URL is that of a single server: write `redis+cluster://`";
+            let what = "the server is a cluster node, but the URL, or the lent connection, is that of a single server: write `redis+cluster://`";
             Err(FaultKind::Unsupported(what.to_owned()))
         }
         _ => Ok(()),

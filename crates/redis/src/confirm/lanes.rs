@@ -130,8 +130,9 @@ impl Lanes {
         let plain: Vec<&Request> = requests.iter().map(|request| &***request).collect();
         let sent = request::send(link, &mut connection, (self.required, how.asking), &plain, deadline).await;
         let replies = sent.map_err(|failed| match failed {
-            NoReply::Broken(error) => self.broken(error),
-            NoReply::TimedOut => NoAnswer::TimedOut,
+            NoReply::Broken(error) | NoReply::Ended(error) => self.broken(error),
+            // Nothing is lent to a link.
+            NoReply::NotSent(_) | NoReply::TimedOut => NoAnswer::TimedOut,
         })?;
         let answer = |replies| Answer { replies, link: Arc::clone(link), connection: connection.clone() };
         Ok(replies.into_iter().map(answer).collect())

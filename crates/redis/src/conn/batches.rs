@@ -13,6 +13,7 @@
 //! 4. An operation goes alone after all if the server has certainly not executed it in the call, or if sending it again
 //!    has the same effect.
 
+use super::lent::{Carrier, CarrierRef, LentError};
 use crate::error_map::{classify, goes_elsewhere, is_unknown_script};
 use crate::script::Call;
 use crate::script::batch::BatchedOp;
@@ -20,8 +21,7 @@ use futures_util::future::maybe_done;
 use futures_util::poll;
 use leasehold_core::LockKeys;
 use leasehold_store::Executed;
-use redis::aio::MultiplexedConnection;
-use redis::{RedisError, RedisResult, Value};
+use redis::{RedisError, Value};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -155,7 +155,7 @@ impl Batches {
     pub(crate) fn join(
         self: &Arc<Self>,
         slot: u16,
-        conn: &MultiplexedConnection,
+        conn: CarrierRef<'_>,
         deadline: Instant,
         keys: LockKeys,
         op: impl FnOnce(LockKeys) -> BatchedOp,
@@ -174,7 +174,7 @@ impl Batches {
             && lane.may_send(0, *round_trip)
             && let Some(last) = lane.pending.back()
         {
-            let sender = BatchSender { conn: conn.clone(), shared: Arc::new(shared(last.op.keys())) };
+            let sender = BatchSender { conn: conn.to_carrier(), shared: Arc::new(shared(last.op.keys())) };
             lane.is_scheduled = true;
             drop(state);
             let scheduled = Scheduled(Some(LaneRef { batches: Arc::clone(self), slot }));
@@ -302,7 +302,7 @@ impl Drop for Batch {
 /// Sends calls one after the other.
 #[derive(Clone)]
 struct BatchSender {
-    conn: MultiplexedConnection,
+    conn: Carrier,
     shared: Arc<SharedParts>,
 }
 
@@ -312,7 +312,8 @@ impl BatchSender {
         loop {
             sending.as_mut().await;
             let Some((batch, replies)) = sending.as_mut().take_output() else { return };
-            if matches!(replies, Replies::Lost(_)) {
+            // What is lent for each call may work at the next one.
+            if matches!(replies, Replies::Lost(_)) && self.conn.multiplexed().is_some() {
                 batch.lane.batches.close();
             }
             let (ops, next) = batch.finish();
@@ -336,8 +337,11 @@ impl BatchSender {
             let deadline = batch.ops.iter().map(|one| one.deadline).max().unwrap_or(begun);
             let value = match timeout_at(deadline, send(&mut self.conn, &call, loads)).await {
                 Ok(Ok(value)) => value,
-                // The user may have set a timeout on the connection.
-                Ok(Err(error)) if !error.is_timeout() => return (batch, Replies::Lost(error)),
+                Ok(Err(LentError::NotSent(_))) => return (batch, Replies::GoAlone),
+                // The application may have set a timeout on the connection.
+                Ok(Err(LentError::NoReply(error))) if !error.is_timeout() => {
+                    return (batch, Replies::Lost(error));
+                }
                 Ok(Err(_)) | Err(_) => return (batch, Replies::TooLate),
             };
             match value {
@@ -361,12 +365,12 @@ impl BatchSender {
 }
 
 /// Sends a call, and returns its reply.
-async fn send(conn: &mut MultiplexedConnection, call: &Call, loads: bool) -> RedisResult<Value> {
+async fn send(conn: &mut Carrier, call: &Call, loads: bool) -> Result<Value, LentError> {
     if !loads {
-        return conn.send_packed_command(call.cmd()).await;
+        return conn.call(call.cmd()).await;
     }
     let loading = call.with_load();
-    let values = conn.send_packed_commands(&loading, 0, loading.len()).await?;
+    let values = conn.call_all(&loading).await?;
     Ok(values.into_iter().next_back().unwrap_or_default())
 }
 

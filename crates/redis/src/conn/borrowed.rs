@@ -1,13 +1,14 @@
-//! A connection that the user supplies. The store does not reconnect it.
+//! What the application lends: the store does not reconnect it, and receives messages only on a single connection.
 
 use super::batches::{BatchReply, Batches, PendingReply};
+use super::lent::{Carrier, CarrierRef, LentConnection, LentError};
 use super::link::NoReply;
 use super::mailbox::Mailboxes;
 use super::open::unsubscribed;
 use leasehold_core::SessionId;
 use leasehold_store::{Fault, FaultKind, NotificationSink, Phase, Publisher, Subscription};
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Pipeline, PushInfo, RedisResult, Value};
+use redis::{Cmd, Pipeline, PushInfo, RedisError, Value};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +20,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// Limit for an unsubscription, during which other subscriptions wait.
 const UNSUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The user's connection.
+/// Name of the node in faults.
+const NODE: &str = "the lent connection";
+
+/// The application's connection, or its pool.
 #[derive(Debug)]
 pub(crate) struct BorrowedConnection {
-    conn: MultiplexedConnection,
+    conn: Carrier,
     batches: Arc<Batches>,
     node: Arc<str>,
     mailboxes: Arc<Mailboxes>,
@@ -42,16 +46,22 @@ enum Pushes {
 
 impl BorrowedConnection {
     pub(crate) fn new(
-        conn: MultiplexedConnection,
+        conn: impl LentConnection,
         mailboxes: Mailboxes,
         pushes: Option<Receiver<PushInfo>>,
     ) -> Self {
-        let pushes = pushes.map_or(Pushes::None, Pushes::Unused);
-        let node = "the given connection".into();
+        let conn = Carrier::lent(conn);
+        let pushes = match pushes {
+            Some(_) if conn.multiplexed().is_none() => {
+                tracing::warn!("push messages are received only on a `MultiplexedConnection`: waiters poll");
+                Pushes::None
+            }
+            pushes => pushes.map_or(Pushes::None, Pushes::Unused),
+        };
         Self {
             conn,
             batches: Arc::default(),
-            node,
+            node: NODE.into(),
             mailboxes: Arc::new(mailboxes),
             pushes: Mutex::new(pushes),
         }
@@ -71,8 +81,8 @@ impl BorrowedConnection {
     }
 
     /// The operations that are sent together, and what sends them.
-    pub(crate) fn batches(&self) -> (&Arc<Batches>, &MultiplexedConnection) {
-        (&self.batches, &self.conn)
+    pub(crate) fn batches(&self) -> (&Arc<Batches>, CarrierRef<'_>) {
+        (&self.batches, self.conn.by_ref())
     }
 
     /// Waits for the reply to an operation that is sent with others; `None` if it should be sent alone.
@@ -84,14 +94,14 @@ impl BorrowedConnection {
         match timeout_at(deadline, reply.receive()).await {
             Ok(BatchReply::Reply(reply)) => Ok(Some(reply)),
             Ok(BatchReply::GoAlone) => Ok(None),
-            Ok(BatchReply::Lost(error)) => Err(NoReply::Broken(error)),
+            Ok(BatchReply::Lost(error)) => Err(self.lost(error)),
             Ok(BatchReply::TooLate) | Err(_) => Err(NoReply::TimedOut),
         }
     }
 
     pub(crate) async fn call(&self, cmd: &Cmd, deadline: Instant) -> Result<Value, NoReply> {
         let mut conn = self.conn.clone();
-        within(deadline, pin!(conn.send_packed_command(cmd))).await
+        self.within(deadline, pin!(conn.call(cmd))).await
     }
 
     pub(crate) async fn call_all(
@@ -100,7 +110,33 @@ impl BorrowedConnection {
         deadline: Instant,
     ) -> Result<Vec<Value>, NoReply> {
         let mut conn = self.conn.clone();
-        within(deadline, pin!(conn.send_packed_commands(pipeline, 0, pipeline.len()))).await
+        self.within(deadline, pin!(conn.call_all(pipeline))).await
+    }
+
+    /// Waits for a reply until the deadline. It is pinned by the caller, because it is large, and would otherwise be here
+    /// twice.
+    async fn within<T>(
+        &self,
+        deadline: Instant,
+        reply: Pin<&mut impl Future<Output = Result<T, LentError>>>,
+    ) -> Result<T, NoReply> {
+        match timeout_at(deadline, reply).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(LentError::NotSent(error))) => Err(NoReply::NotSent(error)),
+            // The application may have set a timeout on the connection.
+            Ok(Err(LentError::NoReply(error))) if error.is_timeout() => Err(NoReply::TimedOut),
+            Ok(Err(LentError::NoReply(error))) => Err(self.lost(error)),
+            Err(_) => Err(NoReply::TimedOut),
+        }
+    }
+
+    /// What a call without a reply means: a single connection that broke stays so.
+    fn lost(&self, error: RedisError) -> NoReply {
+        let is_broken = error.is_connection_dropped() || error.is_unrecoverable_error();
+        match self.conn {
+            Carrier::Multiplexed(_) if is_broken => NoReply::Ended(error),
+            Carrier::Multiplexed(_) | Carrier::Lent(_) => NoReply::Broken(error),
+        }
     }
 
     pub(crate) async fn open_mailbox(
@@ -109,12 +145,11 @@ impl BorrowedConnection {
         sink: Arc<dyn NotificationSink>,
         deadline: Instant,
     ) -> Result<(), Fault> {
-        if !self.start_forwarding() {
-            return Ok(());
-        }
+        let Some(conn) = self.subscriber() else { return Ok(()) };
         self.mailboxes.open(session, sink);
         let (order, channel) = (self.mailboxes.subscription_order(), self.mailboxes.channel(session));
-        let subscribed = order.subscribe(self.subscribe(&channel, deadline), &self.node, deadline).await;
+        let subscribed =
+            order.subscribe(self.subscribe(conn, &channel, deadline), &self.node, deadline).await;
         if subscribed.is_err() {
             self.mailboxes.close(session);
         }
@@ -127,12 +162,10 @@ impl BorrowedConnection {
         channel: &str,
         deadline: Instant,
     ) -> Result<Option<Subscription>, Fault> {
-        if !self.start_forwarding() {
-            return Ok(None);
-        }
+        let Some(subscriber) = self.subscriber() else { return Ok(None) };
         let (publisher, name) = (Publisher::default(), channel.to_owned());
         let number = self.mailboxes.lock_channels().add(channel, publisher.clone());
-        let (conn, mailboxes) = (self.conn.clone(), Arc::downgrade(&self.mailboxes));
+        let (conn, mailboxes) = (subscriber.clone(), Arc::downgrade(&self.mailboxes));
         let listening = Subscription::new(&publisher, move || {
             let Some(mailboxes) = mailboxes.upgrade() else { return };
             if mailboxes.lock_channels().remove(&name, number) {
@@ -140,13 +173,17 @@ impl BorrowedConnection {
             }
         });
         let order = self.mailboxes.lock_channels().subscription_order();
-        order.subscribe(self.subscribe(channel, deadline), &self.node, deadline).await?;
+        order.subscribe(self.subscribe(subscriber, channel, deadline), &self.node, deadline).await?;
         publisher.notify();
         Ok(Some(listening))
     }
 
-    async fn subscribe(&self, channel: &str, deadline: Instant) -> Result<(), Fault> {
-        let mut conn = self.conn.clone();
+    async fn subscribe(
+        &self,
+        mut conn: MultiplexedConnection,
+        channel: &str,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
         match timeout_at(deadline, conn.subscribe(channel)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(unsubscribed(error, &self.node)),
@@ -158,8 +195,10 @@ impl BorrowedConnection {
         if !self.mailboxes.close(session) {
             return;
         }
+        // Without a subscriber no mailbox is open.
+        let Some(mut conn) = self.conn.multiplexed().cloned() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (mut conn, mailboxes) = (self.conn.clone(), Arc::clone(&self.mailboxes));
+        let mailboxes = Arc::clone(&self.mailboxes);
         runtime.spawn(async move {
             let _ordered = mailboxes.subscription_order().lock().await;
             if !mailboxes.is_open(session) {
@@ -167,6 +206,11 @@ impl BorrowedConnection {
                 let _ = timeout(UNSUBSCRIBE_TIMEOUT, conn.unsubscribe(mailboxes.channel(session))).await;
             }
         });
+    }
+
+    /// The connection to subscribe on, once its messages are forwarded; `None` without push messages.
+    fn subscriber(&self) -> Option<MultiplexedConnection> {
+        self.conn.multiplexed().filter(|_| self.start_forwarding()).cloned()
     }
 
     /// Starts the forwarding task at the first use. Returns false without push messages.
@@ -214,19 +258,5 @@ async fn forward(mut pushes: Receiver<PushInfo>, mailboxes: Arc<Mailboxes>) {
             Err(RecvError::Lagged(_)) => mailboxes.resubscribed(),
             Err(RecvError::Closed) => return,
         }
-    }
-}
-
-/// Waits for a reply until the deadline. It is pinned by the caller, because it is large, and would otherwise be here twice.
-async fn within<T>(
-    deadline: Instant,
-    reply: Pin<&mut impl Future<Output = RedisResult<T>>>,
-) -> Result<T, NoReply> {
-    match timeout_at(deadline, reply).await {
-        Ok(Ok(reply)) => Ok(reply),
-        // The user may have set a timeout on the connection.
-        Ok(Err(error)) if error.is_timeout() => Err(NoReply::TimedOut),
-        Ok(Err(error)) => Err(NoReply::Broken(error)),
-        Err(_) => Err(NoReply::TimedOut),
     }
 }

@@ -18,14 +18,15 @@ mod subscribe;
 
 use super::batches::{BatchReply, Batches, PendingReply};
 use super::connect::{ReadyConnection, VoteDelay};
+use super::lent::CarrierRef;
 use super::mailbox::Mailboxes;
 use super::tracking::KeyTracking;
 use crate::config::RedisConfig;
 use health::ConnectionHealth;
-use leasehold_store::Fault;
 use leasehold_store::watched::Watched;
-use redis::aio::MultiplexedConnection;
+use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
 use redis::{Cmd, Pipeline, RedisResult, Value};
+use std::error::Error;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,18 +98,48 @@ impl LinkConnection {
     }
 
     /// The operations that are sent together, and what sends them.
-    pub(crate) fn batches(&self) -> (&Arc<Batches>, &MultiplexedConnection) {
-        (&self.batches, &self.ready.conn)
+    pub(crate) fn batches(&self) -> (&Arc<Batches>, CarrierRef<'_>) {
+        (&self.batches, CarrierRef::Multiplexed(&self.ready.conn))
     }
 }
 
-/// Why a call has no reply, though its command may have been sent.
+/// Why a call has no reply. Its command may have been sent, unless [it says otherwise](Self::executed).
 #[derive(Debug)]
 pub(crate) enum NoReply {
     /// The connection broke.
     Broken(redis::RedisError),
+    /// The connection broke, and there will be no other.
+    Ended(redis::RedisError),
+    /// No connection was lent, so nothing was sent.
+    NotSent(Box<dyn Error + Send + Sync>),
     /// No reply arrived before the deadline.
     TimedOut,
+}
+
+impl NoReply {
+    /// Whether the operation was executed.
+    pub(crate) const fn executed(&self) -> Executed {
+        match self {
+            Self::Broken(_) | Self::Ended(_) | Self::TimedOut => Executed::Unknown,
+            Self::NotSent(_) => Executed::No,
+        }
+    }
+
+    /// The fault at a node.
+    pub(crate) fn fault(self, node: &Arc<str>) -> Fault {
+        let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
+        match self {
+            Self::Broken(error) => fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
+            Self::Ended(error) => fault(FaultKind::LentConnectionLost, Phase::Reply).with_source(error),
+            Self::NotSent(error) => fault(FaultKind::Unreachable, Phase::Connect).with_source(error),
+            Self::TimedOut => fault(FaultKind::TimedOut, Phase::Reply),
+        }
+    }
+
+    /// The outcome of the operation that has no reply.
+    pub(crate) fn outcome<T>(self, node: &Arc<str>) -> Outcome<T> {
+        Outcome::Failed(self.executed(), self.fault(node))
+    }
 }
 
 impl Link {

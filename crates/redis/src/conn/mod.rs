@@ -1,4 +1,4 @@
-//! Connections: made, made again when they break, supplied by the user, found through Sentinels; and the messages that
+//! Connections: made, made again when they break, lent by the application, found through Sentinels; and the messages that
 //! they deliver.
 //!
 //! Nothing here sends an operation a second time, and nothing polls: both are the engine's.
@@ -9,6 +9,7 @@ pub(crate) mod channels;
 pub(crate) mod connect;
 mod disk;
 pub(crate) mod identify;
+pub(crate) mod lent;
 pub(crate) mod link;
 pub(crate) mod mailbox;
 pub(crate) mod messages;

@@ -93,7 +93,7 @@ impl RedisStore {
                     Ok(keys) => (keys, None),
                     Err(fault) => return refused(fault),
                 },
-                Err(no_reply) => return Outcome::Failed(Executed::Unknown, self.no_batch(no_reply, &target)),
+                Err(no_reply) => return self.no_batch(no_reply, &target),
             },
             Sending::Alone(keys, in_flight) => (keys, in_flight),
         };
@@ -187,7 +187,7 @@ impl RedisStore {
             match value {
                 Ok(value) if is_unknown_script(&value) => with_script = true,
                 Ok(value) => return Ok((value, target)),
-                Err(no_reply) => return Err(Outcome::Failed(Executed::Unknown, self.no_reply(no_reply))),
+                Err(no_reply) => return Err(no_reply.outcome(self.node())),
             }
         }
         let text = "its scripts are flushed all the time".to_owned();
@@ -217,9 +217,7 @@ impl RedisStore {
         }
         let mut values = match target.send_all(&pipeline, deadline).await {
             Ok(values) => values.into_iter(),
-            Err(no_reply) => {
-                return same_outcome(&calls, &Outcome::Failed(Executed::Unknown, self.no_reply(no_reply)));
-            }
+            Err(no_reply) => return same_outcome(&calls, &no_reply.outcome(self.node())),
         };
         let target = &target;
         let outcomes = calls.into_iter().map(|(of, call)| {
@@ -354,30 +352,21 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Vec<Value>, SessionOutcome> {
         let mut target = self.target(slot, deadline).await.map_err(refused)?;
-        let values = target
-            .send_all(pipeline, deadline)
-            .await
-            .map_err(|no_reply| Outcome::Failed(Executed::Unknown, self.no_reply(no_reply)))?;
+        let values =
+            target.send_all(pipeline, deadline).await.map_err(|no_reply| no_reply.outcome(self.node()))?;
         let serious = values.iter().enumerate().filter(|(at, value)| !is_acceptable(*at, value));
         serious.map(|(_, value)| value).try_for_each(|value| self.check_error(value, &target))?;
         Ok(values)
     }
 
-    /// The fault of operations that were sent together.
-    fn no_batch(&self, no_reply: NoReply, target: &CallTarget<'_>) -> Fault {
+    /// The outcome of operations that were sent together.
+    fn no_batch(&self, no_reply: NoReply, target: &CallTarget<'_>) -> Outcome {
         match (target, self.cluster()) {
             (CallTarget::Node(node, _), Some(cluster)) => {
                 cluster.mark_stale();
-                node.no_reply(no_reply)
+                no_reply.outcome(node.name())
             }
-            _ => self.no_reply(no_reply),
-        }
-    }
-
-    fn no_reply(&self, no_reply: NoReply) -> Fault {
-        match no_reply {
-            NoReply::Broken(error) => self.fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
-            NoReply::TimedOut => self.fault(FaultKind::TimedOut, Phase::Reply),
+            _ => no_reply.outcome(self.node()),
         }
     }
 }

@@ -1,13 +1,23 @@
-//! A connection that the user supplies.
+//! What the application lends: a connection, one that reconnects by itself, or a pool.
 
 use crate::fixture::{
-    LONG, Mailbox, acquire, claim, connections, found, granted, heartbeat, job, listed, nonce, notified,
-    release, session, take, unknown,
+    LONG, Mailbox, SHORT, acquire, acquire_of, claim, connections, eventually, execute_on, found, granted,
+    heartbeat, job, listed, nonce, notified, refused, release, session, take, unknown,
 };
-use leasehold_core::{HeartbeatReply, HoldStatus, Partition};
-use leasehold_redis::RedisStore;
-use leasehold_store::{FaultKind, Store};
-use leasehold_testkit::RedisServer;
+use futures_util::future::BoxFuture;
+use leasehold_core::{HeartbeatReply, HoldStatus, Partition, Release, ReleaseAction};
+use leasehold_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
+use leasehold_redis::redis::cluster::ClusterClient;
+use leasehold_redis::redis::{Pipeline, RedisError, Value};
+use leasehold_redis::{LentConnection, LentError, LentPool, RedisStore};
+use leasehold_store::{FaultKind, Lock, Op, Outcome, Phase, Store};
+use leasehold_testkit::{Cluster, RedisServer};
+use std::error::Error;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Handle;
 
 #[tokio::test]
 async fn a_users_connection_carries_messages_that_the_user_forwards() {
@@ -45,5 +55,220 @@ async fn a_users_connection_without_messages_works_by_polling() {
     assert_eq!(heartbeat(&store, 1, Some("{}"), vec![job()]).await, HeartbeatReply::Alive);
     assert_eq!(listed(&store).await[0].held, [job()]);
     server.kill().unwrap();
-    assert_eq!(unknown(acquire(&store, &claim(3), None).await).kind, FaultKind::Disconnected);
+    // It stays broken, so the error says what to do, and is not tried again.
+    for _ in 0..2 {
+        let fault = unknown(acquire(&store, &claim(3), None).await);
+        assert_eq!((&fault.kind, fault.is_transient()), (&FaultKind::LentConnectionLost, false));
+        let text = fault.to_string();
+        assert!(
+            text.starts_with("reply from the lent connection: connection lost, and the application has to"),
+            "{text}"
+        );
+        assert!(fault.source().is_some());
+        server.restart().unwrap();
+    }
+}
+
+/// A connection that reconnects, with short pauses.
+async fn manager(server: &RedisServer) -> ConnectionManager {
+    let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
+    let client = redis::Client::open(server.url()).unwrap();
+    client.get_connection_manager_with_config(config).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_lent_connection_that_reconnects_is_used_again_after_the_server_restarted() {
+    let mut server = RedisServer::start().unwrap();
+    let store = RedisStore::from_connection(manager(&server).await, "app:", None).unwrap();
+    assert!(!store.capabilities().notifications);
+    granted(acquire(&store, &claim(1), None).await);
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
+    server.kill().unwrap();
+    let fault = unknown(store.execute(&job(), &take(&claim(2), None), SHORT).await);
+    assert!(matches!(fault.kind, FaultKind::Disconnected | FaultKind::TimedOut), "{fault}");
+    assert!(fault.is_transient());
+    server.restart().unwrap();
+    // The first calls may still meet the old connection. The scripts are loaded anew.
+    let mut outcome = acquire(&store, &claim(2), None).await;
+    for _ in 0..50 {
+        let Outcome::Failed(_, fault) = &outcome else { break };
+        assert!(fault.is_transient(), "{fault}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        outcome = acquire(&store, &claim(2), None).await;
+    }
+    granted(outcome);
+    assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held);
+}
+
+/// A connection of another kind, which loses the replies to some calls.
+struct Lossy(MultiplexedConnection, Arc<AtomicBool>);
+
+impl LentConnection for Lossy {
+    fn call_all<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>, LentError>> {
+        Box::pin(async {
+            let replies = self.0.call_all(pipeline).await?;
+            if self.1.load(Ordering::Relaxed) {
+                return Err(RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe)).into());
+            }
+            Ok(replies)
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_of_a_lent_connection_is_unknown_and_ends_nothing() {
+    let server = RedisServer::start().unwrap();
+    let conn = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let loses = Arc::new(AtomicBool::new(false));
+    let store = RedisStore::from_connection(Lossy(conn, Arc::clone(&loses)), "app:", None).unwrap();
+    many_at_once(&server, &store, 10).await;
+    loses.store(true, Ordering::Relaxed);
+    let names: Vec<_> = (1..=16).map(|n| format!("lost/{n}")).collect();
+    let lost = names.iter().map(|name| execute_on(&store, name, take(&claim(3), None), LONG));
+    for outcome in futures_util::future::join_all(lost).await {
+        assert_eq!(unknown(outcome).kind, FaultKind::Disconnected);
+    }
+    assert_eq!(server.cli(&["EXISTS", "app:lost/1", "app:lost/16"]).unwrap().integer(), Some(2));
+    // Operations share calls as before.
+    loses.store(false, Ordering::Relaxed);
+    server.reset_counts().unwrap();
+    many_at_once(&server, &store, 40).await;
+    let calls = server.command_counts().unwrap()["evalsha"];
+    assert!(calls < 16, "{calls} calls for 32 operations");
+}
+
+/// Many locks at once, whose operations also share calls.
+async fn many_at_once(server: &RedisServer, store: &RedisStore, first: u8) {
+    let names: Vec<_> = (first..first + 16).map(|n| (n, format!("job/{n}"))).collect();
+    let taken = names.iter().map(|(n, name)| async { acquire_of(store, name, &claim(*n)).await });
+    futures_util::future::join_all(taken).await.into_iter().for_each(granted);
+    let give_up = |n| Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None });
+    let released = names.iter().map(|(n, name)| execute_on(store, name, give_up(*n), LONG));
+    for outcome in futures_util::future::join_all(released).await {
+        assert_eq!(found(outcome), HoldStatus::Held);
+    }
+    assert!(connections(server) <= 2, "{}", connections(server));
+}
+
+fn deadpool(server: &RedisServer) -> impl LentConnection {
+    let config = deadpool_redis::Config::from_url(server.url());
+    let pool = config.builder().unwrap().max_size(2).runtime(deadpool_redis::Runtime::Tokio1).build();
+    let pool = pool.unwrap();
+    LentPool::new(move || {
+        let pool = pool.clone();
+        async move { pool.get().await }
+    })
+}
+
+#[tokio::test]
+async fn a_pool_of_deadpool_carries_many_locks() {
+    let mut server = RedisServer::start().unwrap();
+    let store = RedisStore::from_connection(deadpool(&server), "app:", None).unwrap();
+    many_at_once(&server, &store, 10).await;
+    server.kill().unwrap();
+    let Outcome::Failed(_, fault) = acquire(&store, &claim(1), None).await else { panic!("no server") };
+    assert!(fault.is_transient(), "{fault}");
+    server.restart().unwrap();
+    granted(acquire(&store, &claim(2), None).await);
+}
+
+#[tokio::test]
+async fn a_pool_of_bb8_carries_many_locks() {
+    let mut server = RedisServer::start().unwrap();
+    let manager = bb8_redis::RedisConnectionManager::new(server.url()).unwrap();
+    let pool = bb8_redis::bb8::Pool::builder().max_size(2).build(manager).await.unwrap();
+    let lent = LentPool::new(move || {
+        let pool = pool.clone();
+        async move { pool.get_owned().await }
+    });
+    let store = RedisStore::from_connection(lent, "app:", None).unwrap();
+    many_at_once(&server, &store, 10).await;
+    server.kill().unwrap();
+    let outcome = store.execute(&job(), &take(&claim(1), None), SHORT).await;
+    let Outcome::Failed(_, fault) = outcome else { panic!("no server") };
+    assert!(fault.is_transient(), "{fault}");
+    server.restart().unwrap();
+    granted(acquire(&store, &claim(2), None).await);
+}
+
+#[tokio::test]
+async fn a_pool_without_a_free_connection_has_sent_nothing() {
+    let lent = LentPool::new(|| async {
+        Err::<Box<MultiplexedConnection>, _>(io::Error::other("all connections are in use"))
+    });
+    let store = RedisStore::from_connection(lent, "", None).unwrap();
+    let fault = refused(acquire(&store, &claim(1), None).await);
+    assert_eq!((&fault.kind, fault.phase), (&FaultKind::Unreachable, Phase::Connect));
+    assert!(fault.is_transient());
+    assert_eq!(fault.source().unwrap().to_string(), "all connections are in use");
+    // Those that share a call as well.
+    let names = ["a", "b", "c"].map(|name| async {
+        let outcome = acquire_of(&store, name, &claim(1)).await;
+        refused(outcome)
+    });
+    futures_util::future::join_all(names).await;
+}
+
+/// A call that timed out leaves its connection usable: the pool lends it to the next one.
+#[tokio::test]
+async fn a_late_reply_on_a_pooled_connection_goes_to_no_other_call() {
+    let server = RedisServer::start().unwrap();
+    let store = RedisStore::from_connection(deadpool(&server), "", None).unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    server.stop().unwrap();
+    let late = store.execute(&Lock::mutex("late".parse().unwrap()), &take(&claim(2), None), SHORT).await;
+    assert_eq!(unknown(late).kind, FaultKind::TimedOut);
+    server.resume().unwrap();
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
+    granted(acquire(&store, &claim(3), None).await);
+    assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(3).token()));
+}
+
+/// A connection that a pool makes for the keeper lives as long as the application's runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_run_in_the_runtime_in_which_the_connection_was_lent() {
+    let server = RedisServer::start().unwrap();
+    let conn = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let used = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&used);
+    let lent = LentPool::new(move || {
+        seen.lock().unwrap().push(Handle::current().id());
+        let conn = conn.clone();
+        async move { Ok::<_, io::Error>(Box::new(conn)) }
+    });
+    let store = RedisStore::from_connection(lent, "", None).unwrap();
+    let client = leasehold::Client::with_store(store).connect().await.unwrap();
+    let guard = client.mutex("job").unwrap().acquire().await.unwrap();
+    // The first lease is of 3 s at most, so the keeper has extended it.
+    let remaining = || server.cli(&["PTTL", "job"]).unwrap().integer().unwrap();
+    eventually(|| remaining() > 5_000).await;
+    guard.release().await.unwrap();
+    client.shutdown(LONG).await.unwrap();
+    let here = Handle::current().id();
+    assert!(used.lock().unwrap().iter().all(|runtime| *runtime == here));
+}
+
+#[tokio::test]
+async fn a_lent_connection_to_a_cluster_is_refused() {
+    let cluster = Cluster::start(3, 0).unwrap();
+    let urls: Vec<_> = (0..3).map(|node| cluster.node(node).url()).collect();
+    let conn = ClusterClient::new(urls).unwrap().get_async_connection().await.unwrap();
+    let lent = LentPool::new(move || {
+        let conn = conn.clone();
+        async move { Ok::<_, io::Error>(Box::new(conn)) }
+    });
+    let client = redis::Client::open(cluster.node(0).url()).unwrap();
+    let single = client.get_multiplexed_async_connection().await.unwrap();
+    for store in [
+        RedisStore::from_connection(lent, "", None).unwrap(),
+        RedisStore::from_connection(single, "", None).unwrap(),
+    ] {
+        for name in ["a", "b", "c", "d"] {
+            let fault = refused(acquire_of(&store, name, &claim(1)).await);
+            assert!(
+                matches!(&fault.kind, FaultKind::Unsupported(text) if text.contains("redis+cluster://")),
+                "{fault}"
+            );
+        }
+    }
 }

@@ -148,6 +148,18 @@ pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
     }
 }
 
+/// Whether the server rejected a login, by an error or by what caused it.
+pub(crate) fn is_rejected_login(error: &(dyn Error + 'static)) -> bool {
+    let rejects = |error: &RedisError| {
+        error.kind() == ErrorKind::AuthenticationFailed
+            || error.clone().into_server_errors().is_some_and(|errors| {
+                errors.iter().any(|(_, error)| classify(error).kind == FaultKind::Unauthenticated)
+            })
+    };
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.filter_map(|error| error.downcast_ref()).any(rejects)
+}
+
 /// Why the server does not select the database of the URL, from the text of its error, which the client library passes on
 /// without the code. Only the configuration can make another database of that number.
 fn no_database(details: &str) -> FaultKind {

@@ -181,10 +181,10 @@ impl RedisStore {
     /// valid prefix. The key of a Mutex is the prefix and its name, so choose a prefix that no key of your data begins with.
     ///
     /// `pushes` receives the push messages of a [`MultiplexedConnection`](redis::aio::MultiplexedConnection), which must use
-    /// RESP3 and must have been made with the other end as its push sender. The store then subscribes on this connection, and notifications arrive as they
-    /// do on a connection of the store's own. Without `pushes` no notification arrives, and waiters only poll: they
-    /// notice a grant after 50 to 250 ms in place of a round trip. For a pool, and for a connection that reconnects, it is
-    /// ignored with a warning.
+    /// RESP3 and must have been made with the other end as its push sender. The store then subscribes on this connection,
+    /// and notifications arrive as they do on a connection of the store's own. Without `pushes` no notification arrives, and
+    /// waiters only poll: they notice a grant after 50 to 250 ms in place of a round trip. For a pool, and for a connection
+    /// that reconnects, it is ignored with a warning.
     ///
     /// The store does not reconnect. Once a single connection is broken, all calls fail with
     /// [`FaultKind::LentConnectionLost`]; a pool, or a connection that reconnects, is used again at the next call.

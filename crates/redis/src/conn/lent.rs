@@ -99,7 +99,8 @@ impl LentConnection for redis::aio::ConnectionManager {
 /// A pool that lends a connection for each call, such as those of `deadpool-redis` and `bb8-redis`.
 ///
 /// `F` is a function that gets a connection from the pool. If it fails, the operation was not executed, and is tried again
-/// like after any other transient fault.
+/// like after any other transient fault, unless the server rejected the login. Let it fail before the time of a call is over
+/// (`ClientBuilder::call_timeout`): after that, the operation counts as unknown, although nothing was sent.
 ///
 /// ```
 /// use leasehold::redis::Client;

@@ -22,6 +22,7 @@ use super::lent::CarrierRef;
 use super::mailbox::Mailboxes;
 use super::tracking::KeyTracking;
 use crate::config::RedisConfig;
+use crate::error_map::is_rejected_login;
 use health::ConnectionHealth;
 use leasehold_store::watched::Watched;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
@@ -129,6 +130,13 @@ impl NoReply {
     pub(crate) fn fault(self, node: &Arc<str>) -> Fault {
         let fault = |kind, phase| Fault::new(kind, phase, Arc::clone(node));
         match self {
+            // What was lent has made its connection anew, with a password that is no longer valid.
+            Self::Broken(error) if is_rejected_login(&error) => {
+                fault(FaultKind::Unauthenticated, Phase::Handshake).with_source(error)
+            }
+            Self::NotSent(error) if is_rejected_login(&*error) => {
+                fault(FaultKind::Unauthenticated, Phase::Handshake).with_source(error)
+            }
             Self::Broken(error) => fault(FaultKind::Disconnected, Phase::Reply).with_source(error),
             Self::Ended(error) => fault(FaultKind::LentConnectionLost, Phase::Reply).with_source(error),
             Self::NotSent(error) => fault(FaultKind::Unreachable, Phase::Connect).with_source(error),

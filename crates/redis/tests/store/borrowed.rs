@@ -2,16 +2,16 @@
 
 use crate::fixture::{
     LONG, Mailbox, SHORT, acquire, acquire_of, claim, connections, eventually, execute_on, found, granted,
-    heartbeat, job, listed, nonce, notified, refused, release, session, take, unknown,
+    heartbeat, in_time, job, listed, nonce, notified, refused, release, session, take, unknown,
 };
 use futures_util::future::BoxFuture;
-use leasehold_core::{HeartbeatReply, HoldStatus, Partition, Release, ReleaseAction};
+use leasehold_core::{Claim, HeartbeatReply, HoldStatus, Partition, Release, ReleaseAction};
 use leasehold_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use leasehold_redis::redis::cluster::ClusterClient;
 use leasehold_redis::redis::{Pipeline, RedisError, Value};
 use leasehold_redis::{LentConnection, LentError, LentPool, RedisStore};
-use leasehold_store::{FaultKind, Lock, Op, Outcome, Phase, Store};
-use leasehold_testkit::{Cluster, RedisServer};
+use leasehold_store::{Fault, FaultKind, Lock, Op, Outcome, Phase, Store};
+use leasehold_testkit::{AfterDrop, Cluster, Proxy, RedisServer, command};
 use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,16 +70,25 @@ async fn a_users_connection_without_messages_works_by_polling() {
 }
 
 /// A connection that reconnects, with short pauses.
-async fn manager(server: &RedisServer) -> ConnectionManager {
+async fn manager(url: &str) -> ConnectionManager {
     let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
-    let client = redis::Client::open(server.url()).unwrap();
+    let client = redis::Client::open(url).unwrap();
     client.get_connection_manager_with_config(config).await.unwrap()
+}
+
+/// Stores on everything that reconnects.
+async fn reconnecting(url: &str) -> [(&'static str, RedisStore); 3] {
+    [
+        ("manager", RedisStore::from_connection(manager(url).await, "app:", None).unwrap()),
+        ("deadpool", RedisStore::from_connection(deadpool(url), "app:", None).unwrap()),
+        ("bb8", RedisStore::from_connection(bb8(url).await, "app:", None).unwrap()),
+    ]
 }
 
 #[tokio::test]
 async fn a_lent_connection_that_reconnects_is_used_again_after_the_server_restarted() {
     let mut server = RedisServer::start().unwrap();
-    let store = RedisStore::from_connection(manager(&server).await, "app:", None).unwrap();
+    let store = RedisStore::from_connection(manager(&server.url()).await, "app:", None).unwrap();
     assert!(!store.capabilities().notifications);
     granted(acquire(&store, &claim(1), None).await);
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
@@ -88,15 +97,8 @@ async fn a_lent_connection_that_reconnects_is_used_again_after_the_server_restar
     assert!(matches!(fault.kind, FaultKind::Disconnected | FaultKind::TimedOut), "{fault}");
     assert!(fault.is_transient());
     server.restart().unwrap();
-    // The first calls may still meet the old connection. The scripts are loaded anew.
-    let mut outcome = acquire(&store, &claim(2), None).await;
-    for _ in 0..50 {
-        let Outcome::Failed(_, fault) = &outcome else { break };
-        assert!(fault.is_transient(), "{fault}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        outcome = acquire(&store, &claim(2), None).await;
-    }
-    granted(outcome);
+    // The scripts are loaded anew.
+    granted(once_reconnected(&store, &claim(2)).await);
     assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held);
 }
 
@@ -150,8 +152,8 @@ async fn many_at_once(server: &RedisServer, store: &RedisStore, first: u8) {
     assert!(connections(server) <= 2, "{}", connections(server));
 }
 
-fn deadpool(server: &RedisServer) -> impl LentConnection {
-    let config = deadpool_redis::Config::from_url(server.url());
+fn deadpool(url: &str) -> impl LentConnection + use<> {
+    let config = deadpool_redis::Config::from_url(url);
     let pool = config.builder().unwrap().max_size(2).runtime(deadpool_redis::Runtime::Tokio1).build();
     let pool = pool.unwrap();
     LentPool::new(move || {
@@ -160,10 +162,19 @@ fn deadpool(server: &RedisServer) -> impl LentConnection {
     })
 }
 
+async fn bb8(url: &str) -> impl LentConnection + use<> {
+    let manager = bb8_redis::RedisConnectionManager::new(url).unwrap();
+    let pool = bb8_redis::bb8::Pool::builder().max_size(2).build(manager).await.unwrap();
+    LentPool::new(move || {
+        let pool = pool.clone();
+        async move { pool.get_owned().await }
+    })
+}
+
 #[tokio::test]
 async fn a_pool_of_deadpool_carries_many_locks() {
     let mut server = RedisServer::start().unwrap();
-    let store = RedisStore::from_connection(deadpool(&server), "app:", None).unwrap();
+    let store = RedisStore::from_connection(deadpool(&server.url()), "app:", None).unwrap();
     many_at_once(&server, &store, 10).await;
     server.kill().unwrap();
     let Outcome::Failed(_, fault) = acquire(&store, &claim(1), None).await else { panic!("no server") };
@@ -175,13 +186,7 @@ async fn a_pool_of_deadpool_carries_many_locks() {
 #[tokio::test]
 async fn a_pool_of_bb8_carries_many_locks() {
     let mut server = RedisServer::start().unwrap();
-    let manager = bb8_redis::RedisConnectionManager::new(server.url()).unwrap();
-    let pool = bb8_redis::bb8::Pool::builder().max_size(2).build(manager).await.unwrap();
-    let lent = LentPool::new(move || {
-        let pool = pool.clone();
-        async move { pool.get_owned().await }
-    });
-    let store = RedisStore::from_connection(lent, "app:", None).unwrap();
+    let store = RedisStore::from_connection(bb8(&server.url()).await, "app:", None).unwrap();
     many_at_once(&server, &store, 10).await;
     server.kill().unwrap();
     let outcome = store.execute(&job(), &take(&claim(1), None), SHORT).await;
@@ -213,7 +218,7 @@ async fn a_pool_without_a_free_connection_has_sent_nothing() {
 #[tokio::test]
 async fn a_late_reply_on_a_pooled_connection_goes_to_no_other_call() {
     let server = RedisServer::start().unwrap();
-    let store = RedisStore::from_connection(deadpool(&server), "", None).unwrap();
+    let store = RedisStore::from_connection(deadpool(&server.url()), "", None).unwrap();
     granted(acquire(&store, &claim(1), None).await);
     server.stop().unwrap();
     let late = store.execute(&Lock::mutex("late".parse().unwrap()), &take(&claim(2), None), SHORT).await;
@@ -248,6 +253,163 @@ async fn calls_run_in_the_runtime_in_which_the_connection_was_lent() {
     assert!(used.lock().unwrap().iter().all(|runtime| *runtime == here));
 }
 
+/// The server executes a call, and the connection breaks before the reply: by another connection the same operation is
+/// found done.
+#[tokio::test]
+async fn a_connection_that_is_made_anew_between_call_and_reply_leaves_the_outcome_unknown() {
+    let server = RedisServer::start().unwrap();
+    let proxy = Proxy::to_server(&server).unwrap();
+    let url = format!("{}1?protocol=resp3", proxy.url());
+    for (n, (name, store)) in (1..).zip(reconnecting(&url).await) {
+        // Loads the script.
+        granted(acquire(&store, &claim(n + 20), None).await);
+        assert_eq!(found(release(&store, &claim(n + 20)).await), HoldStatus::Held);
+        proxy.reset_counts();
+        proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
+        let fault = unknown(acquire(&store, &claim(n), None).await);
+        assert_eq!((&fault.kind, fault.is_transient()), (&FaultKind::Disconnected, true), "{name}: {fault}");
+        assert_eq!(proxy.count("EVALSHA"), 1, "{name}");
+        let held = |key| {
+            let mut conn = server.connect().unwrap();
+            conn.call(&["SELECT", "1"]).unwrap();
+            conn.call(&["GET", key]).unwrap().text().map(str::to_owned)
+        };
+        assert_eq!(held("app:job").as_deref(), Some(&*claim(n).token()), "{name}");
+        // It is the same acquisition, and still in the database of the URL.
+        granted(once_reconnected(&store, &claim(n)).await);
+        proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
+        unknown(release(&store, &claim(n)).await);
+        assert_eq!(held("app:job"), None, "{name}");
+        granted(once_reconnected(&store, &claim(n + 10)).await);
+        assert_eq!(found(release(&store, &claim(n + 10)).await), HoldStatus::Held);
+    }
+}
+
+/// Acquires. The first calls may still meet the old connection.
+async fn once_reconnected(store: &RedisStore, claim: &Claim) -> Outcome {
+    let mut outcome = acquire(store, claim, None).await;
+    for _ in 0..500 {
+        let Outcome::Failed(_, fault) = &outcome else { break };
+        assert!(fault.is_transient(), "{fault}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        outcome = acquire(store, claim, None).await;
+    }
+    outcome
+}
+
+/// The pool gives no connection in the time of a call, so nothing is sent: neither now nor later.
+#[tokio::test]
+async fn what_waits_for_a_pool_that_ran_dry_is_not_sent_after_its_time() {
+    let server = RedisServer::start().unwrap();
+    let config = deadpool_redis::Config::from_url(server.url());
+    let pool =
+        config.builder().unwrap().max_size(1).runtime(deadpool_redis::Runtime::Tokio1).build().unwrap();
+    let lends = pool.clone();
+    let lent = LentPool::new(move || {
+        let pool = lends.clone();
+        async move { pool.get().await }
+    });
+    let store = RedisStore::from_connection(lent, "", None).unwrap();
+    let in_use = pool.get().await.unwrap();
+    let names: Vec<_> = (0..8).map(|n| format!("dry/{n}")).collect();
+    let dry = names.iter().map(|name| execute_on(&store, name, take(&claim(1), None), SHORT));
+    for outcome in in_time(futures_util::future::join_all(dry)).await {
+        assert_eq!(unknown(outcome).kind, FaultKind::TimedOut);
+    }
+    drop(in_use);
+    granted(acquire(&store, &claim(2), None).await);
+    assert_eq!(found(release(&store, &claim(2)).await), HoldStatus::Held);
+    let left = server.cli(&["KEYS", "dry/*"]).unwrap();
+    assert_eq!(left.elements().len(), 0, "{left:?}");
+    // A closed pool has sent nothing, either.
+    pool.close();
+    let fault = refused(acquire(&store, &claim(3), None).await);
+    assert_eq!(fault.kind, FaultKind::Unreachable);
+}
+
+/// The password changed, and what is lent has the old one.
+#[tokio::test]
+async fn a_login_that_is_rejected_when_a_lent_connection_is_made_anew_is_reported_as_such() {
+    for protocol in ["resp2", "resp3"] {
+        let server = RedisServer::start().unwrap();
+        server.cli(&["ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all"]).unwrap();
+        let url = format!("redis://app:old@127.0.0.1:{}/?protocol={protocol}", server.port());
+        let conn = manager(&url).await;
+        let lent: [(_, RedisStore); 2] = [
+            ("manager", RedisStore::from_connection(conn, "app:", None).unwrap()),
+            ("deadpool", RedisStore::from_connection(deadpool(&url), "app:", None).unwrap()),
+        ];
+        for (_, store) in &lent {
+            granted(acquire(store, &claim(1), None).await);
+        }
+        server.cli(&["ACL", "SETUSER", "app", "resetpass", ">new"]).unwrap();
+        server.cli(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+        for (name, store) in &lent {
+            let mut last = None;
+            for _ in 0..500 {
+                let Outcome::Failed(_, fault) = acquire(store, &claim(1), None).await else {
+                    panic!("{name}")
+                };
+                if last.replace(fault).is_some_and(|fault| fault.kind == FaultKind::Unauthenticated) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let fault = last.unwrap();
+            assert_eq!(fault.kind, FaultKind::Unauthenticated, "{name}, {protocol}: {fault}");
+            assert!(
+                !fault.to_string().contains("old") && !format!("{fault:?}").contains(":old@"),
+                "{fault:?}"
+            );
+        }
+        server.cli(&["ACL", "SETUSER", "app", ">old"]).unwrap();
+        granted(acquire(&lent[1].1, &claim(1), None).await);
+    }
+}
+
+/// Its calls fail, and none of them waits for a runtime that does nothing more.
+#[test]
+fn calls_fail_when_the_runtime_in_which_the_connection_was_lent_has_ended() {
+    let server = RedisServer::start().unwrap();
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (ended, here) = (runtime(), runtime());
+    let store =
+        ended.block_on(async { RedisStore::from_connection(deadpool(&server.url()), "", None).unwrap() });
+    here.block_on(async { granted(acquire(&store, &claim(1), None).await) });
+    drop(ended);
+    let fault = here.block_on(async { unknown(acquire(&store, &claim(2), None).await) });
+    assert_eq!(fault.kind, FaultKind::Disconnected);
+}
+
+/// The client leaves nothing behind on a connection that goes on being used.
+#[tokio::test]
+async fn a_lent_connection_is_as_before_when_its_client_has_ended() {
+    let server = RedisServer::start().unwrap();
+    let redis = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
+    let (sender, _) = tokio::sync::broadcast::channel(16);
+    let config = redis::AsyncConnectionConfig::new().set_push_sender(sender.clone());
+    let mut own = redis.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+    own.subscribe("own").await.unwrap();
+    let channels = || server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().len();
+    for is_shut_down in [true, false] {
+        let store = RedisStore::from_connection(own.clone(), "", Some(sender.subscribe())).unwrap();
+        let client = leasehold::Client::with_store(store).connect().await.unwrap();
+        let guard = client.mutex("job").unwrap().acquire().await.unwrap();
+        eventually(|| channels() == 2).await;
+        guard.release().await.unwrap();
+        if is_shut_down {
+            client.shutdown(LONG).await.unwrap();
+        } else {
+            drop(client);
+        }
+        eventually(|| channels() == 1).await;
+        let pong: String = redis::cmd("PING").query_async(&mut own).await.unwrap();
+        assert_eq!(pong, "PONG");
+    }
+    assert_eq!(connections(&server), 1);
+}
+
 #[tokio::test]
 async fn a_lent_connection_to_a_cluster_is_refused() {
     let cluster = Cluster::start(3, 0).unwrap();
@@ -264,11 +426,28 @@ async fn a_lent_connection_to_a_cluster_is_refused() {
         RedisStore::from_connection(single, "", None).unwrap(),
     ] {
         for name in ["a", "b", "c", "d"] {
-            let fault = refused(acquire_of(&store, name, &claim(1)).await);
-            assert!(
-                matches!(&fault.kind, FaultKind::Unsupported(text) if text.contains("redis+cluster://")),
-                "{fault}"
-            );
+            refuses_a_cluster(&refused(acquire_of(&store, name, &claim(1)).await));
+        }
+        let client = leasehold::Client::with_store(store).connect_lazy().await.unwrap();
+        let errors: [leasehold::Error; 7] = [
+            client.mutex("e").unwrap().try_acquire().await.unwrap_err().into(),
+            client.reentrant_mutex("e").unwrap().try_acquire().await.unwrap_err().into(),
+            client.semaphore("e", 2).unwrap().try_acquire().await.unwrap_err().into(),
+            client.rwlock("e").unwrap().try_read().await.unwrap_err().into(),
+            client.rwlock("e").unwrap().try_write().await.unwrap_err().into(),
+            client.latch("e", 2).unwrap().arrive().await.unwrap_err().into(),
+            client.multi_mutex(["{e}1", "{e}2"]).unwrap().try_acquire().await.unwrap_err().into(),
+        ];
+        for error in errors {
+            assert!(error.to_string().contains("redis+cluster://"), "{error}");
         }
     }
+}
+
+#[track_caller]
+fn refuses_a_cluster(fault: &Fault) {
+    assert!(
+        matches!(&fault.kind, FaultKind::Unsupported(text) if text.contains("redis+cluster://")),
+        "{fault}"
+    );
 }

@@ -99,7 +99,10 @@ impl RedisStore {
             return Ok(SessionReply::End);
         }
         // The index only serves listings. If its update fails, the start of the next session repairs it.
-        self.send_commands(0, &pipeline, |at, _| at > 0, deadline).await.map(|_| SessionReply::End)
+        let values = self.send_commands(0, &pipeline, |at, _| at > 0, deadline).await?;
+        // A connection that is lent inside MULTI only queues the command.
+        let deleted = matches!(values.first(), Some(Value::Int(_)));
+        self.well_formed(if deleted { Ok(SessionReply::End) } else { Err(reply::Malformed) })
     }
 
     /// Lists the sessions: reads the index, then the records it names, in chunks. It never scans all keys of a

@@ -1,16 +1,16 @@
 //! What the application lends: a connection, one that reconnects by itself, or a pool.
 
 use crate::fixture::{
-    LONG, Mailbox, SHORT, acquire, acquire_of, claim, connections, eventually, execute_on, found, granted,
-    heartbeat, in_time, job, listed, nonce, notified, refused, release, session, take, unknown,
+    LONG, Mailbox, SHORT, acquire, acquire_of, alive, claim, connections, eventually, execute_on, found,
+    granted, heartbeat, in_time, job, listed, nonce, notified, refused, release, session, take, unknown,
 };
 use futures_util::future::BoxFuture;
-use leasehold_core::{Claim, HeartbeatReply, HoldStatus, Partition, Release, ReleaseAction};
+use leasehold_core::{Claim, Extend, HeartbeatReply, HoldStatus, Partition, Release, ReleaseAction};
 use leasehold_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use leasehold_redis::redis::cluster::ClusterClient;
 use leasehold_redis::redis::{Pipeline, RedisError, Value};
 use leasehold_redis::{LentConnection, LentError, LentPool, RedisStore};
-use leasehold_store::{Fault, FaultKind, Lock, Op, Outcome, Phase, Store};
+use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, SessionOp, Store};
 use leasehold_testkit::{AfterDrop, Cluster, Proxy, RedisServer, command};
 use std::error::Error;
 use std::io;
@@ -325,6 +325,35 @@ async fn what_waits_for_a_pool_that_ran_dry_is_not_sent_after_its_time() {
     pool.close();
     let fault = refused(acquire(&store, &claim(3), None).await);
     assert_eq!(fault.kind, FaultKind::Unreachable);
+}
+
+/// Its replies say only that a command was queued.
+#[tokio::test]
+async fn a_connection_that_is_lent_inside_a_transaction_leaves_the_outcome_unknown() {
+    let server = RedisServer::start().unwrap();
+    let conn = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut own = conn.clone();
+    let store = RedisStore::from_connection(conn, "", None).unwrap();
+    granted(acquire(&store, &claim(1), None).await);
+    assert_eq!(heartbeat(&store, 1, Some("{}"), vec![]).await, HeartbeatReply::Alive);
+    redis::cmd("MULTI").exec_async(&mut own).await.unwrap();
+    unknown(acquire(&store, &claim(1), None).await);
+    unknown(release(&store, &claim(1)).await);
+    let second = claim(2);
+    let many = ["a", "b", "c", "d"].map(|name| acquire_of(&store, name, &second));
+    futures_util::future::join_all(many).await.into_iter().for_each(|outcome| drop(unknown(outcome)));
+    for op in [SessionOp::Heartbeat(alive(1)), SessionOp::End(session(1)), SessionOp::List] {
+        let outcome = store.execute_session(Partition::ONLY, &op, LONG).await;
+        assert!(matches!(outcome, Outcome::Failed(Executed::Unknown, _)), "{op:?}: {outcome:?}");
+    }
+    let extend = Extend { claim: claim(1), lease_ms: 30_000, keep_record: false, reserve: None, fence: None };
+    for outcome in
+        store.execute_all(&[(job(), Op::Extend(extend.clone())), (job(), Op::Extend(extend))], LONG).await
+    {
+        unknown(outcome);
+    }
+    redis::cmd("DISCARD").exec_async(&mut own).await.unwrap();
+    assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
 }
 
 /// The password changed, and what is lent has the old one.

@@ -47,7 +47,7 @@ commands:
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated environment (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`); also `--two-primaries`, `--quorum`
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
-  verify   run proofs at their full length (`verify rounds quorum split cluster cutoffs scripts valkey
+  verify   run proofs at their full length (`verify rounds quorum split rotation cluster cutoffs scripts valkey
            versions mutants`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny

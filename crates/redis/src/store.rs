@@ -201,7 +201,8 @@ impl RedisStore {
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let (sender, pushes) = tokio::sync::broadcast::channel(256);
-    /// let config = AsyncConnectionConfig::new().set_push_sender(sender);
+    /// // The calls of the store have limits of their own, and 500 ms may be too short.
+    /// let config = AsyncConnectionConfig::new().set_push_sender(sender).set_response_timeout(None);
     /// let client = Client::open("redis://localhost/?protocol=resp3")?;
     /// let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     /// let store = RedisStore::from_connection(connection, "app:", Some(pushes))?;

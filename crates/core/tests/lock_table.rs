@@ -432,6 +432,8 @@ impl Scenario {
         let Inspection {
             holder,
             waiters,
+            // Compared in the model's tests.
+            queue: _,
             hold_status: asked,
             foreign_fingerprint: _,
             audit,

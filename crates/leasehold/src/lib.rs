@@ -112,7 +112,7 @@ pub use guard::attach::AttachError;
 pub use guard::detached::{DetachedHold, DetachedTextError};
 pub use guard::lock_guard::LockGuard;
 pub use guard::owner::{Owner, OwnerError};
-pub use guard::status::{FullStatus, SharedHolder, Status};
+pub use guard::status::{FullStatus, QueuedWaiter, SharedHolder, Status};
 pub use guard::unreleased::Unreleased;
 pub use lock::barrier::{Barrier, BarrierWaitResult};
 pub use lock::contention::Contention;

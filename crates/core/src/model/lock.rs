@@ -234,6 +234,12 @@ impl LockState {
         Ok(Inspection {
             holder: self.holder(now),
             waiters: entries.filter(|entry| entry.expires_ms >= now.ms).count() as u64,
+            queue: self
+                .record
+                .iter()
+                .filter(|_| inspect.details)
+                .flat_map(|record| record.waiters(now.ms))
+                .collect(),
             hold_status: inspect.claim.as_ref().map(|claim| self.hold_status(claim)),
             foreign_fingerprint: inspect.details.then(|| self.foreign_fingerprint()).flatten(),
             audit: self

@@ -4,8 +4,8 @@
 
 use super::ended_holds::EndedHolds;
 use crate::{
-    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, RECORD_TTL, RELEASED_TTL,
-    SessionId, whole_millis,
+    Acquire, Claim, Enqueue, FencingToken, HoldId, Kind, Label, Liveness, LockMode, MAX_LISTED_WAITERS,
+    QueuedWaiter, RECORD_TTL, RELEASED_TTL, SessionId, whole_millis,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -319,6 +319,17 @@ impl Record {
         let mut front = self.tickets.values().take(MAX_INSPECTED_ENTRIES);
         let over = |id| self.entries.get(id).is_none_or(|entry| entry.expires_ms < now_ms);
         self.tickets.len() > MAX_INSPECTED_ENTRIES || !front.all(over)
+    }
+
+    /// The first waiters, in their order.
+    pub(super) fn waiters(&self, now_ms: u64) -> impl Iterator<Item = QueuedWaiter> {
+        let front = self.tickets.values().take(MAX_LISTED_WAITERS);
+        let live = move |id: &QueueEntryId| {
+            let entry = self.entries.get(id).filter(|entry| entry.expires_ms >= now_ms)?;
+            let label = Some(entry.label.clone());
+            Some(QueuedWaiter { session: id.session(), label, mode: entry.mode, since_ms: None })
+        };
+        front.filter_map(live)
     }
 
     /// Whether the queue has entries, dead or alive.

@@ -144,6 +144,50 @@ impl SharedHolder {
     }
 }
 
+/// A waiter in the queue of a lock: [`FullStatus::queue`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::Client;
+///
+/// let (here, elsewhere) = (Client::connect("memory:app").await?, Client::connect("memory:app").await?);
+/// let guard = here.mutex("nightly")?.acquire().await?;
+/// let waiting = tokio::spawn(async move { elsewhere.mutex("nightly")?.acquire().await });
+/// # while here.mutex("nightly")?.inspect().await?.waiting == 0 { tokio::task::yield_now().await }
+/// let details = here.mutex("nightly")?.inspect_full().await?;
+/// for (at, waiter) in details.queue.iter().enumerate() {
+///     let host = details.waiter_session(waiter).and_then(|session| session.metadata.as_ref()).map(|of| &of.host);
+///     println!("{}. {:?} on {host:?}", at + 1, waiter.label);
+/// }
+/// assert_eq!(details.queue.len(), 1);
+/// # guard.release().await?;
+/// # waiting.await??;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueuedWaiter {
+    /// The session that waits.
+    pub session: SessionId,
+    /// The waiter's label; `None` over a quorum, whose nodes know the session alone.
+    pub label: Option<String>,
+    /// The mode for which it waits.
+    pub mode: LockMode,
+    /// Since when it waits, by the store's clock; known over a quorum alone.
+    pub since: Option<SystemTime>,
+}
+
+impl QueuedWaiter {
+    fn new(waiter: &leasehold_core::QueuedWaiter) -> Self {
+        Self {
+            session: waiter.session,
+            label: waiter.label.as_ref().map(ToString::to_string),
+            mode: waiter.mode,
+            since: waiter.since_ms.map(system_time),
+        }
+    }
+}
+
 fn system_time(ms: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(ms)
 }
@@ -207,6 +251,10 @@ pub struct FullStatus {
     pub observed: Option<ObservedHolder>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<SessionInfo>,
+    /// The waiters, in the order in which they will be served: the first 256. Over a quorum, an order that is only a hint.
+    pub queue: Vec<QueuedWaiter>,
+    /// The sessions of these waiters, as far as the store knows them.
+    pub waiter_sessions: Vec<SessionInfo>,
     /// What this leaves out because it cannot be read, as another program has written it: the session of a holder, a
     /// holder, or a line of the audit or the history.
     pub skipped: Skipped,
@@ -222,6 +270,11 @@ impl FullStatus {
     pub fn shared_holder_session(&self, holder: &SharedHolder) -> Option<&SessionInfo> {
         self.sessions.iter().find(|session| Some(session.id) == holder.session)
     }
+
+    /// Returns the session of one of the waiters in [`queue`](Self::queue).
+    pub fn waiter_session(&self, waiter: &QueuedWaiter) -> Option<&SessionInfo> {
+        self.waiter_sessions.iter().find(|session| session.id == waiter.session)
+    }
 }
 
 impl LockHandle {
@@ -235,30 +288,45 @@ impl LockHandle {
     pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         let inspection = self.inspect_store(true).await?;
         let status = Status::new(&inspection, self.is_held_by_this_client());
-        let shared_sessions = status.shared_holders.iter().filter_map(|holder| holder.session);
-        let holder_sessions: HashSet<_> = status.session.into_iter().chain(shared_sessions).collect();
+        let queue: Vec<_> = inspection.queue.iter().map(QueuedWaiter::new).collect();
+        let holders: HashSet<_> =
+            status.shared_holders.iter().filter_map(|holder| holder.session).chain(status.session).collect();
+        // A quorum, whose waiters have no labels, keeps no sessions.
+        let waiters: HashSet<_> =
+            queue.iter().filter(|waiter| waiter.label.is_some()).map(|waiter| waiter.session).collect();
         let (mut sessions, mut skipped) = (Vec::new(), inspection.skipped);
-        if !holder_sessions.is_empty() {
-            let holder_sessions = holder_sessions.into_iter().collect();
+        if !holders.is_empty() || !waiters.is_empty() {
+            let named = holders.union(&waiters).copied().collect();
             // The lock is described without them as well.
-            match session_info::find(&self.engine, self.entry.partition, holder_sessions).await {
+            match session_info::find(&self.engine, self.entry.partition, named).await {
                 Ok(found) => {
                     skipped.merge(found.skipped);
                     sessions = found.items;
                 }
-                Err(fault) => skipped.add(|| format!("the sessions of the holders: {fault}")),
+                Err(fault) => skipped.add(|| format!("the sessions of the holders and waiters: {fault}")),
             }
         }
         let holder_session = sessions.iter().find(|session| Some(session.id) == status.session).cloned();
-        if status.shared_holders.is_empty() {
-            sessions.clear();
-        }
+        let waiter_sessions =
+            sessions.iter().filter(|session| waiters.contains(&session.id)).cloned().collect();
+        let is_shared = !status.shared_holders.is_empty();
+        sessions.retain(|session| is_shared && holders.contains(&session.id));
         let observed = status
             .fence
             .map(ObservedHolder::Hold)
             .or(inspection.foreign_fingerprint.map(ObservedHolder::Foreign));
         let (audit, history) = (inspection.audit, inspection.history);
-        Ok(FullStatus { status, holder_session, observed, sessions, skipped, audit, history })
+        Ok(FullStatus {
+            status,
+            holder_session,
+            observed,
+            sessions,
+            queue,
+            waiter_sessions,
+            skipped,
+            audit,
+            history,
+        })
     }
 
     /// Whether a task of this client holds the lock.

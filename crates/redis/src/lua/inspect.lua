@@ -4,6 +4,7 @@
 -- KEYS[2]  its record
 -- KEYS[3]  its audit, for a full description
 -- KEYS[4]  its history, likewise
+-- KEYS[5]  of a Mutex, for a full description: the line of its waiters, on a node of a quorum
 -- ARGV[1]  a hold whose status is requested, or empty
 -- ARGV[2]  the user's own value in place of that hold as token, or empty
 --
@@ -12,6 +13,7 @@
 --     the SHA-1 of the value that a client of another library put at the lock's key, or ''
 --     the text of the audit, or ''
 --     the text of the history, or ''
+--     {{waiter}…} as list_queue.lua describes them
 --     {1, text} if the record has a holder that cannot be read, and its text
 --   {'kind', type}, {'format', found}
 --
@@ -39,6 +41,8 @@ if KEYS[3] then
   reply[4] = lock.value and not first_holder(lock) and redis.sha1hex(lock.value) or ''
   local past = redis.pcall('MGET', KEYS[3], KEYS[4])
   reply[5], reply[6] = string.sub(past[1] or '', 1, MAX_AUDIT), string.sub(past[2] or '', 1, MAX_HISTORY)
-  if unread then reply[7] = { 1, string.sub(unread, 1, MAX_SHOWN) } end
+  reply[7] = list_queue(lock)
+  if KEYS[5] and lock.head == '' then reply[7] = list_line(redis.pcall('GET', KEYS[5])) end
+  if unread then reply[8] = { 1, string.sub(unread, 1, MAX_SHOWN) } end
 end
 return reply

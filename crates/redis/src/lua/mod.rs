@@ -69,6 +69,7 @@ fragments! {
     CHECK_RECORD = "check_record";
     RECORD_FIELDS = "record_fields";
     PARSE_RECORD = "parse_record";
+    LIST_QUEUE = "list_queue";
 
     MUTEX_KIND = "mutex";
     ELECTION_KIND = "election";
@@ -206,7 +207,7 @@ pub(crate) const MUTEX: Texts = Texts {
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, RELEASE_TAIL)),
     release_with_history: script!("mutex release_with_history":
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, END_CLAIM, HISTORY_TAIL, RELEASE_TAIL),
-    inspect: script!("mutex inspect": FORMAT, MUTEX_READS, INSPECT_TAIL),
+    inspect: script!("mutex inspect": FORMAT, MUTEX_READS, LIST_QUEUE, INSPECT_TAIL),
     evict: script!("mutex evict": FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("mutex force_release":
         FORMAT, MUTEX_CHANGES, QUEUED_GRANT, EVICT_COMMON, FORCE_RELEASE_TAIL),
@@ -224,7 +225,7 @@ pub(crate) const ELECTION: Texts = Texts {
     release_with_cooldown: Some(ELECTION_RELEASE),
     release_with_history: script!("election release_with_history":
         ELECTION_GRANTS, END_CLAIM, HISTORY_TAIL, RELEASE_TAIL),
-    inspect: script!("election inspect": ELECTION_READS, INSPECT_TAIL),
+    inspect: script!("election inspect": ELECTION_READS, LIST_QUEUE, INSPECT_TAIL),
     evict: script!("election evict": ELECTION_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("election force_release": ELECTION_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
     raise_fence: None,
@@ -241,7 +242,7 @@ pub(crate) const REENTRANT: Texts = Texts {
     release_with_cooldown: None,
     release_with_history: script!("reentrant release_with_history":
         REENTRANT_GRANTS, END_CLAIM, HISTORY_TAIL, RELEASE_TAIL),
-    inspect: script!("reentrant inspect": REENTRANT_READS, INSPECT_TAIL),
+    inspect: script!("reentrant inspect": REENTRANT_READS, LIST_QUEUE, INSPECT_TAIL),
     evict: script!("reentrant evict": REENTRANT_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("reentrant force_release": REENTRANT_GRANTS, EVICT_COMMON, FORCE_RELEASE_TAIL),
     raise_fence: Some(
@@ -257,7 +258,7 @@ pub(crate) const SHARED: Texts = Texts {
     release_with_cooldown: None,
     release_with_history: script!("shared release_with_history":
         SHARED_GRANTS, HISTORY_TAIL, SHARED_RELEASE_TAIL),
-    inspect: script!("shared inspect": SHARED_READS, SHARED_INSPECT_TAIL),
+    inspect: script!("shared inspect": SHARED_READS, LIST_QUEUE, SHARED_INSPECT_TAIL),
     evict: script!("shared evict": SHARED_GRANTS, EVICT_COMMON, EVICT_TAIL),
     force_release: script!("shared force_release": SHARED_GRANTS, EVICT_COMMON, SHARED_FORCE_RELEASE_TAIL),
     raise_fence: None,

@@ -13,6 +13,7 @@
 --                                                       full description continues with
 --     the text of the audit, or ''
 --     the text of the history, or ''
+--     {{waiter}…} as list_queue.lua describes them
 --     {number, text} of the fields that cannot be read, and of the first of them its name and its text
 --   {'kind', type}, {'format', found}
 --
@@ -47,6 +48,7 @@ local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lo
 if KEYS[3] then
   local past = redis.pcall('MGET', KEYS[3], KEYS[4])
   reply[6], reply[7] = string.sub(past[1] or '', 1, MAX_AUDIT), string.sub(past[2] or '', 1, MAX_HISTORY)
-  if unread then reply[8] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
+  reply[8] = list_queue(lock)
+  if unread then reply[9] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
 end
 return reply

@@ -104,6 +104,7 @@ fn the_scripts_know_the_numbers_of_the_model() {
     contains(CHANGE, &format!("AUDIT_KEPT_MS='{}'\n", leasehold_core::AUDIT_TTL.as_millis()));
     contains(HISTORY_TAIL, &format!("HISTORY_KEPT_MS='{}'\n", leasehold_core::HISTORY_TTL.as_millis()));
     contains(SHARED_INSPECT_TAIL, &format!("MAX_DESCRIBED={}\n", leasehold_core::MAX_SHARED_HOLDERS));
+    contains(LIST_QUEUE, &format!("MAX_LISTED,MAX_LABEL={},1024\n", leasehold_core::MAX_LISTED_WAITERS));
     for script in [MUTEX, REENTRANT, ELECTION, SHARED]
         .iter()
         .flat_map(|texts| [texts.release, texts.evict, texts.force_release])

@@ -156,7 +156,7 @@ impl Call {
             Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
             Op::Extend(extend) => Self::extend(scripts, extend, kind, keys),
             Op::Release(release) => Self::release(scripts, release, kind, session_keys, keys)?,
-            Op::Inspect(inspect) => Self::inspect(scripts, inspect, keys),
+            Op::Inspect(inspect) => Self::inspect(scripts, inspect, kind, keys),
             Op::Evict(evict) => Self::evict(scripts, evict, kind, session_keys, keys),
             Op::ForceRelease(request) => Self::force_release(scripts, request, kind, session_keys, keys),
             Op::Resize(resize) if kind == Kind::Semaphore => Self::resize(resize, session_keys, keys),
@@ -231,12 +231,13 @@ impl Call {
         }
     }
 
-    fn inspect(scripts: &'static KindScripts, inspect: &Inspect, keys: &LockKeys) -> Self {
-        let mut call = if inspect.details {
-            Self::of(&scripts.inspect, [keys.name(), keys.record(), &keys.audit(), &keys.history()])
-        } else {
-            Self::of(&scripts.inspect, [keys.name(), keys.record()])
-        };
+    fn inspect(scripts: &'static KindScripts, inspect: &Inspect, kind: Kind, keys: &LockKeys) -> Self {
+        let name = [keys.name(), keys.record()];
+        let past = inspect.details.then(|| [keys.audit(), keys.history()]);
+        // Of a node of a quorum, which has only these.
+        let line = (inspect.details && kind == Kind::Mutex).then(|| keys.line());
+        let details = past.iter().flatten().chain(&line).map(String::as_str);
+        let mut call = Self::of(&scripts.inspect, name.into_iter().chain(details));
         match &inspect.claim {
             Some(claim) => call.claim(claim),
             None => call.empty(2),

@@ -13,7 +13,7 @@ pub(crate) use value::Malformed;
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, Fingerprint, ForceReleased,
     HistoryEntry, HoldStatus, Holder, Inspection, Label, LockMode, MultiAcquired, Op, OwnValue, OwnerHolds,
-    Predecessor, Proclaimed, Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
+    Predecessor, Proclaimed, QueuedWaiter, Refused, Released, Reply, Resized, SessionId, Skipped, TokenBlock,
 };
 use redis::Value;
 use value::{Read, count, items, lossy, number, shown, text};
@@ -222,24 +222,25 @@ fn inspection(value: &Value) -> Read<Inspection> {
             return shared_inspection(waiting, found, [limit, agreed], holders, audit);
         }
         [waiting, found, description] => (waiting, found, description, None),
-        [waiting, found, description, foreign_fingerprint, audit, history, unread @ ..] => {
-            (waiting, found, description, Some((foreign_fingerprint, audit, history, unread)))
+        [waiting, found, description, foreign_fingerprint, audit, history, queue, unread @ ..] => {
+            (waiting, found, description, Some((foreign_fingerprint, audit, history, queue, unread)))
         }
         _ => return Err(Malformed),
     };
     let hold_status = requested_status(found)?;
     let mut skipped = Skipped::default();
-    let (foreign_fingerprint, audit, history) = match full {
-        None => (None, Vec::new(), Vec::new()),
-        Some((foreign_fingerprint, audit, history, unread)) => {
+    let (foreign_fingerprint, audit, history, queue) = match full {
+        None => (None, Vec::new(), Vec::new(), Vec::new()),
+        Some((foreign_fingerprint, audit, history, queue, unread)) => {
             skip_holders(unread, &mut skipped)?;
             let (audit, history) = past(audit, history, &mut skipped)?;
-            (fingerprint(foreign_fingerprint)?, audit, history)
+            (fingerprint(foreign_fingerprint)?, audit, history, waiters(queue, &mut skipped)?)
         }
     };
     Ok(Inspection {
         holder: holder(items(description)?)?,
         waiters: number(waiting)?,
+        queue,
         hold_status,
         foreign_fingerprint,
         audit,
@@ -273,17 +274,19 @@ fn shared_inspection(
         }
     }
     let shared_holders = described;
-    let (audit, history) = match audit {
-        [] => (Vec::new(), Vec::new()),
-        [audit, history, unread @ ..] => {
+    let (audit, history, queue) = match audit {
+        [] => (Vec::new(), Vec::new(), Vec::new()),
+        [audit, history, queue, unread @ ..] => {
             skip_holders(unread, &mut skipped)?;
-            past(audit, history, &mut skipped)?
+            let (audit, history) = past(audit, history, &mut skipped)?;
+            (audit, history, waiters(queue, &mut skipped)?)
         }
         _ => return Err(Malformed),
     };
     Ok(Inspection {
         holder: shared_holders.first().cloned(),
         waiters: number(waiting)?,
+        queue,
         hold_status: requested_status(found)?,
         foreign_fingerprint: None,
         audit,
@@ -295,6 +298,34 @@ fn shared_inspection(
         blocked_ms: None,
         skipped,
     })
+}
+
+/// The listed waiters. Counts those that cannot be read.
+fn waiters(queue: &Value, skipped: &mut Skipped) -> Read<Vec<QueuedWaiter>> {
+    let mut listed = Vec::new();
+    for entry in items(queue)? {
+        match waiter(items(entry)?) {
+            Ok(waiter) => listed.push(waiter),
+            Err(Malformed) => skipped.add(|| "a queue entry, or the rest of the queue".into()),
+        }
+    }
+    Ok(listed)
+}
+
+fn waiter(entry: &[Value]) -> Read<QueuedWaiter> {
+    let [session, label, mode, since @ ..] = entry else { return Err(Malformed) };
+    let since_ms = since.first().map(number).transpose()?;
+    // A line has no labels.
+    let label = match since_ms {
+        None => Some(Label::new(shown(label, Label::MAX_LEN)?).map_err(|_| Malformed)?),
+        Some(_) => None,
+    };
+    let mode = match text(mode)? {
+        "" => LockMode::Exclusive,
+        mode => LockMode::parse(mode).ok_or(Malformed)?,
+    };
+    let session = text(session)?.parse().map_err(|_| Malformed)?;
+    Ok(QueuedWaiter { session, label, mode, since_ms })
 }
 
 /// The status of the hold in the request, if there was one.

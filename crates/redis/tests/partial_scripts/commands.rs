@@ -314,7 +314,7 @@ fn removals() -> Vec<Path> {
             "inspect in full",
             vec![take(1), free(hold())],
             Op::Inspect(Inspect { claim: None, details: true }),
-            "GET HMGET GET MGET",
+            "GET HMGET GET MGET GET",
         ),
     ]
 }
@@ -675,7 +675,7 @@ fn permits() -> Vec<Path> {
             "inspect of a lock that others wait for",
             queue(),
             Op::Inspect(Inspect { claim: None, details: true }),
-            "HGET HGETALL TIME HMGET HVALS MGET",
+            "HGET HGETALL TIME HMGET HVALS MGET HMGET HMGET",
         ),
     ]
 }

@@ -1,7 +1,9 @@
 //! Data that no client of this library has written: it is left out of listings, and counted.
 
-use super::fixture::{LONG, acquire, alive, claim, connect, execute, granted, heartbeat, job, session};
-use leasehold_core::{Heartbeat, Inspect, KeySpace, Label, Partition, SessionId, SessionList};
+use super::fixture::{
+    LONG, acquire, alive, claim, connect, execute, granted, heartbeat, inspect, job, nonce, session,
+};
+use leasehold_core::{Acquired, Heartbeat, Inspect, KeySpace, Label, Partition, SessionId, SessionList};
 use leasehold_redis::RedisStore;
 use leasehold_store::{Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::{Cluster, RedisServer};
@@ -133,6 +135,33 @@ async fn a_lock_whose_label_and_audit_are_damaged_is_described() {
     call(&server, &[b"APPEND", record, &vec![b'x'; 30_000_000]]);
     let holder = described().await.holder.expect("it is held");
     assert_eq!(holder.label.map(|label| label.as_str().len()), Some(Label::MAX_LEN));
+}
+
+#[tokio::test]
+async fn a_queue_with_damaged_entries_and_links_is_listed_around_them() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    granted(acquire(&store, &claim(1), None).await);
+    for n in 2..=5 {
+        heartbeat(&store, n, Some("{}"), vec![]).await;
+        let queued = acquire(&store, &claim(n), Some(nonce(n.into()))).await;
+        assert!(matches!(queued, Outcome::Done(Reply::Acquire(Acquired::Taken { .. }))), "{queued:?}");
+    }
+    let listed = async || {
+        let seen = inspect(&store).await;
+        let sessions: Vec<_> = seen.queue.iter().map(|waiter| waiter.session).collect();
+        (sessions, seen.skipped.count)
+    };
+    assert_eq!(listed().await, ([2, 3, 4, 5].map(session).to_vec(), 0));
+    let record = b"leasehold:{job}:record:mutex:job";
+    let field = |kind: &str, n| format!("{kind}:{}", session(n)).into_bytes();
+    call(&server, &[b"HSET", record, &field("w", 3), b"no entry"]);
+    assert_eq!(listed().await, ([2, 4, 5].map(session).to_vec(), 1));
+    // In a circle, and to nowhere.
+    for next in [field("n", 2)[2..].to_vec(), b"\xff".to_vec(), Vec::new()] {
+        call(&server, &[b"HSET", record, &field("n", 4), &next]);
+        assert_eq!(listed().await, ([2, 4].map(session).to_vec(), 2));
+    }
 }
 
 #[tokio::test]

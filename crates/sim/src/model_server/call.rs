@@ -124,8 +124,9 @@ impl LockCall {
         };
         // The record follows the lock's key, then the watermark, and the index of a shared lock; those of a session and
         // the audit only where needed.
-        let details = script == Script::Inspect && keys.len() == 4;
+        let details = script == Script::Inspect && keys.len() >= 3;
         let session = match keys.get(3..).unwrap_or_default() {
+            _ if script == Script::Inspect => None,
             [index, session, _] if index.contains(":ends:") => session.rsplit_once(':'),
             [session, _] if !session.contains(":ends:") => session.rsplit_once(':'),
             _ => None,

@@ -3,8 +3,8 @@
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquired, AuditEntry, Ended, Evicted, Extended, FenceRaised, FencingToken, ForceReleased, HeartbeatReply,
-    HistoryEntry, HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Proclaimed, Refused,
-    Released, Reply, Resized, SessionReply,
+    HistoryEntry, HoldStatus, Holder, Inspection, Kind, LockMode, MultiAcquired, Op, Proclaimed,
+    QueuedWaiter, Refused, Released, Reply, Resized, SessionReply,
 };
 
 /// An error reply.
@@ -160,9 +160,9 @@ pub(super) fn of_script(kind: Kind, op: &Op, reply: &Reply) -> Value {
                 limit_of(*agreed),
             ];
             let in_full = matches!(op, Op::Inspect(inspect) if inspect.details);
-            let past = in_full.then(|| [of_audit(seen), of_history(seen)]);
-            let values = values.into_iter().chain([Value::Array(shared_holders)]);
-            Value::Array(values.chain(past.into_iter().flatten()).collect())
+            let full = in_full.then(|| [of_audit(seen), of_history(seen), of_queue(seen)]);
+            let full = full.into_iter().flatten();
+            Value::Array(values.into_iter().chain([Value::Array(shared_holders)]).chain(full).collect())
         }
         Reply::Inspect(seen) => of_inspection(seen, matches!(op, Op::Inspect(inspect) if inspect.details)),
         Reply::Evict(Evicted::Alive) => Value::Array(vec![Value::bulk("alive")]),
@@ -198,9 +198,19 @@ fn of_inspection(seen: &Inspection, in_full: bool) -> Value {
     let mut values = vec![Value::number(*waiting), Value::bulk(found.map_or("", hold_status)), holder];
     if in_full {
         let fingerprint = foreign_fingerprint.map_or_else(String::new, |fingerprint| fingerprint.to_string());
-        values.extend([Value::bulk(fingerprint), of_audit(seen), of_history(seen)]);
+        values.extend([Value::bulk(fingerprint), of_audit(seen), of_history(seen), of_queue(seen)]);
     }
     Value::Array(values)
+}
+
+/// The listed waiters.
+fn of_queue(seen: &Inspection) -> Value {
+    let waiter = |waiter: &QueuedWaiter| {
+        let label = waiter.label.as_ref().map_or("", |label| label.as_str());
+        let mode = if waiter.mode == LockMode::Exclusive { String::new() } else { waiter.mode.encode() };
+        Value::Array(vec![Value::bulk(waiter.session.to_string()), Value::bulk(label), Value::bulk(mode)])
+    };
+    Value::Array(seen.queue.iter().map(waiter).collect())
 }
 
 /// An audit as text.

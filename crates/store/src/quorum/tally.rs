@@ -212,9 +212,13 @@ impl Tally {
         for inspection in &seen {
             skipped.merge(inspection.skipped.clone());
         }
+        // Each node has a line of its own, which is a hint: the longest has missed the fewest waiters.
+        let queue =
+            seen.iter().map(|seen| &seen.queue).max_by_key(|queue| queue.len()).cloned().unwrap_or_default();
         Some(Inspection {
             holder,
-            waiters: 0,
+            waiters: queue.len() as u64,
+            queue,
             hold_status,
             foreign_fingerprint: foreign_fingerprint
                 .filter(|(_, count)| *count >= self.needed)

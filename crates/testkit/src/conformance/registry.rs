@@ -144,6 +144,7 @@ macro_rules! conformance_cases {
             any_name_is_literal: every;
             invalid_names_are_refused: every;
             // release_actions.rs
+            the_queue_is_listed_in_order: queued;
             a_grant_notifies_exactly_one_waiter: queued;
             a_grant_lasts_for_the_requested_lease: queued;
             a_release_queues_again_behind_the_others: queued;

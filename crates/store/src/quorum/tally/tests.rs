@@ -64,6 +64,7 @@ fn answer(what: &str, letter: char) -> Option<Outcome> {
         _ => Reply::Inspect(Inspection {
             holder,
             waiters: 0,
+            queue: Vec::new(),
             hold_status: Some(hold_status),
             foreign_fingerprint: None,
             audit: Vec::new(),

@@ -29,6 +29,29 @@ pub async fn the_queue_is_first_come_first_served(fixture: &Fixture) {
     assert_eq!(holder.inspect().await.waiters, 0);
 }
 
+/// A full inspection lists the waiters in the order in which they will be served, without those that have lapsed; any other
+/// lists none.
+pub async fn the_queue_is_listed_in_order(fixture: &Fixture) {
+    let [a, b, c, d] = fixture.clients().await;
+    let held = a.acquire_new(LONG).await;
+    for (client, ttl) in [(&b, LONG), (&c, fixture.short_lease()), (&d, LONG)] {
+        client.enqueue_as(&client.claim(), ttl).await;
+    }
+    let listed = async || {
+        let seen = a.inspect_full().await;
+        assert_eq!(seen.queue.len() as u64, seen.waiters);
+        seen.queue.into_iter().map(|waiter| (waiter.session, waiter.label)).collect::<Vec<_>>()
+    };
+    let of = |client: &TestClient| (client.session, Some(client.label()));
+    assert_eq!(listed().await, [of(&b), of(&c), of(&d)]);
+    fixture.advance(fixture.short_lease() + Duration::from_millis(2)).await;
+    assert_eq!(listed().await, [of(&b), of(&d)]);
+    assert_eq!(a.inspect().await.queue, []);
+    a.release(&held).await;
+    b.next_grant().await;
+    assert_eq!(listed().await, [of(&d)]);
+}
+
 /// A poll keeps the queue entry, and refreshes it.
 pub async fn a_poll_keeps_the_queue_position(fixture: &Fixture) {
     let [a, b, c] = fixture.clients().await;

@@ -16,7 +16,7 @@ pub use leasehold_sqlite::SqliteStore;
 pub use leasehold_store::{
     Capabilities, ClockDifference, Credentials, CredentialsFault, CredentialsProvider, Diagnosis,
     Environment, Executed, Fault, FaultKind, Finding, FindingCode, FindingCodeError, FindingKind,
-    HoldWatcher, Lock, MemoryStore, Notification, NotificationSink, Op, Outcome, Phase, Publisher,
+    HoldWatcher, Lock, MemoryStore, NameScan, Notification, NotificationSink, Op, Outcome, Phase, Publisher,
     QuorumError, QuorumStore, Reply, Role, ServerFinding, SessionOp, SessionReply, SessionTracking, Severity,
     Shards, ShardsError, Store, Subscription, TlsFault, Trial, TrialKind, TrialOutcome,
 };

@@ -9,6 +9,7 @@ mod call_target;
 mod confirmation;
 mod diagnosis;
 mod fanout;
+mod scan;
 mod send;
 mod sessions;
 mod watch;
@@ -32,8 +33,8 @@ use leasehold_core::{
     Reply, SessionId, SessionOp, SessionReply, whole_millis,
 };
 use leasehold_store::{
-    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, HoldWatcher, NotificationSink, Outcome,
-    Phase, ServerFinding, SessionTracking, Store, Subscription,
+    Capabilities, CredentialsFault, Diagnosis, Fault, FaultKind, HoldWatcher, NameScan, NotificationSink,
+    Outcome, Phase, ServerFinding, SessionTracking, Store, Subscription,
 };
 use redis::PushInfo;
 use std::fmt;
@@ -419,6 +420,10 @@ impl Store for RedisStore {
             // A hint: without it the waiters still poll.
             let _ = self.reply::<()>(0, &call, false, OnTryAgain::Report, deadline(within)).await;
         })
+    }
+
+    fn scan_names<'a>(&'a self, start: &'a str, within: Duration) -> BoxFuture<'a, Result<NameScan, Fault>> {
+        Box::pin(self.scan(start, within))
     }
 
     fn close_mailbox(&self, partition: Partition, session: SessionId) {

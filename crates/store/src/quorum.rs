@@ -21,6 +21,7 @@ use crate::capabilities::Capabilities;
 use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::finding::ServerFinding;
+use crate::name_scan::NameScan;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -483,6 +484,26 @@ impl Store for QuorumStore {
     }
 
     /// Covers each node, including those that do not answer. Fails if none does.
+    /// One node after the other; those that do not answer are left out, if a majority does.
+    fn scan_names<'a>(&'a self, start: &'a str, within: Duration) -> BoxFuture<'a, Result<NameScan, Fault>> {
+        let share = within / u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        Box::pin(async move {
+            let (mut found, mut faults) = (NameScan::new(Vec::new(), true), Vec::new());
+            for node in &*self.nodes {
+                match node.scan_names(start, share).await {
+                    Ok(names) => found.merge(names),
+                    Err(fault) => faults.push(fault),
+                }
+            }
+            if self.nodes.len() - faults.len() < self.needed() {
+                return Err(tally::no_quorum(self.needed(), self.nodes.len(), faults));
+            }
+            found.names.sort_unstable();
+            found.names.dedup();
+            Ok(found)
+        })
+    }
+
     fn diagnose(&self, within: Duration) -> BoxFuture<'_, Result<Vec<Diagnosis>, Fault>> {
         Box::pin(async move {
             let found = join_all(self.nodes.iter().map(|node| node.diagnose(within))).await;

@@ -15,6 +15,7 @@ use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::finding::ServerFinding;
 use crate::hold_watcher::HoldWatcher;
+use crate::name_scan::NameScan;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::store::Store;
@@ -277,6 +278,18 @@ impl Store for Shards {
             SessionOp::List => Box::pin(self.list(within)),
             op => self.shard(partition).store.execute_session(Partition::ONLY, op, within),
         }
+    }
+
+    /// One shard after the other.
+    fn scan_names<'a>(&'a self, start: &'a str, within: Duration) -> BoxFuture<'a, Result<NameScan, Fault>> {
+        let share = within / u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
+        Box::pin(async move {
+            let mut found = NameScan::new(Vec::new(), true);
+            for shard in &*self.shards {
+                found.merge(shard.store.scan_names(start, share).await?);
+            }
+            Ok(found)
+        })
     }
 
     fn confirm<'a>(

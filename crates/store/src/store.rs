@@ -5,6 +5,7 @@ use crate::diagnosis::Diagnosis;
 use crate::fault::{Fault, FaultKind, Phase};
 use crate::finding::ServerFinding;
 use crate::hold_watcher::HoldWatcher;
+use crate::name_scan::NameScan;
 use crate::notification_sink::NotificationSink;
 use crate::outcome::Outcome;
 use crate::subscription::Subscription;
@@ -178,6 +179,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Vec<Outcome<SessionReply>>> {
         let all = ops.iter().map(move |(partition, op)| self.execute_session(*partition, op, within));
         Box::pin(futures_util::future::join_all(all))
+    }
+
+    /// Scans the keys of the store for names that begin with `start`, and that hold what could be a lock of another library: on
+    /// Redis a string. For operators: it goes through all keys, in small steps with pauses, and returns what it has found when
+    /// `within` is over. It reads no value: [inspect](Op::Inspect) what it finds. Keys of the store's own are left out. Fails for
+    /// a store that no other library shares, as by default.
+    fn scan_names<'a>(
+        &'a self,
+        _start: &'a str,
+        _within: Duration,
+    ) -> BoxFuture<'a, Result<NameScan, Fault>> {
+        let text = "this store has no keys of other libraries, and cannot be scanned".to_owned();
+        Box::pin(ready(Err(Fault::new(FaultKind::Unusable(text), Phase::Send, "store"))))
     }
 
     /// Waits until what the configuration names has confirmed this hold, granted with this token: so many replicas, or the disk.

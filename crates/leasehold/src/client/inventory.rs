@@ -1,18 +1,19 @@
 //! The inventory: which sessions a store has, and which locks they hold. Each lock is verified by an
 //! inspection.
 //!
-//! Nothing here scans a store. A session reports a lock with a heartbeat once it has held the lock long
-//! enough to extend it, so every lock is requested by name.
+//! A listing scans no store. A session reports a lock with a heartbeat once it has held the lock long
+//! enough to extend it, so every lock is requested by name. A scan, which an operator asks for, finds what no session reports.
 
 use crate::client::listing::{Listing, may_be_of_one_lock};
 use crate::client::session_info::{SessionInfo, sessions};
 use crate::engine::{CallFailure, Engine};
 use crate::error::InspectError;
 use crate::guard::status::{SharedHolder, Status};
-use crate::store::{Fault, FaultKind, Outcome};
-use leasehold_core::{Inspect, Kind, Lock, LockName, Op, Reply, SessionId};
+use crate::store::{Fault, FaultKind, NameScan, Outcome};
+use leasehold_core::{Inspect, Kind, Lock, LockName, Op, Reply, SessionId, Skipped};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many locks are inspected in one batch.
 const BATCH_SIZE: usize = 256;
@@ -57,10 +58,42 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Listing<LockInfo>, InspectE
     let sessions: Vec<_> = items.into_iter().map(Arc::new).collect();
     let reported: BTreeSet<_> = sessions.iter().flat_map(|session| &session.locks).cloned().collect();
     let by_id: HashMap<_, _> = sessions.iter().map(|session| (session.id, session)).collect();
-    let inspect = Op::Inspect(Inspect { claim: None, details: false });
-    let mut inspections: Vec<_> = reported.into_iter().map(|lock| (lock, inspect.clone())).collect();
+    let by_id = |id: SessionId| by_id.get(&id).map(|session| Arc::clone(session));
     // A name may be reported with several kinds until it is inspected.
-    inspections.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+    let mut reported: Vec<_> = reported.into_iter().collect();
+    reported.sort_by(|one, other| one.name.cmp(&other.name));
+    let held = held(engine, reported, by_id, &mut skipped).await?;
+    Ok(Listing::new(held, skipped))
+}
+
+/// What is held under the names that a scan finds, and that are wanted: [`Client::scan`](crate::Client::scan).
+pub(crate) async fn scan(
+    engine: &Engine,
+    start: &str,
+    within: Duration,
+    is_wanted: impl Fn(&LockName) -> bool,
+) -> Result<Listing<LockInfo>, InspectError> {
+    let NameScan { mut names, is_complete, .. } = engine.store.scan_names(start, within).await?;
+    let mut skipped = Skipped::default();
+    if !is_complete {
+        skipped.add(|| format!("the names that a scan of {within:?} did not come to"));
+    }
+    names.retain(is_wanted);
+    names.sort_unstable();
+    let locks = names.into_iter().map(Lock::mutex).collect();
+    let held = held(engine, locks, |_| None, &mut skipped).await?;
+    Ok(Listing::new(held, skipped))
+}
+
+/// Those of the locks that are held.
+async fn held(
+    engine: &Engine,
+    locks: Vec<Lock>,
+    session: impl Fn(SessionId) -> Option<Arc<SessionInfo>>,
+    skipped: &mut Skipped,
+) -> Result<Vec<LockInfo>, InspectError> {
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
+    let inspections: Vec<_> = locks.into_iter().map(|lock| (lock, inspect.clone())).collect();
     let mut held = Vec::new();
     for batch in inspections.chunks(BATCH_SIZE) {
         let outcomes = engine.store.execute_all(batch, engine.timings.call).await;
@@ -75,7 +108,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Listing<LockInfo>, InspectE
                 Err(error) => return Err(error),
             };
             if status.held {
-                let known = |id: Option<SessionId>| by_id.get(&id?).map(|&session| session.clone());
+                let known = |id: Option<SessionId>| session(id?);
                 let holder_session = known(status.session);
                 let holder_sessions: BTreeSet<_> =
                     status.shared_holders.iter().map(|holder| holder.session).collect();
@@ -90,7 +123,7 @@ pub(crate) async fn locks(engine: &Engine) -> Result<Listing<LockInfo>, InspectE
             }
         }
     }
-    Ok(Listing::new(held, skipped))
+    Ok(held)
 }
 
 /// The state of a lock; `None` if the key now has another kind. An inspection without a reply is repeated.

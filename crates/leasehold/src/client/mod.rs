@@ -332,6 +332,38 @@ impl Client {
         inventory::locks(&self.engine).await
     }
 
+    /// Scans the keys of the store for [mutexes](crate::Mutex) that are held, also by clients of other libraries, without a
+    /// session, or for ever: what [`locks`](Self::locks) does not show. For operators, not for applications.
+    ///
+    /// It goes through all keys of each server in small steps with pauses, to those whose names begin with `start`, and
+    /// inspects those that `is_wanted`. On Redis each key with a string is taken for a lock, as that is what a lock of redsync,
+    /// redis-py, node-redlock or rslock looks like: which of them are locks, you know. A holder of another library has neither
+    /// [label](crate::Status::holder) nor [fencing token](crate::Status::fence). What the scan does not come to within the time is
+    /// [counted](Listing::skipped). Names that appear or move to another server meanwhile can be missed.
+    ///
+    /// Fails for a store that other libraries do not share, and if the user of the server may not send SCAN.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let found = client.scan("orders:", Duration::from_secs(60), |_| true).await?;
+    /// for lock in found.iter().filter(|lock| lock.status.remaining.is_none()) {
+    ///     println!("{} is held without an expiry", lock.name);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn scan(
+        &self,
+        start: &str,
+        within: Duration,
+        is_wanted: impl Fn(&LockName) -> bool,
+    ) -> Result<Listing<LockInfo>, InspectError> {
+        inventory::scan(&self.engine, start, within, is_wanted).await
+    }
+
     /// Waits until the keeper has released the locks of dropped guards and undone dropped acquires, and until
     /// a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose replies were not
     /// needed: for those, 5 s at most with a call timeout of 2 s. A program that exits without this call

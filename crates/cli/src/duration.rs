@@ -14,6 +14,17 @@ pub(crate) fn parse_positive(text: &str) -> Result<Duration, PositiveError> {
     }
 }
 
+/// The shortest pause between two reports.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
+
+/// [`parse`] for a pause between two reports.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, PositiveError> {
+    match parse_duration(text)? {
+        interval if interval < MIN_INTERVAL => Err(PositiveError::TooOften),
+        interval => Ok(interval),
+    }
+}
+
 /// Why a text is not a duration greater than zero.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PositiveError {
@@ -21,6 +32,8 @@ pub(crate) enum PositiveError {
     Duration(#[from] DurationError),
     #[error("it must be longer than 0")]
     Zero,
+    #[error("it must be 500ms at least, to spare the store")]
+    TooOften,
 }
 
 /// A duration as a user writes it: not `0ns`.

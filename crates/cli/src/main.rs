@@ -7,6 +7,7 @@ mod children;
 mod commands;
 mod duration;
 mod environment;
+mod glob;
 mod job;
 mod lock;
 mod output;

@@ -10,6 +10,7 @@ use crate::lock::lease;
 use crate::lock::other_kind;
 use crate::lock::token_file::TokenFile;
 use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
+use crate::lock::waiting;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
@@ -77,6 +78,7 @@ impl AcquireArgs {
             max_hold: None,
             lock_delay: None,
             low_priority_for: None,
+            adopt: None,
             conflict: Exit::new(self.conflict_exit_code),
         }
     }
@@ -165,7 +167,7 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<Acquired, Failure> {
     findings.report(&client).await;
     let mutex = client.mutex(name.clone()).map_err(|error| Failure::usage(error).failed_to("use", &name))?;
     let mutex = mutex.lease(args.lease);
-    let acquired = match signals.interruptible(acquire_detached(mutex, &args.options(wait))).await {
+    let acquired = match signals.interruptible(acquire_detached(&client, mutex, &args.options(wait))).await {
         Ok(Ok(hold)) => write_token(hold, &mut token_file, &client).await,
         Ok(Err(failure)) => {
             Err(other_kind::explain(failure, &client, slice::from_ref(&name), Kind::Mutex).await)
@@ -179,11 +181,21 @@ async fn try_to_acquire(args: &AcquireArgs) -> Result<Acquired, Failure> {
     Ok(Acquired { hold, token_file, client })
 }
 
-async fn acquire_detached(mutex: Mutex, options: &AcquireOptions) -> Result<DetachedHold, Failure> {
+async fn acquire_detached(
+    client: &Client,
+    mutex: Mutex,
+    options: &AcquireOptions,
+) -> Result<DetachedHold, Failure> {
+    let names = [mutex.name().clone()];
     match options.wait {
         WaitLimit::Try => options.granted(mutex.try_acquire_detached().await),
-        WaitLimit::AtMost(limit) => options.acquired(mutex.max_wait(limit).acquire_detached().await),
-        WaitLimit::Forever => options.acquired(mutex.acquire_detached().await),
+        WaitLimit::AtMost(limit) => {
+            let mutex = mutex.max_wait(limit);
+            options.acquired(waiting::shown(client, &names, mutex.acquire_detached()).await)
+        }
+        WaitLimit::Forever => {
+            options.acquired(waiting::shown(client, &names, mutex.acquire_detached()).await)
+        }
     }
 }
 

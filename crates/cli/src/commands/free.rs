@@ -12,6 +12,7 @@ use crate::output::log::LogArgs;
 use crate::output::printable::{printable, printable_lines};
 use crate::output::report::{json_line, print};
 use crate::output::session_report::SessionReport;
+use crate::output::times::Clock;
 use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, flush};
 use anyhow::{Context, anyhow};
@@ -271,7 +272,8 @@ impl<'a> Report<'a> {
         let holders = if self.holders.is_empty() {
             format!("{}.", self.holder_text())
         } else {
-            let lines: Vec<_> = self.target_holders().map(HolderReport::text).collect();
+            let clock = Clock::new(false);
+            let lines: Vec<_> = self.target_holders().map(|holder| holder.text(&clock)).collect();
             format!("\n  {}", lines.join("\n  "))
         };
         format!(

@@ -13,6 +13,7 @@ use crate::job::{self, CommandEnd};
 use crate::lock::guard::AnyGuard;
 use crate::lock::lease::GivenLease;
 use crate::lock::other_kind;
+use crate::lock::waiting;
 use crate::output::error_map::acquire_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -158,6 +159,8 @@ async fn try_to_lead(args: &LeadArgs, progress: &mut Progress) -> Result<Exit, F
     let lease = GivenLease::new("--lease", args.lease.unwrap_or(DEFAULT_LEASE));
     let times = JobTimes::new(lease, ends_with_session, args.session, args.kill_grace)?;
     let config = config.watchdog_lease(times.lease).label(args.label.as_deref());
+    // A label names the leader, not its command; an empty one hides both.
+    let config = config.command(args.command.first(), args.label.as_deref().filter(|label| label.is_empty()));
     let config = if args.no_session {
         config.without_session()
     } else {
@@ -195,7 +198,14 @@ async fn lead_until_end(
 ) -> Result<Exit, Failure> {
     let mut backoff = BACKOFF;
     loop {
-        let elected = match signals.interruptible(campaign(client, election)).await {
+        let elected = match signals
+            .interruptible(waiting::shown(
+                client,
+                slice::from_ref(election.name()),
+                campaign(client, election),
+            ))
+            .await
+        {
             Ok(elected) => elected,
             Err(signal) => return Ok(Exit::from_signal(signal)),
         };

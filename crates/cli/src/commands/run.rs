@@ -15,6 +15,7 @@ use crate::lock::owner::OwnerArgs;
 use crate::lock::request::LockRequest;
 use crate::lock::shared::SharedArgs;
 use crate::lock::wait_limit::{WaitLimit, WaitLimitArgs};
+use crate::lock::waiting;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
@@ -88,11 +89,20 @@ pub(crate) struct RunArgs {
     #[arg(conflicts_with_all = ["key", "once_per", "try_once"])]
     low_priority: Option<Duration>,
 
+    /// Expiry for a key of others that has none
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_positive, help_heading = WAITING)]
+    #[arg(conflicts_with_all = ["shared", "exclusive", "permits", "once_per"])]
+    adopt: Option<Duration>,
+
     #[command(flatten)]
     once_per: OncePerArgs,
 
     #[command(flatten)]
     store: StoreArgs,
+
+    /// Text shown in place of the command; '' for none
+    #[arg(long, value_name = "TEXT", help_heading = OUTPUT)]
+    label: Option<String>,
 
     /// Print a line of JSON at the end, on standard error
     #[arg(long, help_heading = OUTPUT)]
@@ -110,8 +120,13 @@ const OUTPUT: &str = "Output";
 fn short_help(arg: Arg) -> Arg {
     let heading = match arg.get_id().as_str() {
         "wait" | "try_once" => Some(WAITING),
-        "verbose" | "log_format" => Some(OUTPUT),
+        "verbose" | "quiet" | "log_format" => Some(OUTPUT),
         _ => None,
+    };
+    let arg = match arg.get_id().as_str() {
+        "quiet" => arg.help("Print only failures, not that the lock is held"),
+        "log_format" => arg.help("Messages as text or json").hide_possible_values(true),
+        _ => arg,
     };
     let arg = arg.long_help(None::<&str>);
     match heading {
@@ -138,6 +153,7 @@ impl RunArgs {
             max_hold: self.max_hold,
             lock_delay: self.lock_delay,
             low_priority_for: self.low_priority,
+            adopt: self.adopt,
             conflict: self.conflict(),
         }
     }
@@ -234,7 +250,8 @@ struct Report<'a> {
 async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Failure> {
     let names = args.names.iter().map(|name| super::lock_name(name)).collect::<Result<Vec<_>, _>>()?;
     let request = LockRequest::from_args(names, &args.owner, &args.shared, &args.once_per)?;
-    let for_one_lock = [("--lock-delay", args.lock_delay), ("--low-priority", args.low_priority)];
+    let for_one_lock =
+        [("--lock-delay", args.lock_delay), ("--low-priority", args.low_priority), ("--adopt", args.adopt)];
     let given = for_one_lock.into_iter().find_map(|(option, value)| value.map(|_| option));
     if let Some(option) = given
         && request.names().len() > 1
@@ -250,7 +267,9 @@ async fn try_to_run(args: &RunArgs, progress: &mut Progress) -> Result<Exit, Fai
     let can_use_session = !args.no_session && args.lock_delay.is_none() && request.can_use_session();
     let ends_with_session = can_use_session && config.has_heartbeats();
     let times = JobTimes::new(args.lease(), ends_with_session, args.session, args.kill_grace)?;
-    let config = config.watchdog_lease(times.lease);
+    let label = args.label.as_deref();
+    let config = config.watchdog_lease(times.lease).label(label.filter(|label| !label.is_empty()));
+    let config = config.command(args.command.first(), label);
     let config = if args.no_session || matches!(request, LockRequest::OncePer { .. }) {
         config.without_session()
     } else {
@@ -279,7 +298,7 @@ async fn run_under_lock(
     progress: &mut Progress,
 ) -> Result<Exit, Failure> {
     let options = args.acquire_options(wait);
-    let guard = match signals.interruptible(request.acquire(client, &options)).await {
+    let guard = match signals.interruptible(acquire_shown(client, request, &options)).await {
         Ok(Ok(guard)) => guard,
         // One of all instances runs the command, so the others have done their part.
         Ok(Err(failure)) if failure.is_taken() && args.ignores_conflict() => {
@@ -294,6 +313,19 @@ async fn run_under_lock(
     let ended = job::run(client, &guard, times, &args.command, signals).await;
     progress.command = ended.as_ref().ok().map(|ended| ended.exit);
     job::release::release(client, guard, args.lock_delay, ended).await
+}
+
+/// Acquires the lock, and shows a user at a terminal what it waits for.
+async fn acquire_shown(
+    client: &Client,
+    request: &LockRequest,
+    options: &AcquireOptions,
+) -> Result<AnyGuard, Failure> {
+    let acquire = request.acquire(client, options);
+    match (options.wait, request) {
+        (WaitLimit::Try, _) | (_, LockRequest::OncePer { .. }) => acquire.await,
+        _ => waiting::shown(client, request.names(), acquire).await,
+    }
 }
 
 pub(super) const AFTER_HELP: &str = "\

@@ -9,9 +9,12 @@ use crate::output::holder_report::HolderReport;
 use crate::output::lines::Lines;
 use crate::output::log::LogArgs;
 use crate::output::printable::printable;
-use crate::output::report::{json_line, millis, print};
-use crate::output::session_report::SessionReport;
+use crate::output::report::{json_line, millis};
+use crate::output::session_report::{COMMAND_LABEL, SessionReport};
+use crate::output::times::{Clock, spoken};
 use crate::output::timestamp::rfc3339;
+use crate::output::waiter_report::WaiterReport;
+use crate::output::watch::WatchArgs;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
@@ -19,7 +22,7 @@ use leasehold::{FencingToken, Owner, Votes};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
-/// Show the holder of a lock, since when and until when it is held, its session, the number of waiters, and the audit.
+/// Show the holder of a lock, since when and until when it is held, its session, the waiters in their order, and the audit.
 ///
 /// Works with a lock of any kind: a plain lock, a reentrant one (`run --reentrant`), an election (`lead`), or one that
 /// several clients can hold at the same time (`run --shared`, `--permits`; also latches and barriers of programs), with
@@ -37,6 +40,13 @@ pub(crate) struct ShowArgs {
     #[arg(long)]
     json: bool,
 
+    /// Print exact times in UTC, and not those of this machine's time zone
+    #[arg(long)]
+    utc: bool,
+
+    #[command(flatten)]
+    watch: WatchArgs,
+
     #[command(flatten)]
     store: StoreArgs,
 
@@ -48,11 +58,16 @@ pub(crate) struct ShowArgs {
 pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
     let name = super::lock_name(&args.name)?;
     let client = ClientConfig::from_args(&args.store)?.without_session().connect().await?;
-    let found = any_lock::find(&client, &name).await?;
-    found.warn_if_incomplete();
-    let report = Report::new(name.as_str(), &found, SystemTime::now());
-    let text = if args.json { json_line(&report) } else { report.text() };
-    print(&text).map(|()| Exit::SUCCESS)
+    let report = async |_: Option<usize>| {
+        let found = any_lock::find(&client, &name).await?;
+        if !args.watch.watch {
+            found.warn_if_incomplete();
+        }
+        let clock = Clock::new(args.utc);
+        let report = Report::new(name.as_str(), &found, &clock);
+        Ok(if args.json { json_line(&report) } else { report.text(&clock) })
+    };
+    args.watch.print(args.json, report).await
 }
 
 /// The report. The fields of its JSON are stable.
@@ -72,6 +87,7 @@ struct Report<'a> {
     votes: Option<VotesReport>,
     blocked_ms: Option<u64>,
     waiting: u64,
+    queue: Vec<WaiterReport<'a>>,
     #[serde(rename = "behind")]
     session: Option<SessionReport<'a>>,
     audit: Vec<AuditReport<'a>>,
@@ -79,13 +95,18 @@ struct Report<'a> {
     capacity: Capacity,
     #[serde(rename = "sharers")]
     holders: Vec<HolderReport<'a>>,
+    #[serde(skip)]
+    since_at: Option<SystemTime>,
+    #[serde(skip)]
+    until_at: Option<SystemTime>,
 }
 
 impl<'a> Report<'a> {
-    fn new(name: &'a str, found: &'a FoundLock, now: SystemTime) -> Self {
+    fn new(name: &'a str, found: &'a FoundLock, clock: &Clock) -> Self {
         let FoundLock { lock, details } = found;
         let status = &details.status;
         let remaining = status.remaining.filter(|_| status.held);
+        let until_at = remaining.and_then(|time| clock.after(time));
         Self {
             name,
             kind: lock.kind().as_str(),
@@ -95,20 +116,23 @@ impl<'a> Report<'a> {
             owner: status.owner.as_ref().map(Owner::as_str),
             count: status.count,
             since: status.since.map(rfc3339),
-            until: remaining.and_then(|time| now.checked_add(time)).map(rfc3339),
+            until: until_at.map(rfc3339),
             remaining_ms: remaining.map(millis),
             fence: status.fence.filter(|_| status.held).map(FencingToken::as_u64),
             votes: status.votes.map(VotesReport::new),
             blocked_ms: status.blocked.map(millis),
             waiting: status.waiting,
+            queue: WaiterReport::all(details),
             session: details.holder_session.as_ref().map(SessionReport::new),
             audit: details.audit.iter().map(AuditReport::new).collect(),
             capacity: Capacity::new(lock.kind(), status),
             holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
+            since_at: status.since,
+            until_at,
         }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, clock: &Clock) -> String {
         let mut lines = Lines::default();
         lines.push("name", self.name);
         lines.push("kind", self.kind);
@@ -118,26 +142,34 @@ impl<'a> Report<'a> {
         if !self.holders.is_empty() {
             lines.push("held", "yes");
             for holder in &self.holders {
-                lines.push("hold", &holder.text());
+                lines.push("hold", &holder.text(clock));
             }
         } else if self.held {
-            self.push_hold(&mut lines);
+            self.push_hold(&mut lines, clock);
         } else {
             lines.push("held", "no");
             if let Some(ms) = self.blocked_ms {
                 let left = Duration::from_millis(ms);
-                lines.push("blocked", &format!("for {left:?}: too few nodes of the quorum can grant it"));
+                let left = spoken(left);
+                lines.push("blocked", &format!("for {left}: too few nodes of the quorum can grant it"));
             }
         }
         lines.push("waiting", &self.waiting.to_string());
+        for (at, waiter) in self.queue.iter().enumerate() {
+            lines.push("queue", &format!("{}. {}", at + 1, waiter.text(clock)));
+        }
+        match self.waiting.saturating_sub(self.queue.len() as u64) {
+            0 => {}
+            more => lines.push("queue", &format!("and {more} more")),
+        }
         for entry in &self.audit {
-            lines.push("audit", &entry.text());
+            lines.push("audit", &entry.text(clock));
         }
         lines.into_text()
     }
 
     /// The hold of a lock that is not shared.
-    fn push_hold(&self, lines: &mut Lines) {
+    fn push_hold(&self, lines: &mut Lines, clock: &Clock) {
         let held =
             if self.in_cooldown { "no longer, but in cooldown: no client can acquire it yet" } else { "yes" };
         lines.push("held", held);
@@ -147,12 +179,15 @@ impl<'a> Report<'a> {
             let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
             lines.push("owner", &format!("{}, {times}", printable(owner)));
         }
-        lines.push("since", self.since.as_deref().unwrap_or("unknown"));
-        match (&self.until, self.remaining_ms) {
+        lines.push(
+            "since",
+            &self.since_at.map_or_else(|| "unknown".to_owned(), |at| clock.instant_and_age(at)),
+        );
+        match (self.until_at, self.remaining_ms) {
             (Some(until), Some(ms)) => {
-                let remaining = Duration::from_millis(ms);
+                let (until, remaining) = (clock.instant(until), spoken(Duration::from_millis(ms)));
                 let renewed = if self.in_cooldown { "" } else { ", unless it is renewed" };
-                lines.push("until", &format!("{until} (in {remaining:?}{renewed})"));
+                lines.push("until", &format!("{until} (in {remaining}{renewed})"));
             }
             _ => lines.push("until", "for ever: it has no expiry"),
         }
@@ -188,11 +223,11 @@ impl VotesReport {
 
 fn push_session(session: &SessionReport<'_>, lines: &mut Lines) {
     lines.push("session", &format!("{}, {}", session.session, session.state()));
-    if let (Some(host), Some(pid), Some(program)) = (session.host, session.pid, session.program) {
+    if let (Some(host), Some(pid), Some(program)) = (session.host, session.pid, session.command()) {
         lines.push("host", &printable(host));
         lines.push("process", &format!("{pid}, {}", printable(program)));
     }
-    for (name, value) in &session.labels {
+    for (name, value) in session.labels.iter().filter(|(name, _)| **name != COMMAND_LABEL) {
         lines.push("label", &format!("{}={}", printable(name), printable(value)));
     }
 }
@@ -223,8 +258,12 @@ JSON (--json), one line; later versions may add fields:
   blocked_ms    over a quorum: how long no client can acquire the free lock, or
                 null
   waiting       how many processes wait
+  queue         the first 256 of them, in their order: session, label, portion
+                and count (as with sharers, or null), since (over a quorum, or
+                null), behind
   behind        the session of the holder, or null: session, alive, alive_ms,
-                label, host, pid, program, version, started, labels
+                label, host, pid, program, version, started, labels (with
+                command, the program that runs under the lock)
   audit         the last holds that were ended by others, the latest first: at,
                 how (force_released, evicted), fence, whose, by
   taken         how many permits are taken, or how many have arrived; null for
@@ -237,4 +276,5 @@ JSON (--json), one line; later versions may add fields:
 
 Examples:
   leasehold show nightly
+  leasehold show nightly --watch
   leasehold show nightly --json | jq -r 'select(.held) | .holder'";

@@ -7,6 +7,7 @@ use crate::backoff::{Backoff, jitter};
 use crate::duration;
 use crate::lock::any_lock;
 use crate::lock::wait_limit::WaitLimit;
+use crate::lock::waiting;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::LogArgs;
@@ -15,8 +16,9 @@ use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use anyhow::anyhow;
 use clap::Args;
-use leasehold::Moment;
+use leasehold::{Client, LockName, Moment};
 use serde::Serialize;
+use std::slice;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -107,6 +109,21 @@ async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, F
     let mut findings = config.finding_reporter();
     let (client, wait) = config.connect_within(WaitLimit::new(args.wait)).await?;
     findings.report(&client).await;
+    let polling = poll_until_free(&client, &name, wait, args, progress);
+    if wait == WaitLimit::Try {
+        polling.await
+    } else {
+        waiting::shown(&client, slice::from_ref(&name), polling).await
+    }
+}
+
+async fn poll_until_free(
+    client: &Client,
+    name: &LockName,
+    wait: WaitLimit,
+    args: &WaitArgs,
+    progress: &mut Progress,
+) -> Result<Exit, Failure> {
     let start = client.now();
     let limit = match wait {
         WaitLimit::Try => Some(start),
@@ -118,8 +135,8 @@ async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, F
         // A single poll takes whatever its calls may take.
         let limit_of_poll = limit.filter(|_| wait != WaitLimit::Try);
         let within = poll_timeout(client.now(), limit_of_poll);
-        let found = timeout(within, any_lock::find(&client, &name)).await;
-        let no_answer = |_| Failure::unavailable(anyhow!("no answer in time")).failed_to("inspect", &name);
+        let found = timeout(within, any_lock::find(client, name)).await;
+        let no_answer = |_| Failure::unavailable(anyhow!("no answer in time")).failed_to("inspect", name);
         let status = found.map_err(no_answer)??.details.status;
         let now = client.now();
         progress.waited = now.since(start);
@@ -136,7 +153,7 @@ async fn try_to_wait(args: &WaitArgs, progress: &mut Progress) -> Result<Exit, F
             };
             let cause = anyhow!("timed out after {:?}: {held}", progress.waited);
             let failure = Failure::taken(Exit::new(args.conflict_exit_code), cause);
-            return Err(failure.failed_to("wait for", &name));
+            return Err(failure.failed_to("wait for", name));
         }
         sleep(next_pause(now, backoff.next_pause(), progress.remaining, limit)).await;
     }

@@ -18,6 +18,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) lock_delay: Option<Duration>,
     /// For how long other waiters go first.
     pub(crate) low_priority_for: Option<Duration>,
+    /// The expiry that a key of another library without one gets.
+    pub(crate) adopt: Option<Duration>,
     /// The exit status if another client holds the lock.
     pub(crate) conflict: Exit,
 }

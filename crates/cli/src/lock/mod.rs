@@ -13,3 +13,4 @@ pub(crate) mod shared;
 pub(crate) mod shared_guard;
 pub(crate) mod token_file;
 pub(crate) mod wait_limit;
+pub(crate) mod waiting;

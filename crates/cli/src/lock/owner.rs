@@ -20,8 +20,7 @@ pub(crate) struct OwnerArgs {
     owner: Option<String>,
 }
 
-const REENTRANT_HELP: &str =
-    "Reentrant: commands of the same owner can acquire it again (LEASEHOLD_OWNER, or a new owner)";
+const REENTRANT_HELP: &str = "Reentrant, for the owner LEASEHOLD_OWNER or a new one";
 
 /// Where the owner of a lock comes from.
 #[derive(Debug)]

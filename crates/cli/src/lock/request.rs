@@ -166,6 +166,7 @@ async fn acquire_mutex(lock: Mutex, options: &AcquireOptions) -> Result<Guard, F
     let lock = options.max_hold.into_iter().fold(lock, Mutex::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, Mutex::lock_delay);
     let lock = options.low_priority_for.into_iter().fold(lock, Mutex::low_priority_for);
+    let lock = options.adopt.into_iter().fold(lock, Mutex::expire_foreign);
     match options.wait {
         WaitLimit::Try => options.granted(lock.try_acquire().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.acquire_timeout(limit).await),
@@ -180,6 +181,7 @@ async fn acquire_reentrant(
     let lock = options.max_hold.into_iter().fold(lock, ReentrantMutex::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, ReentrantMutex::lock_delay);
     let lock = options.low_priority_for.into_iter().fold(lock, ReentrantMutex::low_priority_for);
+    let lock = options.adopt.into_iter().fold(lock, ReentrantMutex::expire_foreign);
     match options.wait {
         WaitLimit::Try => options.granted(lock.try_acquire().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.acquire_timeout(limit).await),

@@ -1,6 +1,7 @@
 //! An entry of a lock's audit, as it is printed.
 
 use crate::output::printable::printable;
+use crate::output::times::Clock;
 use crate::output::timestamp::rfc3339;
 use leasehold::{AuditEntry, Ended, FencingToken, Label};
 use serde::Serialize;
@@ -14,12 +15,16 @@ pub(crate) struct AuditReport<'a> {
     fence: Option<u64>,
     whose: Option<&'a str>,
     by: &'a str,
+    #[serde(skip)]
+    at_time: SystemTime,
 }
 
 impl<'a> AuditReport<'a> {
     pub(crate) fn new(entry: &'a AuditEntry) -> Self {
+        let at_time = SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms);
         Self {
-            at: rfc3339(SystemTime::UNIX_EPOCH + Duration::from_millis(entry.at_ms)),
+            at: rfc3339(at_time),
+            at_time,
             how: match entry.ended {
                 Ended::ForceReleased => "force_released",
                 Ended::Evicted => "evicted",
@@ -32,9 +37,10 @@ impl<'a> AuditReport<'a> {
     }
 
     /// The entry on one line.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, clock: &Clock) -> String {
         let fence = self.fence.map(|fence| format!(" (fence {fence})")).unwrap_or_default();
         let holder = self.whose.unwrap_or("a client of another library");
-        format!("{} {} from {}{fence} by {}", self.at, self.how, printable(holder), printable(self.by))
+        let at = clock.instant(self.at_time);
+        format!("{at} {} from {}{fence} by {}", self.how, printable(holder), printable(self.by))
     }
 }

@@ -3,10 +3,11 @@
 use crate::output::printable::printable;
 use crate::output::report::millis;
 use crate::output::session_report::SessionReport;
+use crate::output::times::{Clock, spoken};
 use crate::output::timestamp::rfc3339;
 use leasehold::{FencingToken, LockMode, Owner, SessionInfo, SharedHolder, Status};
 use serde::Serialize;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A holder of a shared lock. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
@@ -22,6 +23,8 @@ pub(crate) struct HolderReport<'a> {
     pub(crate) fence: Option<u64>,
     #[serde(rename = "behind")]
     pub(crate) session: Option<SessionReport<'a>>,
+    #[serde(skip)]
+    pub(crate) since_at: Option<SystemTime>,
 }
 
 impl<'a> HolderReport<'a> {
@@ -34,17 +37,7 @@ impl<'a> HolderReport<'a> {
     }
 
     fn new(holder: &'a SharedHolder, session: Option<&'a SessionInfo>) -> Self {
-        let (mode, count) = match holder.mode {
-            LockMode::Permits { count, .. } => ("permits", Some(count)),
-            LockMode::Read => ("read", None),
-            LockMode::Upgradable => ("upgradable_read", None),
-            LockMode::Write => ("write", None),
-            LockMode::Upgrade => ("upgraded_write", None),
-            LockMode::CountDown { count, .. } => ("arrivals", Some(count)),
-            LockMode::LatchWait { .. } => ("pass", None),
-            LockMode::BarrierWait { .. } => ("meeting", None),
-            _ => ("other", None),
-        };
+        let (mode, count) = mode_word(holder.mode);
         Self {
             mode,
             count,
@@ -54,17 +47,13 @@ impl<'a> HolderReport<'a> {
             remaining_ms: holder.remaining.map(millis),
             fence: holder.fence.map(FencingToken::as_u64),
             session: session.map(SessionReport::new),
+            since_at: holder.since,
         }
     }
 
     /// The mode of the hold, or the number of permits.
     pub(crate) fn mode_text(&self) -> String {
-        match (self.mode, self.count) {
-            ("permits", Some(1)) => "1 permit".to_owned(),
-            ("arrivals", Some(1)) => "1 arrival".to_owned(),
-            (mode, Some(count)) => format!("{count} {mode}"),
-            (mode, None) => mode.replace('_', " "),
-        }
+        mode_text(self.mode, self.count)
     }
 
     /// The holder, its session and its owner.
@@ -74,12 +63,38 @@ impl<'a> HolderReport<'a> {
     }
 
     /// The whole hold, on one line.
-    pub(crate) fn text(&self) -> String {
-        let since = self.since.as_ref().map(|since| format!(", since {since}")).unwrap_or_default();
+    pub(crate) fn text(&self, clock: &Clock) -> String {
+        let since = self.since_at.map(|since| format!(", since {}", clock.instant_and_age(since)));
+        let since = since.unwrap_or_default();
         let remaining = self.remaining_ms.map(Duration::from_millis);
-        let remaining =
-            remaining.map(|time| format!(", for {time:?} unless it is renewed")).unwrap_or_default();
+        let remaining = remaining.map(|time| format!(", for {} unless it is renewed", spoken(time)));
+        let remaining = remaining.unwrap_or_default();
         format!("{} by {}{since}{remaining}", self.mode_text(), self.holder_text())
+    }
+}
+
+/// The mode as a word for programs, and the number of permits or arrivals.
+pub(crate) const fn mode_word(mode: LockMode) -> (&'static str, Option<u32>) {
+    match mode {
+        LockMode::Permits { count, .. } => ("permits", Some(count)),
+        LockMode::Read => ("read", None),
+        LockMode::Upgradable => ("upgradable_read", None),
+        LockMode::Write => ("write", None),
+        LockMode::Upgrade => ("upgraded_write", None),
+        LockMode::CountDown { count, .. } => ("arrivals", Some(count)),
+        LockMode::LatchWait { .. } => ("pass", None),
+        LockMode::BarrierWait { .. } => ("meeting", None),
+        _ => ("other", None),
+    }
+}
+
+/// A mode, by its word, for people.
+pub(crate) fn mode_text(mode: &str, count: Option<u32>) -> String {
+    match (mode, count) {
+        ("permits", Some(1)) => "1 permit".to_owned(),
+        ("arrivals", Some(1)) => "1 arrival".to_owned(),
+        (mode, Some(count)) => format!("{count} {mode}"),
+        (mode, None) => mode.replace('_', " "),
     }
 }
 

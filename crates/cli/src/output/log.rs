@@ -2,6 +2,7 @@
 
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
+use crate::output::live_line;
 use crate::output::printable::printable_lines;
 use clap::{ArgAction, Args, ValueEnum};
 use std::io::{self, Write};
@@ -18,6 +19,10 @@ pub(crate) struct LogArgs {
     /// Log more on standard error; up to three times
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
+
+    /// Print only failures: no advice about servers, and nothing if another client holds the lock
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
 
     /// Format of the messages on standard error: lines of text, or one JSON object per line
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
@@ -37,6 +42,9 @@ static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// Set once the arguments are known: whether warnings of the library are logged.
 static IS_VERBOSE: OnceLock<bool> = OnceLock::new();
+
+/// Set once the arguments are known: whether advice, and that another client holds the lock, are not logged.
+static IS_QUIET: OnceLock<bool> = OnceLock::new();
 
 /// The target of the program's own messages in the log.
 const TARGET: &str = "leasehold::program";
@@ -61,6 +69,22 @@ pub(crate) fn start(args: &LogArgs) {
     let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
     let _ = FORMAT.set(args.log_format);
     let _ = IS_VERBOSE.set(args.verbose > 0);
+    let _ = IS_QUIET.set(args.quiet);
+}
+
+/// Whether nothing but failures is shown.
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.get() == Some(&true)
+}
+
+/// Whether messages are lines of text.
+pub(crate) fn is_text() -> bool {
+    FORMAT.get() != Some(&LogFormat::Json)
+}
+
+/// Whether the log shows what the program does.
+pub(crate) fn shows_info() -> bool {
+    IS_VERBOSE.get() == Some(&true)
 }
 
 /// Whether the log shows the library's warnings.
@@ -70,7 +94,10 @@ pub(crate) fn shows_warnings_of_library() -> bool {
 
 /// Logs why the program failed. Returns its exit status.
 pub(crate) fn failure(failure: &Failure) -> Exit {
-    error(&failure.message());
+    // That another client holds the lock is what the exit status says.
+    if !(is_quiet() && failure.is_taken()) {
+        error(&failure.message());
+    }
     failure.exit
 }
 
@@ -94,6 +121,7 @@ pub(crate) fn warning(text: &str) {
 
 /// Writes a line on standard error as it is.
 pub(crate) fn line(text: &str) {
+    live_line::clear();
     // A closed standard error is no reason to fail.
     let _ = io::stderr().write_all(text.as_bytes());
 }
@@ -107,6 +135,7 @@ struct PrintableStderr;
 
 impl Write for PrintableStderr {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        live_line::clear();
         // An event is written as a whole.
         io::stderr().write_all(printable_lines(&String::from_utf8_lossy(event)).as_bytes())?;
         Ok(event.len())

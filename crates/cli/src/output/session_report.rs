@@ -2,11 +2,15 @@
 
 use crate::output::printable::printable;
 use crate::output::report::millis;
+use crate::output::times::spoken;
 use crate::output::timestamp::rfc3339;
 use leasehold::SessionInfo;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+/// The label of a session that names the command which its process runs.
+pub(crate) const COMMAND_LABEL: &str = "command";
 
 /// A session. The fields of its JSON are stable.
 #[derive(Debug, Serialize)]
@@ -22,6 +26,8 @@ pub(crate) struct SessionReport<'a> {
     pub(crate) version: Option<&'a str>,
     pub(crate) started: Option<String>,
     pub(crate) labels: BTreeMap<&'a str, &'a str>,
+    #[serde(skip)]
+    pub(crate) started_at: Option<SystemTime>,
 }
 
 impl<'a> SessionReport<'a> {
@@ -37,6 +43,7 @@ impl<'a> SessionReport<'a> {
             program: about.map(|about| about.program.as_str()),
             version: about.map(|about| about.version.as_str()),
             started: info.since().map(rfc3339),
+            started_at: info.since(),
             labels: about
                 .map(|about| {
                     about.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
@@ -45,19 +52,30 @@ impl<'a> SessionReport<'a> {
         }
     }
 
+    /// The command that the process runs, if it says so, or else its program.
+    pub(crate) fn command(&self) -> Option<&'a str> {
+        self.labels.get(COMMAND_LABEL).copied().filter(|command| !command.is_empty()).or(self.program)
+    }
+
+    /// `HOST/PID (COMMAND)`.
+    pub(crate) fn process(&self) -> Option<String> {
+        let (host, pid, command) = (self.host?, self.pid?, self.command()?);
+        Some(format!("{}/{pid} ({})", printable(host), printable(command)))
+    }
+
     /// Whether it is alive, in a word or two.
     pub(crate) fn state(&self) -> String {
         match (self.alive, self.alive_ms) {
             (false, _) => "dead".to_owned(),
             (true, None) => "alive".to_owned(),
-            (true, Some(ms)) => format!("alive for {:?}, unless renewed", Duration::from_millis(ms)),
+            (true, Some(ms)) => format!("alive for {}, unless renewed", spoken(Duration::from_millis(ms))),
         }
     }
 
     /// The process, and whether its session is alive, as a clause that begins with a comma.
     pub(crate) fn clause(&self) -> String {
         let state = if self.alive { "alive" } else { "dead" };
-        match (self.host, self.pid, self.program) {
+        match (self.host, self.pid, self.command()) {
             (Some(host), Some(pid), Some(program)) => format!(
                 ", program {} with process {pid} on {}, whose session is {state}",
                 printable(program),

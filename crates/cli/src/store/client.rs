@@ -7,6 +7,7 @@ use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::printable::printable;
+use crate::output::session_report::COMMAND_LABEL;
 use crate::store::args::StoreArgs;
 use crate::store::default_file::DefaultFile;
 use crate::store::findings::{self, FindingReporter};
@@ -15,6 +16,7 @@ use crate::store::{CALL_TIMEOUT, url};
 use anyhow::anyhow;
 use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
 use leasehold::{Client, ClientBuilder, ConnectError, LockName, MAX_HISTORY, Moment};
+use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::time::{sleep, timeout};
 
@@ -23,6 +25,9 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from
 
 /// The part of a limit that is kept for the last attempt.
 const LAST_ATTEMPT: Duration = Duration::from_millis(500);
+
+/// How many characters of the name of a command its session has.
+const MAX_COMMAND: usize = 60;
 
 /// The configuration of a client.
 ///
@@ -87,6 +92,16 @@ impl ClientConfig {
     pub(crate) fn label(self, label: Option<&str>) -> Self {
         let Some(label) = label else { return self };
         Self { builder: self.builder.label(label), ..self }
+    }
+
+    /// Has the session name the command that runs under the lock: its first word, or the text that the user gives; nothing if
+    /// that is empty. Further words can be secrets.
+    pub(crate) fn command(self, command: Option<&OsString>, given: Option<&str>) -> Self {
+        let word = || command.map(|word| word.to_string_lossy().chars().take(MAX_COMMAND).collect());
+        let Some(text) = given.map(str::to_owned).or_else(word).filter(|text| !text.is_empty()) else {
+            return self;
+        };
+        Self { builder: self.builder.session_label(COMMAND_LABEL, text), ..self }
     }
 
     /// Sets how long the session lives without a heartbeat, if that is given.

@@ -78,6 +78,9 @@ impl DefaultFile {
 
     /// Warns of files of an earlier version (2).
     pub(crate) fn warn_of_earlier(&self) {
+        if log::is_quiet() {
+            return;
+        }
         let variable = |name| std::env::var_os(name).map(PathBuf::from);
         let candidates = candidates(variable("XDG_STATE_HOME"), variable("HOME"), self.home.clone());
         for path in self.earlier(candidates) {

@@ -31,8 +31,8 @@ impl FindingReporter {
 
     /// Warns of what is known by now. Servers that are used later may add to it.
     pub(crate) async fn report(&mut self, client: &Client) {
-        // The log shows each warning anyway.
-        if log::shows_warnings_of_library() {
+        // The log shows each warning anyway, or the user wants none. Then none counts as shown.
+        if log::shows_warnings_of_library() || log::is_quiet() {
             return;
         }
         let Some(store) = &self.store else { return };

@@ -47,9 +47,7 @@ fn holders_are_listed_with_host_process_and_program() {
         let sessions = lines(&fixture.run(&["ls", "--sessions", "--json"]).stdout);
         assert_eq!(sessions.len(), 1, "a client that only inspects is not listed: {sessions:?}");
         assert_eq!((&sessions[0]["session"], &sessions[0]["locks"][0]), (&behind["session"], &"job".into()));
-        assert!(
-            fixture.run(&["show", "job"]).stdout.contains(&format!("process  {}, leasehold\n", holder.pid()))
-        );
+        assert!(fixture.run(&["show", "job"]).stdout.contains(&format!("process  {}, sh\n", holder.pid())));
 
         holder.send("go").expect("it reads");
         assert_eq!(status(&mut holder), Some(0));

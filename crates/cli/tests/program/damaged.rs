@@ -176,7 +176,9 @@ fn lines_of_the_audit_that_cannot_be_read_are_counted() {
 fn invisible_characters_in_any_text_are_escaped_in_a_listing_and_by_the_monitor() {
     let server = RedisServer::start().expect("there is a server");
     let fixture = Fixture::redis(&server);
-    let hold = ["run", "jo\u{200b}b", "--session", "2s", "--", "sh", "-c", "echo running; read line"];
+    // Without a command of its own, the program's is shown.
+    let hold =
+        ["run", "jo\u{200b}b", "--label", "", "--session", "2s", "--", "sh", "-c", "echo running; read line"];
     let mut command = fixture.command(&hold);
     // Its name is part of its session's label, too.
     command.arg0("pro\u{202e}gram");

@@ -54,6 +54,11 @@ impl Fixture {
         Self { url, ..Self::sqlite() }
     }
 
+    /// The URL of the store.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -11,7 +11,7 @@ fn a_free_lock() {
     assert_eq!(shown.stdout, "name     job\nkind     mutex\nheld     no\nwaiting  0\n");
     let json = fixture.run(&["show", "job", "--json"]).stdout;
     let wanted = "{\"name\":\"job\",\"kind\":\"mutex\",\"held\":false,\"in_cooldown\":false,\"holder\":null,\"owner\":null,\"count\":0,\
-                  \"since\":null,\"until\":null,\"remaining_ms\":null,\"fence\":null,\"votes\":null,\"blocked_ms\":null,\"waiting\":0,\"behind\":null,\"audit\":[],\
+                  \"since\":null,\"until\":null,\"remaining_ms\":null,\"fence\":null,\"votes\":null,\"blocked_ms\":null,\"waiting\":0,\"queue\":[],\"behind\":null,\"audit\":[],\
                   \"taken\":null,\"limit\":null,\"sharers\":[]}\n";
     assert_eq!(json, wanted);
 }

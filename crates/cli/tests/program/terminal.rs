@@ -5,12 +5,12 @@ use leasehold_testkit::Worker;
 use std::process::Command;
 
 /// Runs a shell script at a terminal of its own. `$LEASEHOLD` is the program.
-fn terminal(fixture: &Fixture, script: &str) -> Option<Command> {
+pub(crate) fn terminal(fixture: &Fixture, script: &str) -> Option<Command> {
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", script, "/dev/null"]);
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold")).env("SHELL", "/bin/sh");
-    command.env("LEASEHOLD_STORE", format!("sqlite:{}", fixture.path("locks.db").display()));
-    command.current_dir(fixture.path(""));
+    command.env("LEASEHOLD_STORE", fixture.url()).env("LEASEHOLD_STATE_DIR", fixture.path("state"));
+    command.env("TERM", "xterm").current_dir(fixture.path(""));
     if !Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success()) {
         eprintln!("not tested: there is no `script` here");
         return None;

@@ -79,6 +79,18 @@ const TIMES: &[Row] = &[
 
 #[rustfmt::skip]
 const OPTIONS: &[Row] = &[
+    ("run job --adopt 1h --shared -- echo hi", 2, "the argument '--adopt <TIME>' cannot be used with '--shared'"),
+    ("run a b --adopt 1h -- echo hi", 2, "--adopt takes one lock, and 2 are named"),
+    ("run job --adopt 0s -- echo hi", 2, "invalid value '0s' for '--adopt <TIME>': it must be longer than 0"),
+    ("run job -q -v -- echo hi", 2, "the argument '--quiet' cannot be used with '--verbose...'"),
+    ("ls --foreign", 2, "--foreign and --no-expiry scan all keys of the server for names that you choose: write `leasehold ls 'orders:*' --foreign`, or '*' for all"),
+    ("ls x --no-expiry", 2, "cannot scan: sending to store: this store has no keys of other libraries, and cannot be scanned"),
+    ("ls x --foreign --watch", 2, "the argument '--foreign' cannot be used with '--watch'"),
+    ("ls x --foreign --sessions", 2, "the argument '--foreign' cannot be used with '--sessions'"),
+    ("ls --sessions --sort host", 2, "the argument '--sessions' cannot be used with '--sort <KEY>'"),
+    ("ls --sort size", 2, "invalid value 'size' for '--sort <KEY>'"),
+    ("ls --watch --interval 100ms", 2, "invalid value '100ms' for '--interval <DURATION>': it must be 500ms at least, to spare the store"),
+    ("show job --interval 1s", 2, "the following required arguments were not provided: --watch"),
     ("run job --try --wait 1s -- echo hi", 2, "the argument '--try' cannot be used with '--wait <DURATION>'"),
     ("run job --session 5s --no-session -- echo hi", 2, "the argument '--session <DURATION>' cannot be used with '--no-session'"),
     ("run job --shared --exclusive -- echo hi", 2, "the argument '--shared' cannot be used with '--exclusive'"),

@@ -116,6 +116,7 @@ impl<'a> Unconfirmed<'a> {
             acquired: Vec::new(),
             released: Vec::new(),
             renew_listing: false,
+            activity: None,
         };
         let key = session_keys.session(of.session);
         Self { session_keys, written: Written::Session { key, heartbeat } }

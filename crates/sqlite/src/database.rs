@@ -191,7 +191,8 @@ impl Database {
         }
     }
 
-    /// Heartbeats do not keep a session alive here, because its file decides that. The first one stores its metadata.
+    /// Heartbeats do not keep a session alive here, because its file decides that. The first one stores its metadata, and
+    /// any may store its activity.
     fn heartbeat(
         &mut self,
         heartbeat: &Heartbeat,
@@ -201,9 +202,16 @@ impl Database {
         if !is_ours(heartbeat.session) && self.sessions.state(heartbeat.session) != SessionState::Alive {
             return Ok(HeartbeatReply::Lapsed);
         }
-        if let Some(metadata) = &heartbeat.begin {
+        let Heartbeat { session, begin, activity, .. } = heartbeat;
+        if begin.is_some() || activity.is_some() {
             let work = |transaction: OpTransaction<'_>| {
-                Ok(session_table::insert(transaction.sql, heartbeat.session, metadata)?)
+                if let Some(metadata) = begin {
+                    session_table::insert(transaction.sql, *session, metadata)?;
+                }
+                if let Some(activity) = activity {
+                    session_table::set_activity(transaction.sql, *session, activity)?;
+                }
+                Ok(())
             };
             self.transact(TransactionBehavior::Immediate, deadline, is_ours, work)?;
         }

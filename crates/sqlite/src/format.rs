@@ -49,7 +49,8 @@ const SCHEMA: &str = "
     CREATE INDEX locks_by_oblivion ON locks (over_ms);
     CREATE TABLE sessions (
         session TEXT PRIMARY KEY,
-        metadata TEXT NOT NULL
+        metadata TEXT NOT NULL,
+        activity TEXT NOT NULL DEFAULT ''
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE dead (
         session TEXT PRIMARY KEY,
@@ -82,6 +83,7 @@ pub(super) fn connect(
         if format != i64::from(FORMAT) {
             return Err(StoreError::Format(format));
         }
+        add_activity(&transaction)?;
         let boot: String = transaction.query_row("SELECT boot FROM meta", [], |row| row.get(0))?;
         if boot != machine.boot_id() {
             begin_boot(&transaction, machine)?;
@@ -134,6 +136,15 @@ fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), StoreError
         "INSERT INTO meta (id, format, boot, base_us, latest_us) VALUES (1, ?1, ?2, ?3, 0)",
         params![FORMAT, machine.boot_id(), base_us(machine, 0)],
     )?;
+    Ok(())
+}
+
+/// Adds the column that the first files of this format lack. Programs that do not know it leave it as it is.
+fn add_activity(sql: &Transaction<'_>) -> rusqlite::Result<()> {
+    let query = "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'activity'";
+    if sql.query_row(query, [], |row| row.get::<_, i64>(0))? == 0 {
+        sql.execute_batch("ALTER TABLE sessions ADD COLUMN activity TEXT NOT NULL DEFAULT ''")?;
+    }
     Ok(())
 }
 

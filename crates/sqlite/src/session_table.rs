@@ -20,6 +20,17 @@ pub(super) fn insert(sql: &Transaction<'_>, session: SessionId, metadata: &str) 
     Ok(())
 }
 
+/// Replaces the activity of a session that has metadata.
+pub(super) fn set_activity(
+    sql: &Transaction<'_>,
+    session: SessionId,
+    activity: &str,
+) -> rusqlite::Result<()> {
+    sql.prepare_cached("UPDATE sessions SET activity = ?2 WHERE session = ?1")?
+        .execute(params![session.to_string(), activity])?;
+    Ok(())
+}
+
 /// Removes the metadata of a session.
 pub(super) fn delete(sql: &Connection, session: SessionId) -> rusqlite::Result<()> {
     sql.prepare_cached("DELETE FROM sessions WHERE session = ?1")?.execute(params![session.to_string()])?;
@@ -58,6 +69,7 @@ pub(super) fn find_orphans(
 #[derive(Default)]
 struct Known {
     metadata: Option<String>,
+    activity: String,
     held: Vec<Lock>,
     is_waiting: bool,
 }
@@ -70,11 +82,12 @@ pub(super) fn list(
 ) -> Result<SessionList, StoreError> {
     let mut known: BTreeMap<SessionId, Known> = BTreeMap::new();
     let mut skipped = Skipped::default();
-    let mut rows = sql.prepare_cached("SELECT session, metadata FROM sessions")?;
+    let mut rows = sql.prepare_cached("SELECT session, metadata, activity FROM sessions")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         if let Ok(session) = row.get::<_, String>(0)?.parse() {
-            known.entry(session).or_default().metadata = Some(row.get(1)?);
+            let known: &mut Known = known.entry(session).or_default();
+            (known.metadata, known.activity) = (Some(row.get(1)?), row.get(2)?);
         }
     }
     let mut rows = sql.prepare_cached("SELECT kind, name, state FROM locks ORDER BY name, kind")?;
@@ -102,8 +115,9 @@ pub(super) fn list(
         let alive = is_alive(session);
         let listed = (alive && known.metadata.is_some()) || known.is_waiting || !known.held.is_empty();
         let alive_ms = alive.then_some(u64::MAX);
-        let metadata = known.metadata.unwrap_or_default();
-        listed.then_some(SessionEntry { session, alive_ms, metadata, held: known.held })
+        let Known { metadata, activity, held, is_waiting: _ } = known;
+        let metadata = metadata.unwrap_or_default();
+        listed.then_some(SessionEntry { session, alive_ms, metadata, held, activity })
     };
     Ok(SessionList { entries: known.into_iter().filter_map(entry).collect(), skipped })
 }

@@ -174,6 +174,7 @@ async fn begin(store: &dyn Store, of: u8) -> HeartbeatReply {
         acquired: vec![],
         released: vec![],
         renew_listing: true,
+        activity: None,
     };
     match execute_session(store, SessionOp::Heartbeat(heartbeat)).await {
         SessionReply::Heartbeat(reply) => reply,
@@ -198,6 +199,7 @@ fn entry(of: u8, alive: bool, metadata: &str, held: &[&str]) -> SessionEntry {
         alive_ms: alive.then_some(u64::MAX),
         metadata: metadata.into(),
         held,
+        activity: String::new(),
     }
 }
 

@@ -58,6 +58,8 @@ pub struct SessionRecord {
     pub metadata: String,
     /// The locks that it holds.
     pub held: BTreeSet<Lock>,
+    /// What its client reported that it does; empty if nothing.
+    pub activity: String,
 }
 
 impl SessionRecord {
@@ -118,6 +120,7 @@ impl Sessions {
             expires_ms: 0,
             metadata: String::new(),
             held: BTreeSet::new(),
+            activity: String::new(),
         });
         record.alive_until_ms = record.alive_until_ms.max(now_ms.saturating_add(heartbeat.alive_ms));
         record.expires_ms =
@@ -129,6 +132,9 @@ impl Sessions {
             record.held.remove(lock);
         }
         record.held.extend(heartbeat.acquired.iter().cloned());
+        if let Some(activity) = &heartbeat.activity {
+            record.activity.clone_from(activity);
+        }
         HeartbeatReply::Alive
     }
 
@@ -138,6 +144,7 @@ impl Sessions {
             alive_ms: self.alive_ms(now_ms, *session),
             metadata: record.metadata.clone(),
             held: record.held.iter().cloned().collect(),
+            activity: record.activity.clone(),
         };
         self.records.iter().map(entry).collect()
     }
@@ -162,6 +169,7 @@ mod tests {
             acquired: Vec::new(),
             released: Vec::new(),
             renew_listing: false,
+            activity: None,
         }
     }
 
@@ -265,5 +273,22 @@ mod tests {
             Heartbeat { acquired: vec![lock("a")], released: vec![lock("a")], ..heartbeat(ALIVE_MS) },
         );
         assert_eq!(listed(&mut sessions, 2)[0].held, [lock("a"), lock("c")]);
+    }
+
+    #[test]
+    fn an_activity_stays_until_it_is_replaced() {
+        let mut sessions = Sessions::default();
+        let doing = |activity: Option<&str>| Heartbeat {
+            activity: activity.map(str::to_owned),
+            ..heartbeat(ALIVE_MS)
+        };
+        assert_eq!(beaten(&mut sessions, 0, doing(Some("early"))), HeartbeatReply::Lapsed);
+        beaten(&mut sessions, 0, Heartbeat { activity: Some("waits".into()), ..begin() });
+        for (activity, expected) in
+            [(None, "waits"), (Some("works"), "works"), (None, "works"), (Some(""), ""), (None, "")]
+        {
+            beaten(&mut sessions, 1, doing(activity));
+            assert_eq!(listed(&mut sessions, 1)[0].activity, expected, "after {activity:?}");
+        }
     }
 }

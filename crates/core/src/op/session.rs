@@ -69,8 +69,9 @@ impl SessionMetadata {
 ///
 /// let session = SessionId::from_random([7; 12]);
 /// let beat = |begin| {
-///     let (acquired, released) = (vec![], vec![]);
-///     SessionOp::Heartbeat(Heartbeat { session, alive_ms: 10_000, begin, acquired, released, renew_listing: true })
+///     let (acquired, released, activity) = (vec![], vec![], None);
+///     let (alive_ms, renew_listing) = (10_000, true);
+///     SessionOp::Heartbeat(Heartbeat { session, alive_ms, begin, acquired, released, renew_listing, activity })
 /// };
 /// let mut sessions = Sessions::default();
 ///
@@ -114,6 +115,14 @@ pub struct Heartbeat {
     /// heartbeat, and does so when a session begins. Heartbeats within `alive_ms` after this one may leave it out, and
     /// lengthen the record of the session all the same, so the place must last for that much longer than the record.
     pub renew_listing: bool,
+    /// Set to replace what the client reports that it does, for people to read; an empty text removes it. A store keeps the
+    /// text as it is, of [`MAX_ACTIVITY`](Self::MAX_ACTIVITY) bytes at most, for as long as the record.
+    pub activity: Option<String>,
+}
+
+impl Heartbeat {
+    /// The longest activity that a store must accept, in bytes.
+    pub const MAX_ACTIVITY: usize = 8192;
 }
 
 /// The reply of a store about sessions.
@@ -217,7 +226,8 @@ pub enum HeartbeatReply {
 /// ```
 /// use leasehold_core::{SessionEntry, SessionId};
 ///
-/// let entry = SessionEntry { session: SessionId::from_random([7; 12]), alive_ms: None, metadata: "{}".into(), held: vec![] };
+/// let (session, metadata, activity) = (SessionId::from_random([7; 12]), "{}".to_owned(), String::new());
+/// let entry = SessionEntry { session, alive_ms: None, metadata, held: vec![], activity };
 /// assert!(entry.alive_ms.is_none(), "dead, and not forgotten yet");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,4 +242,6 @@ pub struct SessionEntry {
     pub metadata: String,
     /// The locks that it held as of its last report, or that it holds now, if the store tracks them itself.
     pub held: Vec<Lock>,
+    /// What its client reported that it does ([`Heartbeat::activity`]); empty if it reported nothing.
+    pub activity: String,
 }

@@ -98,6 +98,7 @@ pub(super) fn any_session_op() -> impl Strategy<Value = SessionOp> {
                 acquired,
                 released,
                 renew_listing: false,
+                activity: None,
             })
         });
     prop_oneof![6 => beat, 1 => (0..SESSIONS).prop_map(|s| SessionOp::End(session(s)))]

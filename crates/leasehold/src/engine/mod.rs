@@ -268,6 +268,11 @@ fn merge_by_client(entries: Vec<SessionEntry>) -> Vec<SessionEntry> {
                 let found = found.get_mut();
                 found.alive_ms = found.alive_ms.max(entry.alive_ms);
                 found.held.extend(entry.held);
+                // A line for each session.
+                if !found.activity.is_empty() && !entry.activity.is_empty() {
+                    found.activity.push('\n');
+                }
+                found.activity.push_str(&entry.activity);
             }
         }
     }

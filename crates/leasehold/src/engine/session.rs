@@ -437,6 +437,7 @@ impl SessionFactory {
             acquired,
             released,
             renew_listing: true,
+            activity: None,
         });
         match self.store.execute_session(session.partition, &op, self.timings.call).await {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),

@@ -4,6 +4,7 @@
 --            format            1. A script does not touch a record of another format
 --            until             the session is dead after this time without a heartbeat, in ms of the server's clock
 --            metadata          a description of the process, for people: JSON
+--            activity          what it does, for people: a text; no field if there is nothing
 --            l:<kind>:<name>   a lock that it holds, for people; 1
 -- KEYS[2]  the index of all sessions: a ZSET with a score in ms for each session: no record is left after that time. For people, and for what
 --          looks for dead sessions. Left out by most heartbeats, and while a slot of a cluster moves and only one of the two keys has moved
@@ -12,7 +13,8 @@
 -- ARGV[3]  kept_ms: the least time from now for which its record lasts
 -- ARGV[4]  '1' to begin the session, or empty: then a lapsed session stays lapsed
 -- ARGV[5]  metadata, or empty
--- ARGV[6]  the number of locks that it acquired since the last heartbeat; these locks follow, as its record names them, and then
+-- ARGV[6]  its activity after a '=', or empty to leave that as it is
+-- ARGV[7]  the number of locks that it acquired since the last heartbeat; these locks follow, as its record names them, and then
 --          the locks that it no longer holds
 --
 -- Replies
@@ -30,7 +32,7 @@
 -- How many texts one command takes: a Lua stack holds 8000.
 local MAX_ARGUMENTS = 1000
 -- The first argument that names a lock.
-local FIRST_LOCK = 7
+local FIRST_LOCK = 8
 
 local fields = redis.pcall('HMGET', KEYS[1], 'format', 'until')
 if fields.err then
@@ -54,13 +56,16 @@ local texts = {}
 local new_until = at_ms + tonumber(ARGV[2])
 if not alive_until or alive_until < new_until then texts = { 'until', digits(new_until) } end
 if ARGV[4] ~= '' then texts[#texts + 1], texts[#texts + 2] = 'metadata', ARGV[5] end
+if #ARGV[6] > 1 then texts[#texts + 1], texts[#texts + 2] = 'activity', string.sub(ARGV[6], 2) end
 if not record_exists then
   create_hash(KEYS[1], ARGV[3], 'format', '1', unpack(texts))
 elseif texts[1] then
   redis.call('HSET', KEYS[1], unpack(texts))
 end
 
-local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])
+if ARGV[6] == '=' then redis.call('HDEL', KEYS[1], 'activity') end
+
+local last_held = FIRST_LOCK - 1 + tonumber(ARGV[7])
 for at = last_held + 1, #ARGV, MAX_ARGUMENTS do
   redis.call('HDEL', KEYS[1], unpack(ARGV, at, math.min(at + MAX_ARGUMENTS - 1, #ARGV)))
 end

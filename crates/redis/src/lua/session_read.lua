@@ -4,15 +4,16 @@
 --
 -- Replies
 --   {now_ms, record, …}   the server's time and the first records, until the reply is large enough: one at least. Each is
---     {until, metadata, other, lock, …}   `until`, the metadata, the number of fields that are none of these, and the fields of
---                                         its locks. What is too large counts as another field; `metadata` is then empty
+--     {until, metadata, activity, other, lock, …}
+--                                         `until`, the metadata, the activity, the number of fields that are none of these, and the
+--                                         fields of its locks. What is too large counts as another field, and is then empty
 --     ''                                  there is no record
 --     a word                              it cannot be read: 'type', 'format' or 'size'
 --
 -- A script, so that no field of any size reaches a client.
 
--- A field of a lock has a kind and a name of 512 bytes at most; the client limits the metadata to 4096 bytes.
-local MAX_FIELD, MAX_METADATA, MAX_NUMBER = 600, 4096, 20
+-- A field of a lock has a kind and a name of 512 bytes at most; the client limits the other texts to these lengths, in bytes.
+local MAX_FIELD, MAX_METADATA, MAX_ACTIVITY, MAX_NUMBER = 600, 4096, 8192, 20
 -- How large a record and a reply become, in bytes of texts.
 local MAX_RECORD, ENOUGH = 4194304, 1048576
 
@@ -23,7 +24,7 @@ local function read(key)
     return all, 0
   end
   if #all == 0 then return '', 0 end
-  local format, record, size = '', { '', '', 0 }, 0
+  local format, record, size = '', { '', '', '', 0 }, 0
   for at = 1, #all, 2 do
     local field, value = all[at], all[at + 1]
     if field == 'format' then
@@ -32,10 +33,12 @@ local function read(key)
       record[1] = value
     elseif field == 'metadata' and #value <= MAX_METADATA then
       record[2], size = value, size + #value
+    elseif field == 'activity' and #value <= MAX_ACTIVITY then
+      record[3], size = value, size + #value
     elseif string.sub(field, 1, 2) == 'l:' and #field <= MAX_FIELD then
       record[#record + 1], size = field, size + #field
     else
-      record[3] = record[3] + 1
+      record[4] = record[4] + 1
     end
   end
   if format ~= '1' then return 'format', 0 end

@@ -450,11 +450,14 @@ impl Call {
     }
 
     fn heartbeat_with_keys(heartbeat: &Heartbeat, keys: &[&str]) -> Self {
-        let Heartbeat { session, alive_ms, begin, acquired, released, renew_listing: _ } = heartbeat;
+        let Heartbeat { session, alive_ms, begin, acquired, released, renew_listing: _, activity } =
+            heartbeat;
         let mut call = Self::of(&SCRIPTS.heartbeat, keys.iter().copied());
         let begins = if begin.is_some() { "1" } else { "" };
         let cmd = call.cmd.arg(session.to_string()).arg(*alive_ms).arg(SessionRecord::ttl_ms(*alive_ms));
-        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default()).arg(acquired.len());
+        cmd.arg(begins).arg(begin.as_deref().unwrap_or_default());
+        cmd.arg(activity.as_ref().map(|activity| format!("={activity}")).unwrap_or_default())
+            .arg(acquired.len());
         for lock in acquired.iter().chain(released) {
             cmd.arg(field_of(lock));
         }

@@ -113,6 +113,18 @@ fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> 
             "HMGET TIME PTTL PEXPIRE HSET HDEL HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
         ),
         (
+            "heartbeat that reports an activity",
+            vec![begin(1)],
+            Heartbeat { activity: Some("waits".to_owned()), ..heartbeat(1) },
+            "HMGET TIME PTTL PEXPIRE HSET PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        (
+            "heartbeat that withdraws its activity",
+            vec![Heartbeat { activity: Some("waits".to_owned()), ..begin(1) }],
+            Heartbeat { activity: Some(String::new()), ..heartbeat(1) },
+            "HMGET TIME PTTL PEXPIRE HSET HDEL PTTL PEXPIRE ZADD ZREMRANGEBYSCORE",
+        ),
+        (
             "heartbeat that reports 2500 locks",
             vec![begin(1)],
             Heartbeat { acquired: many(2_500), released: many(1_001), ..heartbeat(1) },
@@ -124,7 +136,15 @@ fn heartbeats() -> Vec<(&'static str, Vec<Heartbeat>, Heartbeat, &'static str)> 
 
 fn heartbeat(n: u8) -> Heartbeat {
     let (session, alive_ms) = (SessionId::from_random([n; 12]), 10_000);
-    Heartbeat { session, alive_ms, begin: None, acquired: vec![], released: vec![], renew_listing: true }
+    Heartbeat {
+        session,
+        alive_ms,
+        begin: None,
+        acquired: vec![],
+        released: vec![],
+        renew_listing: true,
+        activity: None,
+    }
 }
 
 /// The commands of an operation that follows others, 2 ms apart.

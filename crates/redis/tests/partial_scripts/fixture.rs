@@ -527,8 +527,8 @@ impl Fields {
 
     fn session(&self, expires_ms: u64) -> Result<SessionRecord, Violation> {
         let mut held = std::collections::BTreeSet::new();
-        for field in self.0.keys().filter(|field| !matches!(field.as_str(), "format" | "until" | "metadata"))
-        {
+        let texts = ["format", "until", "metadata", "activity"];
+        for field in self.0.keys().filter(|field| !texts.contains(&field.as_str())) {
             held.insert(lock_of(field).ok_or_else(|| Violation(format!("a session's field `{field}`")))?);
         }
         if self.field("format") != Some("1") {
@@ -540,6 +540,7 @@ impl Fields {
                 expires_ms,
                 metadata: about.to_owned(),
                 held,
+                activity: self.field("activity").unwrap_or_default().to_owned(),
             }),
             (until, _) => Err(Violation(format!("a session that is alive until {until:?}, half made"))),
         }

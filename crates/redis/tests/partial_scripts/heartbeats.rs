@@ -96,6 +96,7 @@ fn is_on_the_way(heartbeat: &Heartbeat, before: &Sessions, after: &Sessions, lef
             either(|record| record.alive_until_ms)
                 && either(|record| record.expires_ms)
                 && [&was.metadata, &is.metadata].contains(&&found.metadata)
+                && [&was.activity, &is.activity].contains(&&found.activity)
                 && found.held.iter().all(|lock| had(lock) || is.held.contains(lock))
                 && is.held.iter().all(|lock| !keeps(lock) || found.held.contains(lock))
         }

@@ -63,7 +63,9 @@ pub(crate) fn session_fields(record: &SessionRecord) -> BTreeMap<String, String>
     let held = record.held.iter().map(|lock| (format!("l:mutex:{}", lock.name), "1".to_owned()));
     let until = record.alive_until_ms.to_string();
     let rest = [("format", "1"), ("until", &until), ("metadata", &record.metadata)];
-    held.chain(rest.map(|(field, text)| (field.to_owned(), text.to_owned()))).collect()
+    let activity = (!record.activity.is_empty()).then_some(("activity", record.activity.as_str()));
+    held.chain(rest.into_iter().chain(activity).map(|(field, text)| (field.to_owned(), text.to_owned())))
+        .collect()
 }
 
 /// The text of an audit.

@@ -82,8 +82,10 @@ async fn a_record_with_damaged_fields_is_read_without_them() {
     heartbeat(&store, 1, Some("{}"), vec![job()]).await;
     let record = format!("{INDEX}:{}", session(1));
     let large = vec![b'x'; 30_000_000];
-    let damages: [(&[u8], &[u8]); 5] = [
+    let damages: [(&[u8], &[u8]); 7] = [
         (b"metadata", b"\xff\xfe"),
+        (b"activity", b"\xff\xfe"),
+        (b"activity", &large),
         (b"l:mutex:\xff", b"1"),
         (b"a later version", b"1"),
         (b"metadata", &large),
@@ -94,6 +96,7 @@ async fn a_record_with_damaged_fields_is_read_without_them() {
         let list = sent(&store, Partition::ONLY, SessionOp::List).await;
         let [entry] = &list.entries[..] else { panic!("{list:?}") };
         assert_eq!((entry.alive_ms.is_some(), &entry.held[..]), (true, &[job()][..]), "{done}");
+        assert_eq!(entry.activity, "", "{done}");
         assert!(list.skipped.count > 0 && entry.metadata.is_empty(), "{done}: {:?}", list.skipped);
     }
 }

@@ -136,6 +136,7 @@ pub(crate) fn alive(n: u8) -> Heartbeat {
         acquired: vec![],
         released: vec![],
         renew_listing: true,
+        activity: None,
     }
 }
 

@@ -436,12 +436,24 @@ impl<'a> Arguments<'a> {
             ("1", about) => Some(about.to_owned()),
             _ => return Err(malformed()),
         };
+        let activity = match self.text()? {
+            "" => None,
+            text => Some(text.strip_prefix('=').ok_or_else(malformed)?.to_owned()),
+        };
         let held = (0..self.number()?).map(|_| self.lock()).collect::<CallResult<_>>()?;
         let mut left = Vec::new();
         while !self.is_empty() {
             left.push(self.lock()?);
         }
-        Ok(Heartbeat { session, alive_ms, begin, acquired: held, released: left, renew_listing: false })
+        Ok(Heartbeat {
+            session,
+            alive_ms,
+            begin,
+            acquired: held,
+            released: left,
+            renew_listing: false,
+            activity,
+        })
     }
 
     /// A lock, as a session's record names it.

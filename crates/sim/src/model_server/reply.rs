@@ -120,6 +120,7 @@ pub(super) fn of_session(record: Option<&SessionRecord>) -> Value {
     let rest = [
         Value::bulk(record.alive_until_ms.to_string()),
         Value::bulk(record.metadata.clone()),
+        Value::bulk(record.activity.clone()),
         Value::Integer(0),
     ];
     Value::Array(rest.into_iter().chain(held).collect())

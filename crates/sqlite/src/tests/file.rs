@@ -1,8 +1,13 @@
 //! The file: which rows it keeps, which formats it has, and that it needs no runtime.
 
-use super::{HOUR_US, TestHost, WALL_US, WITHIN, acquire, audit, done, granted, label, lock, release};
+use super::{
+    HOUR_US, RecordingSink, TestHost, WALL_US, WITHIN, acquire, audit, begin, done, entry, granted, label,
+    listed, lock, release, session,
+};
 use crate::SqliteStore;
-use leasehold_core::{Ended, ForceRelease, ForceReleased, ObservedHolder, Op, Partition, Reply, SessionOp};
+use leasehold_core::{
+    Ended, ForceRelease, ForceReleased, HeartbeatReply, ObservedHolder, Op, Partition, Reply, SessionOp,
+};
 use leasehold_store::{Executed, FaultKind, Outcome, Store};
 use std::path::Path;
 use std::sync::Arc;
@@ -75,6 +80,24 @@ async fn another_format_is_refused_also_when_it_came_while_the_file_was_open() {
     assert!(matches!(fault.kind, FaultKind::Unsupported(_)), "{fault}");
     assert!(fault.to_string().contains("format 99"), "{fault}");
     assert_eq!(host.query::<i64>("SELECT count(*) FROM locks"), 1, "nothing was lost");
+}
+
+#[tokio::test]
+async fn a_file_without_the_column_of_activities_gets_it() {
+    let host = TestHost::new();
+    drop(host.open("boot-1", WALL_US).await);
+    let connection = rusqlite::Connection::open(host.path()).expect("a database");
+    connection.execute_batch("ALTER TABLE sessions DROP COLUMN activity").expect("as it was before");
+    drop(connection);
+    let store = host.open("boot-1", WALL_US).await;
+    store
+        .open_mailbox(Partition::ONLY, session(1), Arc::new(RecordingSink::default()), WITHIN)
+        .await
+        .expect("it opens");
+    assert_eq!(begin(&store, 1).await, HeartbeatReply::Alive);
+    assert_eq!(listed(&store).await, [entry(1, true, "metadata 1", &[])]);
+    let columns = "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'activity'";
+    assert_eq!(host.query::<i64>(columns), 1);
 }
 
 #[test]

@@ -88,6 +88,7 @@ async fn agrees_with_the_model(steps: Vec<Step>) {
             acquired: vec![],
             released: vec![],
             renew_listing: true,
+            activity: None,
         };
         execute_session(&model, SessionOp::Heartbeat(heartbeat)).await;
     }

@@ -85,7 +85,8 @@ fn the_list_shows_live_and_dead_sessions() {
     let mut worker = Worker::start(&path);
     let session: SessionId = worker.ask("begin").parse().unwrap();
     let metadata = "a worker".to_owned();
-    let mut entry = SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![] };
+    let mut entry =
+        SessionEntry { session, alive_ms: Some(u64::MAX), metadata, held: vec![], activity: String::new() };
     assert_eq!(ours.list(), [entry.clone()], "this session has not begun, and holds nothing");
     worker.ask("acquire");
     entry.held.push(lock());

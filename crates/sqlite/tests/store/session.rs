@@ -160,6 +160,7 @@ impl TestSession {
             acquired: vec![],
             released: vec![],
             renew_listing: true,
+            activity: None,
         };
         assert_eq!(
             self.execute_session(&SessionOp::Heartbeat(beat)),

@@ -410,6 +410,7 @@ impl TestClient {
             acquired: Vec::new(),
             released: Vec::new(),
             renew_listing: true,
+            activity: None,
         }
     }
 

@@ -233,6 +233,7 @@ macro_rules! conformance_cases {
             heartbeats_keep_a_session_alive: every;
             an_ended_session_is_over: every;
             a_session_is_listed_with_its_locks: every;
+            a_session_is_listed_with_its_activity: every;
             a_poll_evicts_a_lapsed_predecessor: queued;
             polls_evict_a_row_of_lapsed_sessions: queued;
             a_lapsed_session_is_evicted_by_any_client: queued;

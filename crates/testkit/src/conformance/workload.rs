@@ -280,8 +280,10 @@ impl Workload {
         let about = self.random.pick(&["{}", "{\"host\": \"web-1\"}", ""]);
         let begin = begins.then(|| (*about).to_owned());
         let renew_listing = *self.random.pick(&[true, false]);
+        let activity = *self.random.pick(&[None, None, Some(""), Some("[]"), Some("=waits")]);
+        let activity = activity.map(str::to_owned);
         let (session, acquired, released) = (self.session(), self.locks(), self.locks());
-        Heartbeat { session, alive_ms, begin, acquired, released, renew_listing }
+        Heartbeat { session, alive_ms, begin, acquired, released, renew_listing, activity }
     }
 
     fn locks(&self) -> Vec<Lock> {

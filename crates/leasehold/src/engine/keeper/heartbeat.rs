@@ -301,6 +301,7 @@ impl SessionHeartbeat {
                 acquired,
                 released,
                 renew_listing,
+                activity: None,
             }),
             valid_until: self.schedule.valid_until(),
         }

@@ -78,6 +78,7 @@ pub(crate) async fn dying_with(store: &TestStore, lock: Lock, modes: &[LockMode]
         acquired: vec![lock.clone()],
         released: vec![],
         renew_listing: true,
+        activity: None,
     };
     let begun = store.execute_session(Partition::ONLY, &SessionOp::Heartbeat(beat), S).await;
     assert!(matches!(begun, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive))), "{begun:?}");

@@ -86,7 +86,7 @@ fn session_entry(
     record: &Value,
     skipped: &mut Skipped,
 ) -> Read<Option<SessionEntry>> {
-    let [until, metadata, others, locks @ ..] = items(record)? else { return Err(Malformed) };
+    let [until, metadata, activity, others, locks @ ..] = items(record)? else { return Err(Malformed) };
     let until_ms = text(until).ok().and_then(|until| until.parse::<u64>().ok());
     let Some(until_ms) = until_ms else {
         skipped.add(|| format!("session {session}: its record has no end"));
@@ -94,6 +94,10 @@ fn session_entry(
     };
     let metadata = text(metadata).unwrap_or_else(|Malformed| {
         skipped.add(|| format!("session {session}: its description is not UTF-8 text"));
+        ""
+    });
+    let activity = text(activity).unwrap_or_else(|Malformed| {
+        skipped.add(|| format!("session {session}: its activity is not UTF-8 text"));
         ""
     });
     let mut held: Vec<_> = locks.iter().filter_map(|field| lock_of(text(field).ok()?)).collect();
@@ -107,5 +111,6 @@ fn session_entry(
         alive_ms: until_ms.checked_sub(now_ms),
         metadata: metadata.to_owned(),
         held,
+        activity: activity.to_owned(),
     }))
 }

@@ -5,7 +5,8 @@
 use crate::conformance::client::{LONG, TestClient};
 use crate::conformance::fixture::{Fixture, report_unsupported};
 use leasehold_core::{
-    Acquire, Acquired, Claim, Ended, Evicted, Extended, HeartbeatReply, HoldStatus, Liveness, Predecessor,
+    Acquire, Acquired, Claim, Ended, Evicted, Extended, Heartbeat, HeartbeatReply, HoldStatus, Liveness,
+    Predecessor,
 };
 use leasehold_store::SessionTracking;
 use std::time::Duration;
@@ -74,6 +75,34 @@ pub async fn a_session_is_listed_with_its_locks(fixture: &Fixture) {
     a.heartbeat(leasehold_core::Heartbeat { released: vec![a.lock.clone()], ..a.heartbeat_request(LONG) })
         .await;
     assert_eq!(b.session_entry(a.session).await.map(|entry| entry.held), Some(vec![elsewhere]));
+}
+
+/// A session is listed with what its client reported last that it does, and with nothing once that is withdrawn.
+pub async fn a_session_is_listed_with_its_activity(fixture: &Fixture) {
+    let [a, b] = fixture.clients().await;
+    if !tracks_sessions(&a) {
+        return;
+    }
+    a.begin(LONG).await;
+    b.begin(LONG).await;
+    let longest = "\u{e9}".repeat(Heartbeat::MAX_ACTIVITY / 2);
+    for (activity, expected) in [
+        (None, ""),
+        (Some("{\"waits\": 1}"), "{\"waits\": 1}"),
+        (None, "{\"waits\": 1}"),
+        (Some(&*longest), &*longest),
+        (Some(""), ""),
+        (Some("="), "="),
+    ] {
+        let activity = activity.map(str::to_owned);
+        let reply = a.heartbeat(Heartbeat { activity: activity.clone(), ..a.heartbeat_request(LONG) }).await;
+        assert_eq!(reply, HeartbeatReply::Alive);
+        let entry = b.session_entry(a.session).await.expect("it is alive");
+        assert_eq!((entry.activity.as_str(), entry.metadata), (expected, a.metadata()), "after {activity:?}");
+    }
+    assert_eq!(b.session_entry(b.session).await.map(|entry| entry.activity), Some(String::new()));
+    a.end().await;
+    assert_eq!(b.session_entry(a.session).await, None);
 }
 
 /// Row 23: the first waiter watches the holder. A poll reports how long it lives; once it has lapsed, the same poll

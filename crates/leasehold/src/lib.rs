@@ -46,6 +46,7 @@
 //! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
 //! | set how soon a crashed process is detected | [`ClientBuilder::session_ttl`], [`ClientBuilder::without_session`] |
 //! | share a lock with clients of other libraries | [`Mutex::value`], [`Mutex::expire_foreign`], [`Mutex::yield_every`] |
+//! | observe waits, holds and losses, for metrics, logs and traces | [`ClientBuilder::observer`], [`mod@telemetry`], [`Client::stats`] |
 //! | use all this from plain threads | [`blocking`] |
 //! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
 //! | implement a store | [`store::Store`], [`Client::with_store`], [`mod@core`] |
@@ -87,7 +88,9 @@ mod engine;
 mod error;
 mod guard;
 mod lock;
+mod lost_reason;
 pub mod store;
+pub mod telemetry;
 #[cfg(feature = "tower")]
 pub mod tower;
 
@@ -99,10 +102,10 @@ pub use client::listing::Listing;
 pub use client::locks::{LockOptions, Locks};
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::SessionInfo;
-pub use client::stats::Stats;
+pub use client::stats::{Losses, Stats};
 #[cfg(feature = "signal")]
 pub use client::stop::StopError;
-pub use engine::{LostReason, ShutdownError, UnreleasedLock};
+pub use engine::{ShutdownError, UnreleasedLock};
 pub use error::{
     AcquireError, ConnectError, Error, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
     MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
@@ -129,6 +132,7 @@ pub use lock::reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use lock::rwlock::RwLock;
 pub use lock::rwlock::guards::{ConversionError, ReadGuard, UpgradableGuard, WriteGuard};
 pub use lock::semaphore::{Permit, Semaphore};
+pub use lost_reason::LostReason;
 
 /// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)
 /// that defines what each operation means.

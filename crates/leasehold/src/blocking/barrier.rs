@@ -27,6 +27,11 @@ facade! {
     #[derive(Clone)]
     pub struct Barrier;
 
+    set {
+        /// Sets the class under which this handle is reported: see [`leasehold::Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
+    }
+
     forward {
         /// Returns the barrier's name.
         pub fn name(&self) -> &LockName;

@@ -28,7 +28,7 @@ facade! {
     #[derive(Clone)]
     pub struct Election;
 
-    settings { lease max_hold max_renewals lock_delay history max_wait low_priority_for }
+    settings { lease max_hold max_renewals lock_delay history max_wait low_priority_for class }
 
     forward {
         /// Returns the election's name.
@@ -246,6 +246,9 @@ facade! {
         /// Sets how long the work may take, if that is longer than the period: see
         /// [`leasehold::OncePer::max_duration`](crate::OncePer::max_duration).
         pub fn max_duration(self, max_duration: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: see [`leasehold::Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     forward {

@@ -308,6 +308,9 @@ macro_rules! setting {
         setting! { $kind yield_every(every: u32),
         "Leaves the lock free at every `every`th release, for clients that do not queue" }
     };
+    (class $kind:ident) => {
+        setting! { $kind class(class: &str), "Sets the class under which this handle is reported" }
+    };
     ($kind:ident $name:ident($arg:ident: $type:ty), $summary:literal) => {
         #[doc = see!($summary, $kind::$name)]
         #[must_use]

@@ -22,7 +22,7 @@ facade! {
     #[derive(Clone)]
     pub struct KeyedSemaphore;
 
-    settings { lease max_hold max_renewals max_wait }
+    settings { lease max_hold max_renewals max_wait class }
 
     forward {
         /// Returns the semaphore's name.

@@ -31,6 +31,9 @@ facade! {
         /// Sets how long arrivals of this handle are remembered: see
         /// [`leasehold::Latch::arrival_ttl`](crate::Latch::arrival_ttl).
         pub fn arrival_ttl(self, ttl: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: see [`leasehold::Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     forward {

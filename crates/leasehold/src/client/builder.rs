@@ -7,6 +7,7 @@ use crate::engine::{Engine, StartError, Timings};
 use crate::error::ConnectError;
 use crate::guard::owner::OwnerFactory;
 use crate::store::{CredentialsProvider, Diagnosis, FindingCode, SessionTracking, Store};
+use crate::telemetry::{Observer, Telemetry, TelemetrySettings};
 use leasehold_core::{Lease, RetryPolicy};
 use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
@@ -47,6 +48,7 @@ pub struct ClientBuilder {
     timings: Timings,
     /// Set to replace the machine's clock, randomness and threads.
     environment: Option<Arc<dyn Environment>>,
+    telemetry: TelemetrySettings,
 }
 
 /// What the client connects to.
@@ -84,6 +86,7 @@ impl ClientBuilder {
             instance: None,
             timings,
             environment: None,
+            telemetry: TelemetrySettings::default(),
         }
     }
 
@@ -265,6 +268,50 @@ impl ClientBuilder {
         self
     }
 
+    /// Has an observer called with what happens to this client's locks. May be called several times: each observer receives
+    /// each event.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::Client;
+    /// use leasehold::telemetry::{Observer, Renewed};
+    /// use std::time::Duration;
+    ///
+    /// struct Slack;
+    ///
+    /// impl Observer for Slack {
+    ///     fn renewed(&self, event: &Renewed<'_>) {
+    ///         if event.slack < Duration::from_secs(1) {
+    ///             eprintln!("{}: renewed in the last second", event.lock.class);
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let client = Client::builder("memory:").observer(Slack).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.telemetry.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Logs a warning, once for each acquire, when a lock has been waited for this long. Off by default: how long a wait may
+    /// be depends on the work that is done under the lock.
+    ///
+    /// The warning comes while the acquire waits, and names the holder if it is known.
+    pub fn slow_wait(mut self, limit: Duration) -> Self {
+        self.telemetry.slow_wait = Some(limit);
+        self
+    }
+
+    /// Logs a warning, once for each hold, when a guard has held its lock this long. Off by default.
+    ///
+    /// The warning comes with the first renewal after that, which is every third of the lease, or when the hold ends.
+    pub fn slow_hold(mut self, limit: Duration) -> Self {
+        self.telemetry.slow_hold = Some(limit);
+        self
+    }
+
     /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
     /// store](Client::with_store), no tokio runtime is needed then.
     pub fn environment(mut self, environment: impl Environment) -> Self {
@@ -414,7 +461,9 @@ impl ClientBuilder {
         }
         // A store that tracks sessions by itself is there already.
         let lazily = lazily && store.capabilities().sessions != SessionTracking::ByStore;
-        let engine = Engine::start(store, environment, metadata, self.timings, self.history, lazily).await;
+        let telemetry = Arc::new(Telemetry::new(self.telemetry, environment.clone()));
+        let (timings, history) = (self.timings, self.history);
+        let engine = Engine::start(store, environment, metadata, timings, history, telemetry, lazily).await;
         let engine = engine.map_err(|error| match error {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),

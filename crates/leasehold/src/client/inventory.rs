@@ -96,7 +96,9 @@ async fn held(
     let inspections: Vec<_> = locks.into_iter().map(|lock| (lock, inspect.clone())).collect();
     let mut held = Vec::new();
     for batch in inspections.chunks(BATCH_SIZE) {
+        let request = engine.telemetry.request();
         let outcomes = engine.store.execute_all(batch, engine.timings.call).await;
+        request.all_answered(batch, &outcomes);
         for ((lock, op), outcome) in batch.iter().zip(outcomes) {
             let status = match inspected(engine, lock, op, outcome).await {
                 Ok(Some(status)) => status,

@@ -202,7 +202,9 @@ impl Monitor {
             ((*lock).clone(), Op::Evict(evict))
         };
         let ops: Vec<_> = batch.iter().map(op).collect();
+        let request = engine.telemetry.request();
         let outcomes = engine.store.execute_all(&ops, engine.timings.call).await;
+        request.all_answered(&ops, &outcomes);
         let works = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Done(_)));
         for ((session, lock), outcome) in batch.iter().zip(outcomes) {
             match outcome {

@@ -14,6 +14,7 @@ use super::{
     LostReason, NEVER, NotReleased, acquire, confirm, read_release, unexpected_reply,
 };
 use crate::store::{Fault, FaultKind, Phase};
+use crate::telemetry::AcquireTrace;
 use leasehold_core::machine::contender::Grant;
 use leasehold_core::{
     Claim, Ended, Executed, Extend, Extended, FencingToken, HoldId, HoldStatus, Inspect, Lease, LeaseError,
@@ -76,6 +77,7 @@ pub(crate) async fn acquire_detached(
     session: SessionId,
     mut params: AcquireParams,
     lease: Lease,
+    trace: &AcquireTrace<'_>,
 ) -> Result<Detached, NotDetached> {
     let locks = Arc::new(LockTable::new(engine.environment.clone()));
     let partition = engine.store.partition(lock);
@@ -90,7 +92,7 @@ pub(crate) async fn acquire_detached(
         None
     };
     let AcquiredHold { hold, grant, permit, tracking: _ } =
-        acquire(engine, &entry, &params).await.map_err(NotDetached::AcquireFailure)?;
+        acquire(engine, &entry, &params, trace).await.map_err(NotDetached::AcquireFailure)?;
     let mut unextended = UnextendedHold { engine, hold, done: false };
     drop(permit);
     drop(mailbox);
@@ -229,7 +231,8 @@ async fn extend(
 }
 
 async fn loss_reason(engine: &Engine, lock: &Lock, claim: &Claim, in_time: bool) -> LostReason {
-    query_loss_reason(&*engine.store, &*engine.environment, engine.timings, lock, claim, in_time).await
+    let Engine { store, environment, telemetry, timings, .. } = engine;
+    query_loss_reason(&**store, &**environment, telemetry, *timings, (lock, claim), in_time).await
 }
 
 /// Extends a detached hold by a lease and a margin. `in_time` is set if its lease had not ended, as far as its holder knows.

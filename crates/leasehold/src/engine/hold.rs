@@ -3,7 +3,9 @@
 //! Also what a hold and its keeper report to the lock entry, and what they learn from it.
 
 use super::session::Session;
-use leasehold_core::{Claim, Extended, FencingToken, Label, Lock, Moment, TokenBlock, Votes};
+use crate::lost_reason::LostReason;
+use crate::telemetry::{AcquireTrace, AcquiredTrace, HoldTrace, HowReleased};
+use leasehold_core::{Claim, Extended, FencingToken, Lock, Moment, TokenBlock, Votes};
 use leasehold_store::Environment;
 use leasehold_store::sync::{AtomicBool, AtomicU64, OnceLock};
 use std::fmt;
@@ -11,75 +13,6 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
-
-/// Why a hold was lost.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, LostReason};
-/// use std::time::Duration;
-///
-/// let job = Client::connect("memory:").await?.mutex("job")?.lease(Duration::from_millis(20));
-/// let guard = job.acquire().await?;
-/// match guard.lost().await.reason {
-///     LostReason::Expired => println!("the lease was too short"),
-///     other => println!("lost early: {other}"),
-/// }
-/// # Ok(()) }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LostReason {
-    /// Its lease ended, by this process's clock.
-    Expired,
-    /// Another client holds the lock, or held it since: the lease ended, the key was removed before that, or the
-    /// store lost its data.
-    TakenOver {
-        /// The present holder, if known.
-        by: Option<Label>,
-    },
-    /// The key was removed before the lease ended: manually, or by the server's eviction policy.
-    Removed,
-    /// The store has lost its data, by a restart without persistence or a flush. Also reported if the store considers
-    /// a session dead that sent its heartbeats in time: it came back with an old snapshot, or its clock was set forward.
-    StoreLostData,
-    /// The process was considered dead, and the lock was taken from it.
-    Evicted,
-    /// The lock was released by force.
-    ForceReleased,
-    /// Its session lapsed: no heartbeat reached the store in time, or the process was suspended. Another client may
-    /// hold the lock by now, whatever is left of the lease.
-    SessionLapsed,
-    /// It was released before.
-    Released,
-    /// It reached its cap and was released: [`Mutex::max_hold`](crate::Mutex::max_hold),
-    /// [`Mutex::max_renewals`](crate::Mutex::max_renewals).
-    Capped,
-    /// Its client was shut down: [`Client::shutdown`](crate::Client::shutdown).
-    ShutDown,
-}
-
-impl fmt::Display for LostReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired => f.write_str("its lease ended"),
-            Self::TakenOver { by: Some(by) } if !by.as_str().is_empty() => {
-                write!(f, "it was taken over by {by}")
-            }
-            Self::TakenOver { .. } => f.write_str("it was taken over"),
-            Self::Removed => f.write_str("its key was removed before its lease ended"),
-            Self::StoreLostData => f.write_str("the store has lost its data"),
-            Self::Evicted => f.write_str("its process was considered dead"),
-            Self::ForceReleased => f.write_str("it was released by force"),
-            Self::SessionLapsed => {
-                f.write_str("its session lapsed: the store did not receive its heartbeats in time")
-            }
-            Self::Released => f.write_str("it was released already"),
-            Self::ShutDown => f.write_str("its client was shut down"),
-            Self::Capped => f.write_str("it was held for as long as its cap allows"),
-        }
-    }
-}
 
 /// Identifies a hold that the keeper tracks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -123,6 +56,8 @@ pub(crate) struct Hold {
     /// The shared signal of a set of holds; set if this hold belongs to one. Distinct from the hold's own signal,
     /// which reports the loss of this hold and ends the query for its reason.
     shared: OnceLock<CancellationToken>,
+    /// What is reported of it to observers.
+    trace: HoldTrace,
 }
 
 impl Hold {
@@ -154,6 +89,7 @@ impl Hold {
             lost: OnceLock::new(),
             signal: OnceLock::new(),
             shared: OnceLock::new(),
+            trace: HoldTrace::default(),
         }
     }
 
@@ -370,6 +306,35 @@ impl Hold {
         if let Some(entry) = self.entry.upgrade() {
             entry.remove_hold(self);
         }
+        if let Some(reason) = self.lost.get() {
+            self.trace.lost(&self.lock, self.fence, reason);
+        }
+    }
+
+    /// Reports that a guard has it, after an acquire.
+    pub(crate) fn report_acquired(&self, acquire: AcquireTrace<'_>) {
+        let is_local = self.fence != self.store_fence;
+        acquire.acquired(AcquiredTrace { trace: &self.trace, fence: self.fence, is_local }, || self.loss());
+    }
+
+    /// Reports that its guard was released or dropped.
+    pub(crate) fn report_released(&self, how: HowReleased) {
+        self.trace.released(&self.lock, self.fence, how);
+    }
+
+    /// Reports a loss that was found when its guard ended.
+    pub(crate) fn report_lost(&self, reason: &LostReason) {
+        self.trace.lost(&self.lock, self.fence, reason);
+    }
+
+    /// Reports that it was extended when `slack` of it was left.
+    pub(crate) fn report_renewed(&self, slack: Duration) {
+        self.trace.renewed(&self.lock, self.fence, slack);
+    }
+
+    /// Reports that a request to extend it has failed, and so much of it is left.
+    pub(super) fn report_renewal_failed(&self, remaining: Duration) {
+        self.trace.renewal_failed(&self.lock, self.fence, remaining);
     }
 
     /// Also fires the signal of a set of holds when this one is lost. A hold belongs to at most one set.

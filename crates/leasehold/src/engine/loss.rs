@@ -2,6 +2,7 @@
 
 use super::{Hold, LostReason, Timings, call};
 use crate::store::Store;
+use crate::telemetry::Telemetry;
 use leasehold_core::{Claim, Ended, HoldStatus, Holder, Inspect, Lock, Op, Reply};
 use leasehold_store::Environment;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 pub(crate) async fn report_loss(
     store: &dyn Store,
     environment: &dyn Environment,
+    telemetry: &Telemetry,
     timings: Timings,
     hold: &Hold,
     in_time: bool,
@@ -22,7 +24,9 @@ pub(crate) async fn report_loss(
         biased;
         // Another task has ended it, for example its release: no need to query the store again.
         () = hold.signal().cancelled() => {}
-        reason = query_loss_reason(store, environment, timings, &hold.lock, &hold.claim, in_time) => unreported.0.lose(reason),
+        reason = query_loss_reason(store, environment, telemetry, timings, (&hold.lock, &hold.claim), in_time) => {
+            unreported.0.lose(reason);
+        }
     }
 }
 
@@ -40,14 +44,14 @@ impl Drop for UnreportedLoss<'_> {
 pub(super) async fn query_loss_reason(
     store: &dyn Store,
     environment: &dyn Environment,
+    telemetry: &Telemetry,
     timings: Timings,
-    lock: &Lock,
-    claim: &Claim,
+    (lock, claim): (&Lock, &Claim),
     in_time: bool,
 ) -> LostReason {
     let inspect = Op::Inspect(Inspect { claim: Some(claim.clone()), details: false });
     let within = timings.call.min(Duration::from_secs(1));
-    match call(store, environment, lock, &inspect, within, within).await {
+    match call(store, environment, telemetry, lock, &inspect, within, within).await {
         Ok(Reply::Inspect(seen)) => {
             seen.hold_status.map_or(LostReason::Expired, |status| reason(status, seen.holder, in_time))
         }

@@ -27,7 +27,6 @@ pub(crate) use detached::{
     Detached, NotAttached, NotDetached, NotExtended, acquire_detached, attach, detached_session,
     extend_detached, release_detached,
 };
-pub use hold::LostReason;
 pub(crate) use hold::{Hold, TrackingId};
 pub(crate) use local::lock_entry::LockEntry;
 pub(crate) use local::lock_entry::handoff::ReleasePolicy;
@@ -38,7 +37,9 @@ pub(crate) use release::{NotReleased, abandon, continue_release, release, releas
 pub(crate) use session::Session;
 pub use shutdown::{ShutdownError, UnreleasedLock};
 
+use crate::lost_reason::LostReason;
 use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Store};
+use crate::telemetry::{Operation, Telemetry};
 use detached::Attached;
 use futures_util::future::BoxFuture;
 use keeper::Keeper;
@@ -83,6 +84,7 @@ pub(crate) struct Engine {
     /// How many holds the history of a lock keeps, unless the lock is set otherwise.
     pub(crate) history: u16,
     pub(crate) keeper: Keeper,
+    pub(crate) telemetry: Arc<Telemetry>,
     gate: Arc<ShutdownGate>,
     locks: Arc<LockTable>,
     attached: Attached,
@@ -108,6 +110,7 @@ impl Engine {
         metadata: SessionMetadata,
         timings: Timings,
         history: u16,
+        telemetry: Arc<Telemetry>,
         lazily: bool,
     ) -> Result<Arc<Self>, StartError> {
         let label = metadata.label.clone();
@@ -118,6 +121,7 @@ impl Engine {
             events: locks.clone(),
             metadata: metadata.to_json().into(),
             timings,
+            telemetry: telemetry.clone(),
         };
         let id = fresh_id(&*environment);
         let (sessions, schedule) = if store.capabilities().partitioned || lazily {
@@ -152,6 +156,7 @@ impl Engine {
             timings,
             history,
             keeper,
+            telemetry,
             gate,
             locks,
             attached,
@@ -219,7 +224,7 @@ impl Engine {
         within: Duration,
         each: Duration,
     ) -> Result<Reply, CallFailure> {
-        call(&*self.store, &*self.environment, lock, op, within, each).await
+        call(&*self.store, &*self.environment, &self.telemetry, lock, op, within, each).await
     }
 
     /// Like [`Self::call`], but also reports whether an earlier, unanswered attempt may have been executed.
@@ -229,7 +234,8 @@ impl Engine {
         op: &Op,
         within: Duration,
     ) -> Result<Answer<Reply>, CallFailure> {
-        retry(&*self.environment, within, |left| self.store.execute(lock, op, left)).await
+        let send = |left| self.store.execute(lock, op, left);
+        retry(&*self.environment, &self.telemetry, op, within, send).await
     }
 
     /// Lists the store's sessions. Live sessions with the same id are merged, and so are dead ones. Retries transient
@@ -249,7 +255,9 @@ impl Engine {
 
     async fn read_sessions(&self, partition: Partition, op: &SessionOp) -> Result<SessionList, CallFailure> {
         let send = |left| self.store.execute_session(partition, op, left);
-        if let SessionReply::List(list) = retry(&*self.environment, self.timings.call, send).await?.reply {
+        if let SessionReply::List(list) =
+            retry(&*self.environment, &self.telemetry, op, self.timings.call, send).await?.reply
+        {
             return Ok(SessionList { entries: merge_by_client(list.entries), ..list });
         }
         let text = "its reply does not match the request".to_owned();
@@ -332,17 +340,21 @@ pub(crate) struct CallFailure {
 pub(crate) async fn call(
     store: &dyn Store,
     environment: &dyn Environment,
+    telemetry: &Telemetry,
     lock: &Lock,
     op: &Op,
     within: Duration,
     each: Duration,
 ) -> Result<Reply, CallFailure> {
-    Ok(retry(environment, within, |left| store.execute(lock, op, left.min(each))).await?.reply)
+    let send = |left: Duration| store.execute(lock, op, left.min(each));
+    Ok(retry(environment, telemetry, op, within, send).await?.reply)
 }
 
 /// Repeats a request until it is answered, fails permanently, or no time is left.
 async fn retry<'a, T>(
     environment: &dyn Environment,
+    telemetry: &Telemetry,
+    op: &impl Operation,
     within: Duration,
     mut send: impl FnMut(Duration) -> BoxFuture<'a, Outcome<T>>,
 ) -> Result<Answer<T>, CallFailure> {
@@ -352,7 +364,10 @@ async fn retry<'a, T>(
     let mut pause = Duration::from_millis(10);
     loop {
         let left = deadline.since(environment.now());
-        let fault = match send(left).await {
+        let request = telemetry.request();
+        let outcome = send(left).await;
+        request.answered(op.operation(), &outcome);
+        let fault = match outcome {
             Outcome::Done(reply) => return Ok(Answer { reply, unanswered }),
             Outcome::Failed(Executed::No, fault) => fault,
             Outcome::Failed(Executed::Unknown, fault) => unanswered.insert(fault).clone(),

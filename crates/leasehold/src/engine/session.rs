@@ -17,6 +17,7 @@
 
 use super::{NEVER, Timings};
 use crate::store::{Executed, Fault, FaultKind, NotificationSink, Outcome, Phase, SessionTracking, Store};
+use crate::telemetry::{Operation, Telemetry};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::{
     FIRST_LEASE, Heartbeat, HeartbeatReply, Liveness, Lock, Moment, Notification, Partition, SessionId,
@@ -260,6 +261,13 @@ impl Sessions {
         self.partitions().values().map(|state| state.current.clone()).collect()
     }
 
+    /// How much is left of the session that ends first, of those that have begun and need heartbeats.
+    pub(crate) fn margin(&self, now: Moment) -> Option<Duration> {
+        let ends = self.all().into_iter().filter(|session| session.has_begun());
+        let ends = ends.map(|session| session.alive_until()).filter(|end| *end != NEVER);
+        ends.min().map(|end| end.since(now))
+    }
+
     /// The current session of a partition has begun.
     pub(super) fn handle_begun(&self, partition: Partition) {
         self.with_partition(partition, |state| state.last_fault = None);
@@ -373,6 +381,7 @@ pub(super) struct SessionFactory {
     /// The session metadata that stores keep for operators.
     pub(super) metadata: Arc<str>,
     pub(super) timings: Timings,
+    pub(super) telemetry: Arc<Telemetry>,
 }
 
 impl SessionFactory {
@@ -439,7 +448,10 @@ impl SessionFactory {
             renew_listing: true,
             activity: None,
         });
-        match self.store.execute_session(session.partition, &op, self.timings.call).await {
+        let request = self.telemetry.request();
+        let outcome = self.store.execute_session(session.partition, &op, self.timings.call).await;
+        request.answered(op.operation(), &outcome);
+        match outcome {
             Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)) => Ok(()),
             Outcome::Done(_) => Err(BeginFailure::Lapsed),
             Outcome::Failed(executed, fault) => {

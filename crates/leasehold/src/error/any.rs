@@ -234,9 +234,10 @@ impl From<blocking::AttachError> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Detached, LostReason};
+    use crate::engine::Detached;
     use crate::guard::detached::DetachedHold;
     use crate::lock::contention::Contention;
+    use crate::lost_reason::LostReason;
     use crate::store::{FaultKind, Phase};
     use leasehold_core::{Claim, FencingToken, HoldId, Label, Lock, LockName, Moment, Refused, SessionId};
     use std::sync::Arc;

@@ -3,13 +3,15 @@
 //! It calls the engine, and renews nothing: dropping a [`DetachedHold`] changes nothing.
 
 use crate::client::Client;
-use crate::engine::{self, Engine, LostReason, NotAttached, NotExtended, NotReleased, ReleasePolicy};
+use crate::engine::{self, Engine, NotAttached, NotExtended, NotReleased, ReleasePolicy};
 use crate::error::{ExtendError, ReleaseError};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
+use crate::lost_reason::LostReason;
 use leasehold_core::Executed;
 use leasehold_core::machine::renewal::{RenewalPlan, RenewalSchedule};
 use leasehold_core::{Lease, LockName, Op, Release, ReleaseAction, whole_millis};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Why a detached hold could not be turned into a guard.
@@ -172,6 +174,7 @@ impl DetachedHold {
         let engine = &client.engine;
         let lease = engine.timings.watchdog;
         let (in_time, max_remaining) = (self.is_in_time(engine), self.max_remaining(engine));
+        let began = engine.environment.now();
         let hold_id = (self.claim.clone(), self.fencing_token(), self.margin);
         match engine::attach(engine, &self.lock, hold_id, lease, in_time, max_remaining).await {
             Ok((entry, hold)) => {
@@ -185,6 +188,8 @@ impl DetachedHold {
                     let error = ExtendError::of(why, self.name(), self.fencing_token());
                     return Err(AttachError::NotExtended { hold: Box::new(self), error });
                 };
+                let lock = &hold.lock;
+                hold.report_acquired(engine.telemetry.acquiring(lock, &OnceLock::new(), began));
                 Ok(Guard::new(engine.clone(), entry, hold, tracking, None, ReleasePolicy::default()))
             }
             Err(NotAttached::Already) => Err(AttachError::AlreadyAttached { lock: self.lock.name }),

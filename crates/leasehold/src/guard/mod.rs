@@ -10,11 +10,12 @@ pub(crate) mod status;
 pub(crate) mod unreleased;
 mod watching;
 
-use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, ReleasePolicy, TrackingId};
+use crate::engine::{self, AcquireFailure, Engine, Hold, LockEntry, NotReleased, ReleasePolicy, TrackingId};
 use crate::error::{ExtendError, LostHold, ReleaseError, ReturnPermitsError};
 use crate::guard::existing_leases::ExistingLeases;
 use crate::guard::unreleased::Unreleased;
 use crate::store::Fault;
+use crate::telemetry::{AcquireTrace, HowReleased};
 use leasehold_core::machine::renewal::{ExtendRequest, HoldLimits, RenewalPlan};
 use leasehold_core::{
     Executed, Extend, Extended, FencingToken, HoldStatus, Lease, LockName, Moment, Op, Release,
@@ -81,6 +82,11 @@ impl Guard {
             release_policy,
             released: false,
         }
+    }
+
+    /// Reports that an acquire gave this guard.
+    pub(crate) fn report_acquired(&self, trace: AcquireTrace<'_>) {
+        self.hold.report_acquired(trace);
     }
 
     /// Records the leases under which the owner already held the lock.
@@ -238,8 +244,10 @@ impl Guard {
         // From here on the engine releases the hold, even if this future is dropped.
         self.released = true;
         let in_time = self.check().is_ok();
+        let unreported = UnreportedRelease(&self.hold);
         let released =
             engine::release(&self.engine, &self.entry, &self.hold, self.tracking, self.release_policy).await;
+        unreported.report(&released);
         let hold = (&self.engine, &self.hold);
         released.map_err(|error| Unreleased::error(error, hold, in_time, Executed::No))
     }
@@ -315,7 +323,11 @@ impl Guard {
         match reply {
             Ok(Reply::Extend(extended @ (Extended::Extended | Extended::Voted(_)))) => {
                 self.hold.handle_votes(extended);
+                let slack = self.remaining();
                 engine.keeper.handle_extended(self.tracking, sent_at, lease);
+                if !slack.is_zero() {
+                    self.hold.report_renewed(slack);
+                }
                 self.check_with_reason().await.map_err(ExtendError::Lost)
             }
             Ok(Reply::Extend(Extended::NotHeld)) => Err(self.report_gone().await.into()),
@@ -354,8 +366,9 @@ impl Guard {
         let in_time = self.hold.check(&*engine.environment).is_ok();
         self.hold.invalidate();
         engine.keeper.found_lost(self.tracking);
+        let Engine { store, environment, telemetry, timings, .. } = &**engine;
         let announced =
-            engine::report_loss(&*engine.store, &*engine.environment, engine.timings, &self.hold, in_time);
+            engine::report_loss(&**store, &**environment, telemetry, *timings, &self.hold, in_time);
         // If a shutdown cuts this off, the loss is reported without its specific reason.
         engine.unless_shut(announced).await;
         self.loss()
@@ -365,8 +378,37 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
+            let in_time = self.hold.check(&*self.engine.environment);
             engine::abandon(&self.engine, &self.entry, &self.hold, self.tracking, self.release_policy);
+            match in_time {
+                Ok(()) => self.hold.report_released(HowReleased::Background),
+                // Its loss is reported with the reason, which the store is being asked for.
+                Err(_) if self.hold.is_invalid() => {}
+                Err(reason) => self.hold.report_lost(&reason),
+            }
         }
+    }
+}
+
+/// A release in flight that observers do not know of. Dropped before, it goes on in the background.
+struct UnreportedRelease<'a>(&'a Hold);
+
+impl UnreportedRelease<'_> {
+    fn report(&self, result: &Result<u64, NotReleased>) {
+        match result {
+            Ok(_) => self.0.report_released(HowReleased::Released),
+            Err(NotReleased::Lost(reason)) => self.0.report_lost(reason),
+            Err(NotReleased::Fault { .. } | NotReleased::NotFound(_)) => {
+                self.0.report_released(HowReleased::Unanswered);
+            }
+        }
+    }
+}
+
+impl Drop for UnreportedRelease<'_> {
+    fn drop(&mut self) {
+        // Has no effect if it was reported.
+        self.0.report_released(HowReleased::Background);
     }
 }
 

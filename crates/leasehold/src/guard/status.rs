@@ -6,6 +6,7 @@ use crate::guard::owner::Owner;
 use crate::lock::contention::Contention;
 use crate::lock::handle::LockHandle;
 use crate::store::{Fault, Outcome};
+use crate::telemetry::Operation;
 use leasehold_core::Executed;
 use leasehold_core::{
     AuditEntry, Ended, Evict, Evicted, FencingToken, ForceRelease, ForceReleased, HistoryEntry, Holder,
@@ -463,11 +464,16 @@ impl LockHandle {
                 })
             }
             // Not resent: a second request could not tell its own effect from another client's.
-            ObservedHolder::Foreign(_) => match self.engine.store.execute(lock, op, within).await {
-                Outcome::Done(reply) => Ok(reply),
-                Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
-                Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),
-            },
+            ObservedHolder::Foreign(_) => {
+                let request = self.engine.telemetry.request();
+                let outcome = self.engine.store.execute(lock, op, within).await;
+                request.answered(op.operation(), &outcome);
+                match outcome {
+                    Outcome::Done(reply) => Ok(reply),
+                    Outcome::Failed(Executed::No, fault) => Err(ForceReleaseError::Store(fault)),
+                    Outcome::Failed(Executed::Unknown, fault) => Err(ForceReleaseError::Unknown(fault)),
+                }
+            }
         }
     }
 

@@ -57,6 +57,13 @@ impl Barrier {
         Self { handle, total }
     }
 
+    /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+    #[must_use]
+    pub fn class(mut self, class: &str) -> Self {
+        self.handle.class(class);
+        self
+    }
+
     /// Returns the barrier's name.
     pub fn name(&self) -> &LockName {
         self.handle.name()

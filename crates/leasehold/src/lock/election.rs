@@ -90,6 +90,9 @@ impl Election {
         /// Lets other candidates go first for so long, as for a host that is to lead only if no better one campaigns: like
         /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
         pub fn low_priority_for(self, duration: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Returns the election's name.

@@ -17,13 +17,14 @@ use crate::guard::detached::DetachedHold;
 use crate::guard::existing_leases::ExistingLeases;
 use crate::lock::contention::Contention;
 use crate::store::{Fault, FaultKind};
-use leasehold_core::machine::contender::AcquireTerms;
+use crate::telemetry::{AcquireTrace, Class, NotAcquiredReason};
+use leasehold_core::machine::contender::{AcquireTerms, WaitStatus};
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
 use leasehold_core::{
     Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, MAX_HISTORY, Moment, OwnValue, Refused,
     RetryPolicy, delay_margin,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -109,6 +110,8 @@ pub(crate) struct LockHandle {
     lock_delay: Duration,
     /// How many holds the history keeps.
     history: u16,
+    /// The class under which it is reported: given, or made from the name when it is needed first.
+    class: OnceLock<Class>,
 }
 
 /// What differs between kinds of locks in one acquisition.
@@ -212,6 +215,17 @@ impl LockHandle {
         self.release_policy.max_idle = Some(max_idle).filter(|max_idle| !max_idle.is_zero());
     }
 
+    pub(crate) fn class(&mut self, class: &str) {
+        self.class =
+            if class.is_empty() { OnceLock::new() } else { self.engine.telemetry.class(class).into() };
+    }
+
+    /// Has this handle reported under the class of another one.
+    pub(crate) fn share_class(&mut self, other: &Self) {
+        self.engine.telemetry.name_class(&other.entry.lock, &other.class);
+        self.class = other.class.clone();
+    }
+
     pub(crate) fn yield_every(&mut self, every: u32) {
         self.release_policy.free_every = Some(every.max(1));
     }
@@ -234,7 +248,13 @@ impl LockHandle {
             max_renewals: None,
             lock_delay: Duration::ZERO,
             history,
+            class: OnceLock::new(),
         }
+    }
+
+    /// An acquire by a call that began at `start` is going on, until this is dropped or its result is reported.
+    pub(crate) fn trace(&self, start: Moment) -> AcquireTrace<'_> {
+        self.engine.telemetry.acquiring(&self.entry.lock, &self.class, start)
     }
 
     pub(crate) fn name(&self) -> &LockName {
@@ -246,7 +266,14 @@ impl LockHandle {
         &self,
         options: &AcquireOptions,
     ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
-        self.try_acquire_within(options, self.engine.timings.call).await
+        let trace = self.trace(self.now());
+        let tried = self.try_acquire_within(options, self.engine.timings.call, &trace).await;
+        match &tried {
+            Ok(Attempt::Granted(acquired)) => acquired.guard.report_acquired(trace),
+            Ok(Attempt::Taken(_)) => trace.not_acquired(NotAcquiredReason::Taken),
+            Err(error) => trace.not_acquired(reason_of(error)),
+        }
+        tried
     }
 
     /// Makes one attempt, and waits for its reply for so long.
@@ -254,9 +281,10 @@ impl LockHandle {
         &self,
         options: &AcquireOptions,
         call: Duration,
+        trace: &AcquireTrace<'_>,
     ) -> Result<Attempt<AcquiredGuard>, AcquireError> {
         let limit = self.engine.environment.now() + call;
-        match self.acquire_until(options, Some(limit), true).await? {
+        match self.acquire_until(options, Some(limit), true, trace).await? {
             Ok(acquired) => Ok(Attempt::Granted(acquired)),
             Err(AcquireFailure::Taken(status)) => Ok(Attempt::Taken((*status).into())),
             Err(failure) => Err(self.error(failure, call)),
@@ -279,7 +307,27 @@ impl LockHandle {
         wait: Option<Duration>,
         start: Moment,
     ) -> Result<AcquiredGuard, AcquireError> {
-        let attempt = |call| self.try_acquire_within(options, call);
+        let trace = self.trace(start);
+        let acquired = self.wait_since(options, wait, start, &trace).await;
+        match &acquired {
+            Ok(acquired) => acquired.guard.report_acquired(trace),
+            Err(error) => trace.not_acquired(reason_of(error)),
+        }
+        acquired
+    }
+
+    async fn wait_since(
+        &self,
+        options: &AcquireOptions,
+        wait: Option<Duration>,
+        start: Moment,
+        trace: &AcquireTrace<'_>,
+    ) -> Result<AcquiredGuard, AcquireError> {
+        let attempt = async |call| {
+            let tried = self.try_acquire_within(options, call, trace).await;
+            report_taken(&tried, trace);
+            tried
+        };
         // In a box, so that the future has room for one request only. All others wait for an upgrade, whatever its priority.
         if options.mode != LockMode::Upgrade
             && let Some(acquired) = Box::pin(self.try_while_low_priority(wait, start, attempt)).await?
@@ -287,7 +335,7 @@ impl LockHandle {
             return Ok(acquired);
         }
         let (limit, once) = self.limit(wait, start);
-        match self.acquire_until(options, limit, once).await? {
+        match self.acquire_until(options, limit, once, trace).await? {
             Ok(acquired) => Ok(acquired),
             Err(failure) => Err(self.error_since(failure, once, start)),
         }
@@ -307,12 +355,31 @@ impl LockHandle {
         options: &AcquireOptions,
         start: Moment,
     ) -> Result<DetachedHold, AcquireError> {
-        let attempt = |_| self.try_acquire_detached(options);
+        let trace = self.trace(start);
+        let acquired = self.wait_detached_since(options, start, &trace).await;
+        match &acquired {
+            Ok(hold) => trace.acquired_detached(hold.fencing_token()),
+            Err(error) => trace.not_acquired(reason_of(error)),
+        }
+        acquired
+    }
+
+    async fn wait_detached_since(
+        &self,
+        options: &AcquireOptions,
+        start: Moment,
+        trace: &AcquireTrace<'_>,
+    ) -> Result<DetachedHold, AcquireError> {
+        let attempt = async |_| {
+            let tried = self.try_detached_within(options, trace).await;
+            report_taken(&tried, trace);
+            Ok(tried?.map(|(hold, _)| hold))
+        };
         if let Some(hold) = Box::pin(self.try_while_low_priority(self.max_wait, start, attempt)).await? {
             return Ok(hold);
         }
         let (limit, once) = self.limit(self.max_wait, start);
-        match self.acquire_detached_until(options, limit, once).await {
+        match self.acquire_detached_until(options, limit, once, trace).await {
             Ok((hold, _)) => Ok(hold),
             Err(NotDetached::AcquireFailure(failure)) => Err(self.error_since(failure, once, start)),
             Err(not) => Err(self.not_detached(not, Duration::ZERO)),
@@ -333,9 +400,24 @@ impl LockHandle {
         &self,
         options: &AcquireOptions,
     ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
+        let trace = self.trace(self.now());
+        let tried = self.try_detached_within(options, &trace).await;
+        match &tried {
+            Ok(Attempt::Granted((hold, _))) => trace.acquired_detached(hold.fencing_token()),
+            Ok(Attempt::Taken(_)) => trace.not_acquired(NotAcquiredReason::Taken),
+            Err(error) => trace.not_acquired(reason_of(error)),
+        }
+        tried
+    }
+
+    async fn try_detached_within(
+        &self,
+        options: &AcquireOptions,
+        trace: &AcquireTrace<'_>,
+    ) -> Result<Attempt<(DetachedHold, Moment)>, AcquireError> {
         let call = self.engine.timings.call;
         let limit = Some(self.engine.environment.now() + call);
-        match self.acquire_detached_until(options, limit, true).await {
+        match self.acquire_detached_until(options, limit, true, trace).await {
             Ok(acquired) => Ok(Attempt::Granted(acquired)),
             Err(NotDetached::AcquireFailure(AcquireFailure::Taken(status))) => {
                 Ok(Attempt::Taken((*status).into()))
@@ -359,11 +441,12 @@ impl LockHandle {
         options: &AcquireOptions,
         limit: Option<Moment>,
         once: bool,
+        trace: &AcquireTrace<'_>,
     ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
         let mut own = self.own_releases(once);
         // A loop, so that the future has room for one request only.
         loop {
-            match self.request_until(options, limit, once).await? {
+            match self.request_until(options, limit, once, trace).await? {
                 Err(failure) if self.try_again(&failure, &mut own, once, limit).await => {}
                 result => return Ok(result),
             }
@@ -429,6 +512,7 @@ impl LockHandle {
         options: &AcquireOptions,
         limit: Option<Moment>,
         once: bool,
+        trace: &AcquireTrace<'_>,
     ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
         let duration = self.duration()?;
         // Without this, the task would receive the idle hold from the local queue, which costs more.
@@ -441,7 +525,7 @@ impl LockHandle {
         let lock = &self.entry.lock;
         let entry = if lock.kind.is_shared() { self.engine.own_entry(lock) } else { self.entry.clone() };
         loop {
-            let acquired = match engine::acquire(&self.engine, &entry, &params).await {
+            let acquired = match engine::acquire(&self.engine, &entry, &params, trace).await {
                 Ok(acquired) => acquired,
                 Err(failure) => return Ok(Err(failure)),
             };
@@ -529,10 +613,11 @@ impl LockHandle {
         options: &AcquireOptions,
         limit: Option<Moment>,
         once: bool,
+        trace: &AcquireTrace<'_>,
     ) -> Result<(DetachedHold, Moment), NotDetached> {
         let mut own = self.own_releases(once);
         loop {
-            match self.request_detached_until(options, limit, once).await {
+            match self.request_detached_until(options, limit, once, trace).await {
                 Err(NotDetached::AcquireFailure(failure))
                     if self.try_again(&failure, &mut own, once, limit).await => {}
                 result => return result,
@@ -545,6 +630,7 @@ impl LockHandle {
         options: &AcquireOptions,
         limit: Option<Moment>,
         once: bool,
+        trace: &AcquireTrace<'_>,
     ) -> Result<(DetachedHold, Moment), NotDetached> {
         let environment = &self.engine.environment;
         let requested = self.lease.ok_or(NotDetached::NoLease)?;
@@ -552,7 +638,8 @@ impl LockHandle {
         let lock = &self.entry.lock;
         let session = engine::detached_session(&self.engine, lock);
         let params = self.params(options, lease, limit, once, Some(session.clone()));
-        let detached = engine::acquire_detached(&self.engine, lock, session.id, params, requested).await?;
+        let detached =
+            engine::acquire_detached(&self.engine, lock, session.id, params, requested, trace).await?;
         let (expires_at, valid_until) = (environment.system_time() + detached.lease, detached.valid_until);
         Ok((DetachedHold::new(lock.clone(), detached, expires_at), valid_until))
     }
@@ -713,6 +800,24 @@ impl LockHandle {
             longest: here.max(at_store.saturating_sub(delay_margin(self.lock_delay))),
             sum_leases: options.sum_leases,
         }
+    }
+}
+
+/// Reports that an attempt which is to be repeated found the lock taken.
+fn report_taken<T>(tried: &Result<Attempt<T>, AcquireError>, trace: &AcquireTrace<'_>) {
+    if let Ok(Attempt::Taken(Contention { holder, ahead })) = tried {
+        let status = || WaitStatus { holder: holder.clone(), position: *ahead, ..WaitStatus::default() };
+        trace.waiting(status);
+    }
+}
+
+/// What an error is reported as.
+pub(crate) fn reason_of(error: &AcquireError) -> NotAcquiredReason {
+    match error {
+        AcquireError::TimedOut { .. } => NotAcquiredReason::TimedOut,
+        AcquireError::RetriesExhausted { .. } => NotAcquiredReason::Taken,
+        AcquireError::Closed => NotAcquiredReason::Closed,
+        _ => NotAcquiredReason::Failed,
     }
 }
 

@@ -84,6 +84,9 @@ impl KeyedSemaphore {
 
         /// Limits how long [`acquire`](Self::acquire) waits, for both together. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Makes an acquire change either number of permits where other clients use another one: like

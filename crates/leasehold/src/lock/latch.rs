@@ -59,6 +59,13 @@ impl Latch {
         self
     }
 
+    /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+    #[must_use]
+    pub fn class(mut self, class: &str) -> Self {
+        self.handle.class(class);
+        self
+    }
+
     /// Returns the latch's name.
     pub fn name(&self) -> &LockName {
         self.handle.name()

@@ -111,6 +111,9 @@ impl MultiMutex {
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Returns the names of the locks, in order.

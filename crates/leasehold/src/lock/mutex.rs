@@ -189,6 +189,20 @@ impl Mutex {
         /// waiter. Clients of other libraries do not queue, and would starve without this. The first waiter
         /// in the queue also polls more often. All clients of the lock should use this setting.
         pub fn yield_every(self, every: u32) -> Self;
+
+        /// Sets the class under which this handle's acquires and holds are reported to an
+        /// [observer](crate::ClientBuilder::observer), in metrics and in spans, at most 80 bytes of it. Without this setting, or
+        /// with an empty class, it is made from the name, with `*` in place of what looks like an id: `orders/42` is of class `orders/*`.
+        /// A client has at most 200 classes, and then `other`.
+        ///
+        /// ```
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// # let client = leasehold::Client::connect("memory:").await?;
+        /// let order = client.mutex("bestellung-xvii")?.class("orders");
+        /// # order.acquire().await?.release().await?;
+        /// # Ok(()) }
+        /// ```
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Sets the value stored at the lock's key, in place of a random token. It need not be unique: two holds

@@ -5,13 +5,13 @@
 //! (`ReleaseAction::Cooldown`).
 
 use crate::client::{Client, parse_name};
-use crate::engine::LostReason;
 use crate::error::{AcquireError, InspectError, LockError, LostHold, ReleaseError, RunError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::Status;
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle};
 use crate::lock::run::run_under;
+use crate::lost_reason::LostReason;
 use leasehold_core::{FencingToken, LeaseError, Lock, LockName, Moment, NameError};
 use std::fmt;
 use std::sync::Arc;
@@ -86,6 +86,13 @@ impl OncePer {
     #[must_use]
     pub fn max_duration(self, max_duration: Duration) -> Self {
         Self { max_duration, ..self }
+    }
+
+    /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+    #[must_use]
+    pub fn class(mut self, class: &str) -> Self {
+        self.handle.class(class);
+        self
     }
 
     /// Returns the name of the lock.

@@ -117,6 +117,9 @@ impl ReentrantMutex {
         /// instead of handing it to the next waiter: for clients of Redisson, which do not queue. Like
         /// [`Mutex::yield_every`](crate::Mutex::yield_every).
         pub fn yield_every(self, every: u32) -> Self;
+
+        /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Adds the [lease](Self::lease) of a re-entry to the longest lease requested before, instead of applying

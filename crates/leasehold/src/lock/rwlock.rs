@@ -170,6 +170,9 @@ impl RwLock {
         /// Lets other waiters go first for so long: like
         /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
         pub fn low_priority_for(self, duration: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Sets the lease of readers, upgradable or not: like [`lease`](Self::lease).

@@ -64,10 +64,13 @@ impl Semaphore {
         Self { handle: LockHandle::new(engine, lock), total, resizes: false }
     }
 
-    /// The semaphore of another name, with another number of permits, and with no other setting than whether its number
-    /// replaces that of the other clients.
+    /// The semaphore of another name, with another number of permits, of the same class, and with no other setting than
+    /// whether its number replaces that of the other clients.
     pub(crate) fn sibling(&self, lock: &Lock, total: u32) -> Self {
-        Self { resizes: self.resizes, ..Self::new(self.handle.engine.clone(), lock, total) }
+        let mut sibling =
+            Self { resizes: self.resizes, ..Self::new(self.handle.engine.clone(), lock, total) };
+        sibling.handle.share_class(&self.handle);
+        sibling
     }
 
     pub(crate) const fn handle(&self) -> &LockHandle {
@@ -103,6 +106,9 @@ impl Semaphore {
         /// Lets other waiters go first for so long: like
         /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
         pub fn low_priority_for(self, duration: Duration) -> Self;
+
+        /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
+        pub fn class(self, class: &str) -> Self;
     }
 
     /// Makes an acquire change the number of permits where other clients use another one than this handle, as after

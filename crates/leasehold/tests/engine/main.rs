@@ -16,6 +16,7 @@ mod release;
 mod renewal;
 mod sessions;
 mod shutdown;
+mod telemetry;
 mod unanswered_release;
 #[path = "../common/until.rs"]
 mod until;

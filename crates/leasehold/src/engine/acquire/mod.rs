@@ -8,12 +8,14 @@ pub(super) mod confirm;
 pub(super) mod deadline;
 pub(super) mod several;
 
-use super::hold::{Hold, LostReason, ReserveRequest, TrackingId};
+use super::hold::{Hold, ReserveRequest, TrackingId};
 use super::local::lock_entry::{LeftBehind, LockEntry, PendingRequest, RequestPath, WaiterAction};
 use super::release::release_idle;
 use super::shutdown_gate::GatePermit;
 use super::{Engine, Session, unexpected_reply};
+use crate::lost_reason::LostReason;
 use crate::store::{Fault, Outcome, Subscription};
+use crate::telemetry::{AcquireTrace, Operation};
 use deadline::AcquireDeadline;
 use leasehold_core::machine::contender::{AcquireTerms, Grant, WaitStatus};
 use leasehold_core::{
@@ -110,15 +112,17 @@ pub(crate) async fn acquire<'a>(
     engine: &'a Engine,
     entry: &'a Arc<LockEntry>,
     params: &'a AcquireParams,
+    trace: &'a AcquireTrace<'a>,
 ) -> Result<AcquiredHold<'a>, AcquireFailure> {
     let waiter = QueuedWaiter { engine, entry, id: entry.join(params.terms.clone()), acquired: false };
     let (deadline, subscription) = (AcquireDeadline::new(engine, params), ReleaseSubscription::NotYet);
-    AcquireLoop { waiter, params, deadline, attempts: 0, subscription }.run().await
+    AcquireLoop { waiter, params, trace, deadline, attempts: 0, subscription }.run().await
 }
 
 struct AcquireLoop<'a> {
     waiter: QueuedWaiter<'a>,
     params: &'a AcquireParams,
+    trace: &'a AcquireTrace<'a>,
     deadline: AcquireDeadline<'a>,
     /// The number of attempts of a polling task.
     attempts: u32,
@@ -220,6 +224,7 @@ impl<'a> AcquireLoop<'a> {
         let Some(within) = self.deadline.call_timeout(now) else { return Err(self.timed_out(now)) };
         let queues = acquire.queue.is_some();
         let op = Op::Acquire(acquire);
+        let sent = engine.telemetry.request();
         let outcome = {
             let sending = pin!(async { engine.store.execute(&entry.lock, &op, within).await });
             let mut reply = pin!(engine.gate.run(sending));
@@ -238,6 +243,7 @@ impl<'a> AcquireLoop<'a> {
                 }
             }
         };
+        sent.answered(op.operation(), &outcome);
         let now = engine.environment.now();
         let (fault, executed) = match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
@@ -334,6 +340,8 @@ impl<'a> AcquireLoop<'a> {
             return Err(self.timed_out(now));
         }
         let QueuedWaiter { engine, entry, id, .. } = self.waiter;
+        let status = || entry.wait_status(id, &engine.label, engine.environment.now());
+        self.trace.waiting(status);
         let subscription = &mut self.subscription;
         let released = async {
             match subscription {
@@ -348,6 +356,7 @@ impl<'a> AcquireLoop<'a> {
             () = entry.signaled(id) => {}
             () = released => entry.retry_now(id, engine.environment.now()),
             () = self.deadline.sleep_until(until) => {}
+            () = self.trace.warn_when_slow(status) => {}
         }
         Ok(())
     }

@@ -187,8 +187,12 @@ impl<'a> MultiWaiter<'a> {
         let named: Vec<_> = locks.zip(requests.iter().map(|(_, acquire)| acquire.clone())).collect();
         let outcome = {
             let sending = pin!(async {
+                let request = self.engine.telemetry.request();
                 match self.engine.store.acquire_all(&named, within).await {
-                    Some(outcome) => outcome,
+                    Some(outcome) => {
+                        request.answered("acquire", &outcome);
+                        outcome
+                    }
                     None => self.send_one_by_one(&named, within).await,
                 }
             });
@@ -215,7 +219,10 @@ impl<'a> MultiWaiter<'a> {
         let ops = requests.iter().map(|(lock, acquire)| (lock.clone(), Op::Acquire(acquire.clone())));
         let ops: Vec<_> = ops.collect();
         let mut replies = Vec::with_capacity(ops.len());
-        for outcome in self.engine.store.execute_all(&ops, within).await {
+        let request = self.engine.telemetry.request();
+        let outcomes = self.engine.store.execute_all(&ops, within).await;
+        request.all_answered(&ops, &outcomes);
+        for outcome in outcomes {
             replies.push(match outcome {
                 Outcome::Done(Reply::Acquire(granted @ Acquired::Granted { .. })) => {
                     MultiAcquired::Acquired(granted)

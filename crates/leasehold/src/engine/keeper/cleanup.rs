@@ -6,6 +6,7 @@ use super::outstanding::Outstanding;
 use super::{Shared, State, TrackingId};
 use crate::engine::{Hold, call};
 use crate::store::{Outcome, Store};
+use crate::telemetry::Operation;
 use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, drift};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,14 +99,19 @@ async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
     });
     let each = shared.timings.call;
     let within = cleanup.until.since(shared.environment.now()).max(each);
-    let send = || call(&*shared.store, &*shared.environment, &cleanup.lock, &op, within, each);
+    let send =
+        || call(&*shared.store, &*shared.environment, shared.telemetry(), &cleanup.lock, &op, within, each);
     // This release may overtake the operation that it undoes. A second one on the same connection as that operation
     // cannot; sending it twice is safe.
     let in_order = async {
         let Some(main) = &cleanup.undone_on else { return true };
+        let request = shared.telemetry().request();
         tokio::select! {
             biased;
-            outcome = main.execute(&cleanup.lock, &op, each) => matches!(outcome, Outcome::Done(_)),
+            outcome = main.execute(&cleanup.lock, &op, each) => {
+                request.answered(op.operation(), &outcome);
+                matches!(outcome, Outcome::Done(_))
+            }
             () = connections_have_ended(shared) => false,
         }
     };

@@ -69,9 +69,13 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
         )
     };
     let ops: Vec<_> = sent.iter().map(op).collect();
+    let request = shared.telemetry().request();
     let outcomes = shared.store.execute_all(&ops, within).await;
+    let slack = slack_of(&sent, shared.environment.now());
     let gone = shared.handle_outcomes(&sent, &outcomes, sent_at);
     drop(in_flight);
+    request.all_answered(&ops, &outcomes);
+    report(&sent, &outcomes, slack);
     if gone.is_empty() {
         return;
     }
@@ -79,6 +83,26 @@ pub(super) async fn extend(shared: Arc<Shared>, batch: Batch) {
     shared.wake.notify_one();
     let shared = &shared;
     join_all(gone.into_iter().map(|gone| gone.report(shared))).await;
+}
+
+/// How much is left of each hold before the results are handled.
+fn slack_of(sent: &[Sent], now: Moment) -> Vec<Duration> {
+    sent.iter().map(|sent| sent.hold.valid_until().since(now)).collect()
+}
+
+/// Reports the results to observers.
+fn report(sent: &[Sent], outcomes: &[Outcome], slack: Vec<Duration>) {
+    for ((sent, outcome), slack) in sent.iter().zip(outcomes).zip(slack) {
+        match outcome {
+            // Whatever the store says, a hold that had ended has not been extended (3).
+            _ if slack.is_zero() => {}
+            Outcome::Done(Reply::Extend(Extended::Extended | Extended::Voted(_))) => {
+                sent.hold.report_renewed(slack);
+            }
+            Outcome::Done(Reply::Extend(Extended::NotHeld)) => {}
+            Outcome::Done(_) | Outcome::Failed(..) => sent.hold.report_renewal_failed(slack),
+        }
+    }
 }
 
 impl State {
@@ -137,7 +161,8 @@ impl State {
 impl Gone {
     /// Signals the loss, with its reason.
     pub(super) async fn report(self, shared: &Shared) {
-        report_loss(&*shared.store, &*shared.environment, shared.timings, &self.hold, self.in_time).await;
+        let Shared { store, environment, timings, .. } = shared;
+        report_loss(&**store, &**environment, shared.telemetry(), *timings, &self.hold, self.in_time).await;
         if self.hold.is_idle() {
             // No guard will forget it.
             let now = shared.environment.now();

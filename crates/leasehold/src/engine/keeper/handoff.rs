@@ -8,6 +8,7 @@ use super::extend::Gone;
 use super::{Keeper, KeeperHandle, LostReason, Shared, State, TrackedHold, TrackingId};
 use crate::engine::hold::{AfterReserve, Hold, IdleCheck, ReserveRequest};
 use crate::store::Outcome;
+use crate::telemetry::Operation;
 use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan};
 use leasehold_core::{
     Extend, Extended, FencingToken, Lease, Moment, Op, Reply, Reserve, TokenBlock, whole_millis,
@@ -49,7 +50,9 @@ pub(super) async fn send_reserve(shared: Arc<Shared>, pending: ReserveInFlight) 
     let reserve = Some(Reserve { tokens: TokenBlock::MAX_LEN, notify_wanted: request.notify_wanted });
     let (claim, lease_ms) = (hold.claim.clone(), whole_millis(lease));
     let op = Op::Extend(Extend { claim, lease_ms, keep_record: false, reserve, fence: None });
+    let sent = shared.telemetry().request();
     let outcome = shared.store.execute(&hold.lock, &op, within).await;
+    sent.answered(op.operation(), &outcome);
     let reserved = match &outcome {
         Outcome::Done(Reply::Extend(Extended::Reserved { block, others_wait })) => {
             Some((*block, *others_wait))

@@ -53,6 +53,7 @@ use super::hold::{Hold, ReserveRequest, TrackingId};
 use super::session::{Session, SessionFactory, Sessions};
 use super::{LostReason, NEVER, Timings};
 use crate::store::Store;
+use crate::telemetry::Telemetry;
 use cleanup::Cleanup;
 use ended_holds::EndedHolds;
 use extend::Batch;
@@ -498,6 +499,11 @@ impl fmt::Debug for Keeper {
 }
 
 impl Shared {
+    /// Receives what the keeper reports.
+    fn telemetry(&self) -> &Telemetry {
+        &self.session_factory.telemetry
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds this mutex.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

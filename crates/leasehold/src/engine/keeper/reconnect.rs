@@ -75,7 +75,9 @@ pub(super) async fn repeat_releases(shared: Arc<Shared>, releases: Vec<(Lock, Op
 
 async fn try_to_release(shared: &Shared, mut releases: Vec<(Lock, Op)>) {
     for attempt in 1.. {
+        let request = shared.telemetry().request();
         let outcomes = shared.store.execute_all(&releases, shared.timings.call).await;
+        request.all_answered(&releases, &outcomes);
         let failed = releases.into_iter().zip(outcomes).filter_map(|(release, outcome)| match outcome {
             Outcome::Failed(_, fault) if fault.is_transient() => Some(release),
             Outcome::Failed(_, fault) => {

@@ -24,8 +24,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut running: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     // Whether a closing keeper without other work has waited for the store's background work.
     let mut flushed = false;
+    let mut planned = None;
     loop {
         let now = shared.environment.now();
+        if let Some(planned) = planned.take() {
+            shared.telemetry().woke(planned, now);
+        }
         let work = shared.state().collect(now, shared.timings.call, &shared.sessions);
         for (id, hold, reason) in work.lost {
             hold.lose(reason);
@@ -52,6 +56,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         if !work.lapsed.is_empty() {
             shared.sessions.handle_lapsed();
+            work.lapsed.iter().for_each(|_| shared.telemetry().session_lapsed());
         }
         for partition in work.lapsed {
             running.push(Box::pin(begin(shared.clone(), partition, true)));
@@ -82,9 +87,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
             flushed = true;
             running.push(Box::pin(flush_before_end(shared.clone())));
         }
+        planned = work.next.map(|at| at.min(now + MAX_SLEEP));
         let sleep = async {
-            match work.next {
-                Some(at) => shared.environment.sleep_until(at.min(now + MAX_SLEEP)).await,
+            match planned {
+                Some(at) => shared.environment.sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };

@@ -10,9 +10,10 @@ use crate::engine::keeper::heartbeat::{
 use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
+use crate::telemetry::Operation;
 use futures_util::future::join_all;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
-use leasehold_core::{Lock, Moment, Partition, SessionId, SessionOp};
+use leasehold_core::{HeartbeatReply, Lock, Moment, Partition, SessionId, SessionOp, SessionReply};
 use leasehold_store::jitter;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -208,10 +209,16 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) 
         (request.session, (partition, request.op))
     });
     let (sessions, ops): (Vec<_>, Vec<_>) = each.unzip();
+    let request = shared.telemetry().request();
     let outcomes = shared.store.execute_sessions(&ops, within).await;
+    let now = shared.environment.now();
+    let margins: Vec<_> = sessions.iter().map(|session| session.alive_until().since(now)).collect();
     // These clones would make the sessions look used.
     drop(sessions);
-    let now = shared.environment.now();
+    request.all_answered(&ops, &outcomes);
+    let renewed =
+        outcomes.iter().zip(margins).filter(|(outcome, margin)| is_alive(outcome) && !margin.is_zero());
+    let renewed: Vec<_> = renewed.map(|(_, margin)| margin).collect();
     let mut state = shared.state();
     let mut begun_again = Vec::new();
     for ((partition, op), outcome) in ops.iter().zip(outcomes) {
@@ -230,10 +237,17 @@ pub(super) async fn send_heartbeats(shared: Arc<Shared>, batch: HeartbeatBatch) 
         }
     }
     drop(state);
+    for margin in renewed {
+        shared.telemetry().session_renewed(margin);
+    }
     for partition in begun_again {
         // The store has lost the queues as well.
         shared.session_factory.events.missed_messages(partition);
     }
+}
+
+fn is_alive(outcome: &Outcome<SessionReply>) -> bool {
+    matches!(outcome, Outcome::Done(SessionReply::Heartbeat(HeartbeatReply::Alive)))
 }
 
 /// Begins a session in a partition, unless the keeper is closed. `again` is set if the previous one has lapsed.
@@ -319,7 +333,10 @@ pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
 
 async fn end(shared: &Shared, partition: Partition, session: SessionId, within: Duration) -> bool {
     let op = SessionOp::End(session);
-    match shared.store.execute_session(partition, &op, within).await {
+    let request = shared.telemetry().request();
+    let outcome = shared.store.execute_session(partition, &op, within).await;
+    request.answered(op.operation(), &outcome);
+    match outcome {
         Outcome::Done(_) => true,
         Outcome::Failed(_, fault) => {
             tracing::debug!(%fault, "the session was not ended: it lapses");

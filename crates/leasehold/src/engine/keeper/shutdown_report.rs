@@ -65,7 +65,9 @@ async fn release_after_user(
     // Half of the remaining time, to leave some for the other connection.
     let left = by.since(shared.environment.now());
     let within = shared.timings.call.min(left / 2).max(Duration::from_millis(1));
+    let request = shared.telemetry().request();
     let outcomes = main.execute_all(&ops, within).await;
+    request.all_answered(&ops, &outcomes);
     let mut unanswered = Vec::new();
     for (pending, outcome) in releasing.into_iter().zip(outcomes) {
         match outcome {
@@ -81,7 +83,9 @@ async fn release_all(shared: &Shared, mut holds: Vec<OutstandingHold>) {
     let mut pause = Duration::from_millis(10);
     while !holds.is_empty() {
         let ops: Vec<_> = holds.iter().map(|(_, hold)| (hold.lock.clone(), release(hold))).collect();
+        let request = shared.telemetry().request();
         let outcomes = shared.store.execute_all(&ops, shared.timings.call).await;
+        request.all_answered(&ops, &outcomes);
         let mut again = Vec::new();
         for (pending, outcome) in holds.into_iter().zip(outcomes) {
             match outcome {

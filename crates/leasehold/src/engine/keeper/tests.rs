@@ -4,6 +4,7 @@ use super::*;
 use crate::engine::session::{SessionEvents, fresh_id};
 use crate::engine::{LockEntry, Session};
 use crate::store::{MemoryStore, Outcome};
+use crate::telemetry::TelemetrySettings;
 use leasehold_core::machine::renewal::RenewalPlan;
 use leasehold_core::{
     Acquire, FencingToken, HoldId, Label, LockMode, Notification, Op, Release, ReleaseAction,
@@ -20,6 +21,10 @@ impl SessionEvents for Deaf {
     fn deliver(&self, _: Notification) {}
     fn missed_messages(&self, _: Partition) {}
     fn reconnected(&self, _: Partition) {}
+}
+
+fn telemetry(environment: &Arc<dyn Environment>) -> Arc<Telemetry> {
+    Arc::new(Telemetry::new(TelemetrySettings::default(), environment.clone()))
 }
 
 /// A hold at the store with a lease of one minute; here it is valid until `until`.
@@ -56,6 +61,7 @@ async fn a_hastened_hold_reports_at_once_that_it_was_ended() {
             events,
             metadata,
             timings,
+            telemetry: telemetry(&environment),
         };
         let session = Arc::new(session_factory.not_begun(Partition::ONLY, fresh_id(&*environment)));
         let schedule = session_factory.begin(&session, &[]).await.expect("a store without faults");
@@ -94,6 +100,7 @@ async fn a_hold_registered_after_its_session_lapsed_is_lost_and_not_extended() {
         events: Arc::new(Deaf),
         metadata: "".into(),
         timings,
+        telemetry: telemetry(&environment),
     };
     let session = || Arc::new(session_factory().not_begun(Partition::ONLY, fresh_id(&*environment)));
     let (old, present) = (session(), session());

@@ -9,7 +9,8 @@ use super::{MultiAttempt, MultiGuard, MultiMutex};
 use crate::engine::{self, AcquireFailure, Engine, MultiBlocked};
 use crate::error::{AcquireError, LockError, LostHold};
 use crate::guard::Guard;
-use crate::lock::handle::{AcquireOptions, LockHandle};
+use crate::lock::handle::{AcquireOptions, LockHandle, reason_of};
+use crate::telemetry::NotAcquiredReason;
 use futures_util::future::join_all;
 use leasehold_core::{Kind, LeaseError, LockName, Moment};
 use std::sync::Arc;
@@ -67,19 +68,24 @@ impl LockSet {
 
     /// Tries once.
     pub(super) async fn try_acquire(&self, options: &AcquireOptions) -> Result<MultiAttempt, AcquireError> {
-        let call = self.engine.timings.call;
-        let limit = Some(self.engine.environment.now() + call);
+        let (call, start) = (self.engine.timings.call, self.engine.environment.now());
+        let limit = Some(start + call);
         let mut own: Vec<_> = self.handles.iter().map(LockHandle::releasing).collect();
         loop {
             match self.try_acquire_except(options, None, limit).await? {
                 Ok(guards) => return Ok(MultiAttempt::Granted(MultiGuard::new(&self.engine, guards))),
                 Err(Blocked { index, failure: AcquireFailure::Taken(status) }) => {
                     if !self.handles[index].released(&mut own[index], limit).await {
+                        self.handles[index].trace(start).not_acquired(NotAcquiredReason::Taken);
                         let lock = self.handles[index].name().clone();
                         return Ok(MultiAttempt::Taken { lock, contention: (*status).into() });
                     }
                 }
-                Err(Blocked { index, failure }) => return Err(self.handles[index].error(failure, call)),
+                Err(Blocked { index, failure }) => {
+                    let error = self.handles[index].error(failure, call);
+                    self.handles[index].trace(start).not_acquired(reason_of(&error));
+                    return Err(error);
+                }
             }
         }
     }
@@ -94,16 +100,15 @@ impl LockSet {
         // A zero limit still allows one attempt.
         let limit = wait.map(|wait| start + if wait.is_zero() { self.engine.timings.call } else { wait });
         let error = |index: usize, failure| {
-            self.handles[index].error(failure, self.engine.environment.now().since(start))
+            let error = self.handles[index].error(failure, self.engine.environment.now().since(start));
+            self.handles[index].trace(start).not_acquired(reason_of(&error));
+            error
         };
         let mut first: Option<usize> = None;
         for _ in 0..MAX_ROUNDS {
             let held = match first {
                 None => None,
-                Some(index) => match self.handles[index].acquire_until(options, limit, false).await? {
-                    Ok(acquired) => Some((index, acquired.guard)),
-                    Err(failure) => return Err(error(index, failure)),
-                },
+                Some(index) => Some((index, self.acquire_one(index, options, limit, start).await?)),
             };
             let rest =
                 self.try_acquire_except(options, held.as_ref().map(|(index, _)| *index), limit).await?;
@@ -137,6 +142,28 @@ impl LockSet {
         self.in_order(options, limit, start).await
     }
 
+    /// Waits for one of the locks, in an acquire that began at `start`.
+    async fn acquire_one(
+        &self,
+        index: usize,
+        options: &AcquireOptions,
+        limit: Option<Moment>,
+        start: Moment,
+    ) -> Result<Guard, AcquireError> {
+        let handle = &self.handles[index];
+        let trace = handle.trace(start);
+        let acquired = match handle.acquire_until(options, limit, false, &trace).await {
+            Ok(Ok(acquired)) => Ok(acquired.guard),
+            Ok(Err(failure)) => Err(handle.error(failure, self.engine.environment.now().since(start))),
+            Err(error) => Err(error.into()),
+        };
+        match &acquired {
+            Ok(guard) => guard.report_acquired(trace),
+            Err(error) => trace.not_acquired(reason_of(error)),
+        }
+        acquired
+    }
+
     /// Acquires one lock after the other, in order of their names. Locks held so far are renewed; if one of them
     /// ends too early, it starts over, and gives up after a few times.
     async fn in_order(
@@ -166,17 +193,14 @@ impl LockSet {
         // waiting, however; the queue entries are kept then, because the attempts would soon be used up.
         let stops_when_lost = !self.handles.iter().any(LockHandle::has_limited_duration);
         let mut all = MultiGuard::new(&self.engine, Vec::with_capacity(self.handles.len()));
-        for handle in &self.handles {
+        for index in 0..self.handles.len() {
             let acquired = tokio::select! {
                 biased;
                 lost = all.lost(), if stops_when_lost => Err(lost),
-                acquired = handle.acquire_until(options, limit, false) => Ok(acquired?),
+                acquired = self.acquire_one(index, options, limit, start) => Ok(acquired?),
             };
             match acquired {
-                Ok(Ok(acquired)) => all.push(acquired.guard),
-                Ok(Err(failure)) => {
-                    return Err(handle.error(failure, self.engine.environment.now().since(start)));
-                }
+                Ok(guard) => all.push(guard),
                 Err(lost) => {
                     self.release_until(limit, all).await;
                     return Ok(Err(lost));
@@ -237,6 +261,7 @@ impl LockSet {
         if first.entry.lock.kind != Kind::Mutex {
             return self.try_each(options, &wanted, limit).await;
         }
+        let start = self.engine.environment.now();
         let duration = first.duration()?;
         let params = first.params(options, duration.lease(), limit, true, None);
         let entries: Vec<_> = wanted.iter().map(|index| &self.handles[*index].entry).collect();
@@ -266,8 +291,14 @@ impl LockSet {
             return Ok(Err(blocked));
         }
         let confirmed = held.into_iter().map(async |(index, acquired)| {
-            let confirmed = self.handles[index].confirmed(acquired, limit).await;
-            confirmed.map(|acquired| acquired.guard).map_err(|failure| Blocked { index, failure })
+            let handle = &self.handles[index];
+            match handle.confirmed(acquired, limit).await {
+                Ok(acquired) => {
+                    acquired.guard.report_acquired(handle.trace(start));
+                    Ok(acquired.guard)
+                }
+                Err(failure) => Err(Blocked { index, failure }),
+            }
         });
         Ok(join_all(confirmed).await.into_iter().collect())
     }
@@ -283,9 +314,15 @@ impl LockSet {
         for &index in wanted {
             let call = self.engine.environment.now() + self.engine.timings.call;
             let until = Some(limit.map_or(call, |limit| limit.min(call)));
-            match self.handles[index].acquire_until(options, until, true).await? {
-                Ok(acquired) => guards.push(acquired.guard),
+            let handle = &self.handles[index];
+            let trace = handle.trace(self.engine.environment.now());
+            match handle.acquire_until(options, until, true, &trace).await? {
+                Ok(acquired) => {
+                    acquired.guard.report_acquired(trace);
+                    guards.push(acquired.guard);
+                }
                 Err(failure) => {
+                    trace.not_acquired(NotAcquiredReason::Taken);
                     self.release_until(limit, MultiGuard::new(&self.engine, guards)).await;
                     return Ok(Err(Blocked { index, failure }));
                 }

@@ -1,0 +1,6 @@
+//! What observers, figures, metrics and spans show.
+
+mod callbacks;
+mod events;
+mod fixture;
+mod spans;

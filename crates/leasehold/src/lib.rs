@@ -71,6 +71,7 @@
 //!
 //! # Features
 //!
+//! - `metrics`, off by default: each client reports to the recorder of the `metrics` facade.
 //! - `redis`, on by default: the Redis and Valkey stores, and the module [`mod@optimistic`].
 //! - `connection-manager`, off by default: locks on a `redis::aio::ConnectionManager` of the application.
 //! - `signal`, off by default: `Client::shutdown_on_signal`.

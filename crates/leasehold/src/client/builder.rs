@@ -7,6 +7,8 @@ use crate::engine::{Engine, StartError, Timings};
 use crate::error::ConnectError;
 use crate::guard::owner::OwnerFactory;
 use crate::store::{CredentialsProvider, Diagnosis, FindingCode, SessionTracking, Store};
+#[cfg(feature = "metrics")]
+use crate::telemetry::MetricsObserver;
 use crate::telemetry::{Observer, Telemetry, TelemetrySettings};
 use leasehold_core::{Lease, RetryPolicy};
 use leasehold_store::{Environment, System};
@@ -49,6 +51,9 @@ pub struct ClientBuilder {
     /// Set to replace the machine's clock, randomness and threads.
     environment: Option<Arc<dyn Environment>>,
     telemetry: TelemetrySettings,
+    /// Set unless the client does not report to the `metrics` facade.
+    #[cfg(feature = "metrics")]
+    metrics: bool,
 }
 
 /// What the client connects to.
@@ -87,6 +92,8 @@ impl ClientBuilder {
             timings,
             environment: None,
             telemetry: TelemetrySettings::default(),
+            #[cfg(feature = "metrics")]
+            metrics: true,
         }
     }
 
@@ -312,6 +319,26 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets whether this client reports to the recorder of the [`metrics`](https://docs.rs/metrics) facade that is installed.
+    /// Default with the feature `metrics`: it does, like other libraries that use this facade. Without a recorder, nothing
+    /// is recorded.
+    ///
+    /// Install the recorder before the client connects: each metric is registered once, with the recorder of that time.
+    ///
+    /// The labels are the kind of the lock and its [class](crate::Mutex::class), never its name. `docs/how-to/observe.md` in the
+    /// repository lists the metrics.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("memory:").metrics(false).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn metrics(mut self, records: bool) -> Self {
+        self.metrics = records;
+        self
+    }
+
     /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
     /// store](Client::with_store), no tokio runtime is needed then.
     pub fn environment(mut self, environment: impl Environment) -> Self {
@@ -461,7 +488,16 @@ impl ClientBuilder {
         }
         // A store that tracks sessions by itself is there already.
         let lazily = lazily && store.capabilities().sessions != SessionTracking::ByStore;
-        let telemetry = Arc::new(Telemetry::new(self.telemetry, environment.clone()));
+        #[cfg_attr(
+            not(feature = "metrics"),
+            allow(unused_mut, reason = "only that feature adds an observer")
+        )]
+        let mut telemetry = self.telemetry;
+        #[cfg(feature = "metrics")]
+        if self.metrics {
+            telemetry.observers.push(Arc::new(MetricsObserver::new()));
+        }
+        let telemetry = Arc::new(Telemetry::new(telemetry, environment.clone()));
         let (timings, history) = (self.timings, self.history);
         let engine = Engine::start(store, environment, metadata, timings, history, telemetry, lazily).await;
         let engine = engine.map_err(|error| match error {

@@ -28,7 +28,6 @@ pub(crate) struct Class(Arc<ClassEntry>);
 #[derive(Debug)]
 struct ClassEntry {
     name: Box<str>,
-    #[cfg_attr(not(test), allow(dead_code, reason = "tables of figures by class will need it"))]
     index: usize,
 }
 
@@ -43,8 +42,7 @@ impl Class {
     }
 
     /// Its number in its client: at most [`MAX_CLASSES`].
-    #[cfg(test)]
-    fn index(&self) -> usize {
+    pub(super) fn index(&self) -> usize {
         self.0.index
     }
 }

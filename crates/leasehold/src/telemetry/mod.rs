@@ -2,6 +2,8 @@
 //!
 //! - An [`Observer`] receives events: [`ClientBuilder::observer`](crate::ClientBuilder::observer).
 //! - [`Client::stats`](crate::Client::stats) returns figures, without an observer.
+//! - With the feature `metrics`, a client reports to the facade of that name: see
+//!   [`ClientBuilder::metrics`](crate::ClientBuilder#method.metrics).
 //! - The spans `lock.acquire` and `lock.hold`, of level DEBUG and target `leasehold::lock`, cover the wait for a lock and the time
 //!   that a guard holds it. Their fields begin with `lock.`; an error has `error.type` and `otel.status_code` as well.
 //! - [`slow_wait`](crate::ClientBuilder::slow_wait) and [`slow_hold`](crate::ClientBuilder::slow_hold) log a warning.
@@ -17,6 +19,8 @@ mod acquire;
 mod class;
 mod counters;
 mod hold;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod observer;
 mod request;
 
@@ -24,6 +28,8 @@ pub(crate) use acquire::{AcquireTrace, AcquiredTrace};
 pub(crate) use class::Class;
 pub(crate) use counters::Counters;
 pub(crate) use hold::HoldTrace;
+#[cfg(feature = "metrics")]
+pub(crate) use metrics::MetricsObserver;
 pub use observer::{
     Acquired, HandedOn, Handover, HowReleased, Lost, NotAcquired, NotAcquiredReason, ObservedLock, Observer,
     Released, RenewalFailed, Renewed, RequestOutcome, Requested, SessionRenewed, Stalled, Waiting,
@@ -127,7 +133,12 @@ impl Telemetry {
     /// Calls all observers with an event about a lock, if its class is known.
     fn notify_of(&self, lock: &Lock, class: Option<&Class>, event: impl Fn(&dyn Observer, ObservedLock<'_>)) {
         let Some(class) = class else { return };
-        let lock = ObservedLock { name: &lock.name, kind: lock.kind, class: class.as_str() };
+        let lock = ObservedLock {
+            name: &lock.name,
+            kind: lock.kind,
+            class: class.as_str(),
+            class_index: class.index(),
+        };
         self.notify(|observer| event(observer, lock));
     }
 }

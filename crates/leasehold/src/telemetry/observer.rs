@@ -93,6 +93,8 @@ pub struct ObservedLock<'a> {
     /// Its class: given by [`class`](crate::Mutex::class), or made from the name, with `*` in place of numbers, hexadecimal runs,
     /// UUIDs and other ids. A client has at most 200, and then `other`.
     pub class: &'a str,
+    /// The number of the class in its client.
+    pub(super) class_index: usize,
 }
 
 /// Part of [`Observer::waiting`].

@@ -3,4 +3,5 @@
 mod callbacks;
 mod events;
 mod fixture;
+mod metrics;
 mod spans;

@@ -5,6 +5,7 @@
 
 mod calls;
 mod chart;
+mod client;
 mod cluster;
 mod contention;
 mod critical_section;

@@ -11,7 +11,6 @@ use crate::meter::{Machine, ThreadStats};
 use crate::report::{Output, per, quantile_us};
 use crate::worker::protocol::LOCK;
 use anyhow::{Context, Result, ensure};
-use leasehold::Client;
 use leasehold_testkit::Worker;
 use serde::Serialize;
 use std::process::Command;
@@ -58,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let dir = tempfile::tempdir()?;
     let url = format!("sqlite:{}", dir.path().join("locks.db").display());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let holder = runtime.block_on(Client::connect(&url))?;
+    let holder = runtime.block_on(crate::client::connect(&url))?;
     let mutex = holder.mutex(LOCK)?;
     let guard = runtime.block_on(mutex.acquire())?;
     let mut workers = Vec::new();

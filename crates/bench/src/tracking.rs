@@ -8,7 +8,7 @@ use crate::meter::{Machine, ServerStats, used_bytes};
 use crate::report::{Output, median, per, quantile_us, spread};
 use crate::worker::renewal::PERIOD;
 use anyhow::{Context, Result, ensure};
-use leasehold::{Client, Guard};
+use leasehold::Guard;
 use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -128,7 +128,7 @@ fn notice(side: &Side, deletions: usize) -> Result<Vec<u64>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut connection = side.server.connect()?;
     runtime.block_on(async {
-        let client = Client::connect(&side.url).await?;
+        let client = crate::client::connect(&side.url).await?;
         let mut guards: Vec<(String, Guard)> = Vec::new();
         for n in 0..deletions {
             let name = format!("deleted/{n}");

@@ -3,8 +3,8 @@
 //!
 //! Beside it, in alternating rounds of the same process: a plain lock by hand, `SET NX PX` and a script that compares and
 //! deletes; the same requests as the library's, recorded at the server and sent by a bare client; and rslock, a library that
-//! does what the plain lock does. The first shows the cost of fencing, fairness and the rest; the second, the cost of the
-//! library's own code; the third, what another library costs.
+//! does what the plain lock does; and the library with metrics, which are recorded. The first shows the cost of fencing, fairness and the rest; the second, the cost of the
+//! library's own code; the third, what another library costs; the last, what metrics cost.
 
 use crate::chart::{Axis, Chart, Kind, Limit, Series, Spread};
 use crate::launch::{REPLY_TIMEOUT, start_server, start_worker};
@@ -17,11 +17,12 @@ use leasehold_testkit::{RedisServer, Worker};
 use serde::Serialize;
 
 /// The sides, as the worker calls them.
-const SIDES: [&str; 4] = ["ours", "plain", "same", "rslock"];
+const SIDES: [&str; 5] = ["ours", "plain", "same", "rslock", "metrics"];
 const OURS: usize = 0;
 const PLAIN: usize = 1;
 const SAME: usize = 2;
 const RSLOCK: usize = 3;
+const METRICS: usize = 4;
 
 /// Each side in one round.
 type Round = [Sample; SIDES.len()];
@@ -53,6 +54,10 @@ struct UncontendedReport {
     ratio_plain: f64,
     ratio_same: f64,
     ratio_rslock: f64,
+    /// Pairs per second with metrics, relative to those without.
+    ratio_metrics: f64,
+    /// The same for the processor time of the client for a pair.
+    metrics_cpu_ratio: f64,
     /// Processor time of the client for a pair, and time in commands, relative to those of the plain lock.
     client_cpu_ratio: f64,
     server_time_ratio: f64,
@@ -62,6 +67,8 @@ struct UncontendedReport {
     ratio_plain_spread: [f64; 2],
     ratio_same_spread: [f64; 2],
     ratio_rslock_spread: [f64; 2],
+    ratio_metrics_spread: [f64; 2],
+    metrics_cpu_ratio_spread: [f64; 2],
     client_cpu_ratio_spread: [f64; 2],
     server_time_ratio_spread: [f64; 2],
     server_cpu_ratio_spread: [f64; 2],
@@ -70,6 +77,7 @@ struct UncontendedReport {
     plain_pairs_per_s: f64,
     same_pairs_per_s: f64,
     rslock_pairs_per_s: f64,
+    metrics_pairs_per_s: f64,
     /// Microseconds from the start of a task's pair to its end.
     ours_pair_us: f64,
     plain_pair_us: f64,
@@ -80,6 +88,7 @@ struct UncontendedReport {
     plain_client_us: f64,
     same_client_us: f64,
     rslock_client_us: f64,
+    metrics_client_us: f64,
     ours_server_us: f64,
     plain_server_us: f64,
     same_server_us: f64,
@@ -136,7 +145,7 @@ fn measure_tasks(tasks: u32, options: &Options) -> Result<(UncontendedReport, Ve
     measure(&server, &mut worker, OURS, warm_up_ms)?;
     let recorded = record_requests(&server, &mut worker)?;
     worker.send(&format!("recorded {}", serde_json::to_string(&recorded)?))?;
-    for side in [PLAIN, SAME, RSLOCK] {
+    for side in [PLAIN, SAME, RSLOCK, METRICS] {
         measure(&server, &mut worker, side, warm_up_ms)?;
     }
     let mut rounds = Vec::new();
@@ -146,10 +155,10 @@ fn measure_tasks(tasks: u32, options: &Options) -> Result<(UncontendedReport, Ve
         for side in (0..SIDES.len()).map(|n| (n + round) % SIDES.len()) {
             samples[side] = Some(measure(&server, &mut worker, side, round_ms)?);
         }
-        let [Some(ours), Some(plain), Some(same), Some(rslock)] = samples else {
+        let [Some(ours), Some(plain), Some(same), Some(rslock), Some(metrics)] = samples else {
             bail!("a side was not measured")
         };
-        rounds.push([ours, plain, same, rslock]);
+        rounds.push([ours, plain, same, rslock, metrics]);
     }
     worker.send("stop")?;
     Ok((report(tasks, options, &rounds, Machine::with(&server)?), rounds))
@@ -212,6 +221,8 @@ fn report(tasks: u32, options: &Options, rounds: &[Round], machine: Machine) -> 
     let pairs_plain = ratio(rounds, OURS, PLAIN, |sample| sample.pairs_per_s);
     let pairs_same = ratio(rounds, OURS, SAME, |sample| sample.pairs_per_s);
     let pairs_rslock = ratio(rounds, OURS, RSLOCK, |sample| sample.pairs_per_s);
+    let pairs_metrics = ratio(rounds, METRICS, OURS, |sample| sample.pairs_per_s);
+    let metrics_cpu = ratio(rounds, METRICS, OURS, |sample| sample.client_us);
     let client_cpu = ratio(rounds, OURS, PLAIN, |sample| sample.client_us);
     let server_time = ratio(rounds, OURS, PLAIN, |sample| sample.command_us);
     let server_cpu = ratio(rounds, OURS, PLAIN, |sample| sample.server_us);
@@ -227,6 +238,8 @@ fn report(tasks: u32, options: &Options, rounds: &[Round], machine: Machine) -> 
         ratio_plain: pairs_plain.median,
         ratio_same: pairs_same.median,
         ratio_rslock: pairs_rslock.median,
+        ratio_metrics: pairs_metrics.median,
+        metrics_cpu_ratio: metrics_cpu.median,
         client_cpu_ratio: client_cpu.median,
         server_time_ratio: server_time.median,
         server_cpu_ratio: server_cpu.median,
@@ -234,6 +247,8 @@ fn report(tasks: u32, options: &Options, rounds: &[Round], machine: Machine) -> 
         ratio_plain_spread: pairs_plain.ends(),
         ratio_same_spread: pairs_same.ends(),
         ratio_rslock_spread: pairs_rslock.ends(),
+        ratio_metrics_spread: pairs_metrics.ends(),
+        metrics_cpu_ratio_spread: metrics_cpu.ends(),
         client_cpu_ratio_spread: client_cpu.ends(),
         server_time_ratio_spread: server_time.ends(),
         server_cpu_ratio_spread: server_cpu.ends(),
@@ -242,6 +257,7 @@ fn report(tasks: u32, options: &Options, rounds: &[Round], machine: Machine) -> 
         plain_pairs_per_s: pairs(PLAIN),
         same_pairs_per_s: pairs(SAME),
         rslock_pairs_per_s: pairs(RSLOCK),
+        metrics_pairs_per_s: pairs(METRICS),
         ours_pair_us: pair(OURS),
         plain_pair_us: pair(PLAIN),
         same_pair_us: pair(SAME),
@@ -250,6 +266,7 @@ fn report(tasks: u32, options: &Options, rounds: &[Round], machine: Machine) -> 
         plain_client_us: client(PLAIN),
         same_client_us: client(SAME),
         rslock_client_us: client(RSLOCK),
+        metrics_client_us: client(METRICS),
         ours_server_us: server(OURS),
         plain_server_us: server(PLAIN),
         same_server_us: server(SAME),
@@ -272,7 +289,7 @@ impl UncontendedReport {
             "uncontended, {} tasks: {:.2} x the pairs a second of a plain lock, {:.2} x those of the same requests, {:.2} x \
              rslock's ({:.0}, {:.0}, {:.0} and {:.0}; a pair {:.1}, {:.1}, {:.1} and {:.1} us); the client's processor {:.2} x \
              the plain lock's ({:.1}, {:.1}, {:.1} and {:.1} us a pair), the server's time in commands {:.2} x ({:.1}, {:.1}, \
-             {:.1} and {:.1} us); {:.3} requests a pair",
+             {:.1} and {:.1} us); {:.3} requests a pair; with metrics {:.2} x the pairs a second, {:.2} x the client's processor",
             self.tasks,
             self.ratio_plain,
             self.ratio_same,
@@ -296,6 +313,8 @@ impl UncontendedReport {
             self.same_command_us,
             self.rslock_command_us,
             self.requests_per_pair,
+            self.ratio_metrics,
+            self.metrics_cpu_ratio,
         )
     }
 

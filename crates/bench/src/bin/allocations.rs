@@ -52,7 +52,7 @@ fn main() -> Result<()> {
     ensure!(options.pairs > 0 && options.tasks.iter().all(|tasks| *tasks > 0), "nothing to count");
     let server = RedisServer::builder().pinned(0).start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = runtime.block_on(Client::connect(&server.url()))?;
+    let client = runtime.block_on(Client::builder(server.url()).metrics(false).connect())?;
     let bare = runtime.block_on(connect(&server.url()))?;
     for tasks in &options.tasks {
         let report = count(&runtime, &client, &bare, *tasks, options.pairs)?;

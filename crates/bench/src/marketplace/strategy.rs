@@ -111,8 +111,8 @@ impl StrategyClient {
     pub(super) async fn connect(strategy: Strategy, url: &str) -> Result<Self> {
         Ok(match strategy {
             Strategy::Watch => Self::Watch(optimistic::Connection::dedicated(connect(url).await?)),
-            Strategy::OneLock => Self::OneLock(Client::connect(url).await?),
-            Strategy::PerItem => Self::PerItem(Client::connect(url).await?),
+            Strategy::OneLock => Self::OneLock(crate::client::connect(url).await?),
+            Strategy::PerItem => Self::PerItem(crate::client::connect(url).await?),
             Strategy::Rslock => Self::Rslock(LockManager::from_clients(vec![redis::Client::open(url)?])),
         })
     }

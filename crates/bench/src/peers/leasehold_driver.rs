@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "leasehold";
 
 /// Answers requests until `stop`.
 pub(crate) async fn run(url: &str) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let client = crate::client::connect(url).await?;
     let mut held = BTreeMap::new();
     let mut requests = Requests::new();
     reply(&format!("ready {NAME} {} {}", env!("CARGO_PKG_VERSION"), now_ns()))?;

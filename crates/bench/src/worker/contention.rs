@@ -142,7 +142,7 @@ struct Log {
 /// `begin` starts all tasks. `count` replies with the number of sections since then. `discard` forgets the recorded
 /// sections. `stop` ends the tasks wherever they are, and replies with the sections since the last `discard`.
 pub(super) async fn run(url: &str, contender: Contender) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let client = crate::client::connect(url).await?;
     let lock = AnyLock::new(url, &client, &contender).await?;
     let log = Arc::<Log>::default();
     let mut requests = Requests::new();

@@ -3,7 +3,6 @@
 use super::protocol::{LOCK, Requests, reply};
 use crate::critical_section::{CriticalSection, now_ns};
 use anyhow::{Context, Result, bail};
-use leasehold::Client;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tokio::sync::mpsc;
 /// `acquire` replies with the section when the acquire has returned. `release` pauses, and replies with the time of its
 /// call. `listen` and `publish` do the same with a bare message.
 pub(super) async fn run(url: &str, process: u32) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let client = crate::client::connect(url).await?;
     let mutex = client.mutex(LOCK)?;
     let (sender, mut messages) = mpsc::unbounded_channel();
     let mut bare = subscribing_connection(url, sender).await?;

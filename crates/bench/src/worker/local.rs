@@ -6,7 +6,7 @@
 use super::protocol::{LOCK, Requests, reply};
 use crate::critical_section::now_ns;
 use anyhow::{Context, Result, bail};
-use leasehold::{Client, Mutex};
+use leasehold::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl HandoverCounter {
 /// one, or tokio's; they reply with the number of batches of pairs, the elapsed nanoseconds, and the median and the 99th
 /// percentile of a batch.
 pub(super) async fn run(url: &str, tasks: u32) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let client = crate::client::connect(url).await?;
     let plain = client.mutex(LOCK)?;
     let sticky = plain.clone().sticky(KEEP_FOR);
     let (contended, uncontended) = (Arc::new(tokio::sync::Mutex::new(())), tokio::sync::Mutex::new(()));

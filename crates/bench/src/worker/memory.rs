@@ -3,7 +3,6 @@
 use super::protocol::{LOCK, Requests, reply};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use leasehold::Client;
 use std::sync::Arc;
 use tokio::task::{JoinSet, yield_now};
 
@@ -20,7 +19,7 @@ pub(crate) enum WaitFor {
 
 /// Lets all tasks wait at the request `wait`.
 pub(super) async fn run(url: &str, wait_for: WaitFor, tasks: u64) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let client = crate::client::connect(url).await?;
     // What a client allocates once is allocated before anything is measured.
     client.mutex(LOCK)?.acquire().await?.release().await?;
     let tokio_mutex = Arc::new(tokio::sync::Mutex::new(()));

@@ -45,7 +45,7 @@ struct Progress {
 /// `ours` and `plain` acquire and release a number of fresh names, and reply with that number and the elapsed
 /// nanoseconds. `begin` does so with the library without end; then `count` replies with the number of pairs.
 pub(super) async fn run(url: &str, tasks: u32, nodes: &[String]) -> Result<()> {
-    let ours = Side::Ours(Client::connect(url).await?);
+    let ours = Side::Ours(crate::client::connect(url).await?);
     let plain = match nodes {
         [] => None,
         nodes => Some(Side::Plain(PlainLock::connect(nodes, LEASE_MS).await?)),

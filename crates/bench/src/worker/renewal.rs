@@ -31,7 +31,7 @@ const EXTEND: &str = include_str!("../../../redis/src/lua/extend.lua");
 /// `acquire` acquires them evenly over a time, and replies `held` when each has its full lease. `check` replies with the
 /// number of valid guards and the shortest remaining lease in milliseconds.
 pub(super) async fn hold(url: &str, locks: u64, over: Duration, lease: Duration) -> Result<()> {
-    let client = Client::builder(url).watchdog_lease(lease).connect().await?;
+    let client = crate::client::builder(url).watchdog_lease(lease).connect().await?;
     // What a client allocates once is allocated before anything is measured.
     client.mutex(LOCK)?.acquire().await?.release().await?;
     let mut requests = Requests::new();

@@ -4,7 +4,7 @@ use super::protocol::{LOCK, Requests, reply};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use leasehold::core::FIRST_LEASE;
-use leasehold::{Client, Guard, Permit, ReadGuard, RwLock, Semaphore};
+use leasehold::{Guard, Permit, ReadGuard, RwLock, Semaphore};
 use redis::aio::MultiplexedConnection;
 use redis::cmd;
 use std::ops::Deref;
@@ -75,7 +75,7 @@ impl SharedGuard {
 /// `hold` acquires them, and replies `held` when each has its full lease. `measure` acquires once more, extends and releases,
 /// and replies with the server's time in each of the three scripts, in microseconds.
 pub(super) async fn run(url: &str, kind: SharedKind, holders: u64) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let client = crate::client::connect(url).await?;
     let lock = match kind {
         SharedKind::Rwlock => SharedLock::RwLock(client.rwlock(LOCK)?.lease(LEASE)),
         SharedKind::Semaphore => {

@@ -8,6 +8,7 @@ use super::protocol::{Requests, reply};
 use crate::critical_section::now_ns;
 use anyhow::{Context, Result, bail, ensure};
 use leasehold::{Client, Mutex};
+use metrics_util::debugging::DebuggingRecorder;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use rslock::LockManager;
@@ -36,6 +37,8 @@ pub(crate) fn lock_of(task: u32) -> String {
 /// The clients of all sides.
 struct Sides {
     mutexes: Vec<Mutex>,
+    /// The same with metrics.
+    recorded_mutexes: Vec<Mutex>,
     plain: PlainLock,
     bare: MultiplexedConnection,
     rslock: LockManager,
@@ -45,17 +48,23 @@ struct Sides {
 
 /// Answers requests until `stop`.
 ///
-/// `ours`, `plain`, `same` and `rslock` acquire and release for a time in milliseconds, and reply with the number of pairs
+/// `ours`, `metrics`, `plain`, `same` and `rslock` acquire and release for a time in milliseconds, and reply with the number of pairs
 /// and the elapsed nanoseconds. `once` acquires and releases the first lock. `recorded` sets the requests of `same`.
 pub(super) async fn run(url: &str, tasks: u32, lease_ms: u64) -> Result<()> {
-    let client = Client::connect(url).await?;
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().context("there is a recorder already")?;
+    let client = crate::client::connect(url).await?;
+    let with_metrics = Client::builder(url).connect().await?;
     let lease = Duration::from_millis(lease_ms);
     let mutex = |task| Ok(client.mutex(lock_of(task))?.lease(lease));
     let mutexes = (0..tasks).map(mutex).collect::<Result<_>>()?;
+    let mutex = |task| Ok(with_metrics.mutex(format!("seen/{task:02}"))?.lease(lease));
+    let recorded_mutexes = (0..tasks).map(mutex).collect::<Result<_>>()?;
     let plain = PlainLock::connect(&[url.to_owned()], lease_ms).await?;
     let bare = bare_connection(url).await?;
     let rslock = LockManager::from_clients(vec![redis::Client::open(url)?]);
-    let mut sides = Sides { mutexes, plain, bare, rslock, lease, recorded: None };
+    let mut sides = Sides { mutexes, recorded_mutexes, plain, bare, rslock, lease, recorded: None };
     let mut requests = Requests::new();
     reply("ready")?;
     loop {
@@ -68,7 +77,12 @@ pub(super) async fn run(url: &str, tasks: u32, lease_ms: u64) -> Result<()> {
             }
             "recorded" => sides.recorded = Some(serde_json::from_str(rest)?),
             "stop" => return Ok(()),
-            _ => reply(&sides.measure(verb, Duration::from_millis(rest.parse()?)).await?)?,
+            _ => {
+                let measured = sides.measure(verb, Duration::from_millis(rest.parse()?)).await?;
+                // As an exporter does when it is scraped. Otherwise the values of the histograms pile up.
+                drop(snapshotter.snapshot());
+                reply(&measured)?;
+            }
         }
     }
 }
@@ -78,9 +92,10 @@ impl Sides {
         let stop = Arc::new(AtomicBool::new(false));
         let mut running = JoinSet::new();
         let from_ns = now_ns();
-        for (task, mutex) in (0..).zip(&self.mutexes) {
+        for (task, (mutex, recorded)) in (0..).zip(self.mutexes.iter().zip(&self.recorded_mutexes)) {
             let stop = stop.clone();
             match side {
+                "metrics" => running.spawn(leasehold_pairs(recorded.clone(), stop)),
                 "ours" => running.spawn(leasehold_pairs(mutex.clone(), stop)),
                 "plain" => running.spawn(plain_pairs(self.plain.clone(), format!("bare/{task:02}"), stop)),
                 "rslock" => {

@@ -1,0 +1,13 @@
+//! The client that is measured: without metrics, unless a scenario measures those.
+
+use leasehold::{Client, ClientBuilder, ConnectError};
+
+/// Connects to the store of a URL.
+pub(crate) async fn connect(url: &str) -> Result<Client, ConnectError> {
+    builder(url).connect().await
+}
+
+/// The same, with further settings.
+pub(crate) fn builder(url: &str) -> ClientBuilder {
+    Client::builder(url).metrics(false)
+}

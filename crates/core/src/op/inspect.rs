@@ -70,7 +70,7 @@ pub struct Inspection {
 /// for n in 1..=3 {
 ///     let claim = Claim::new(HoldId::from_random(session(n), [n; 16]));
 ///     let label = Label::new(format!("worker {n}")).expect("a short text is a label");
-///     let queue = Some(Enqueue { nonce: Nonce::from_random([n; 8]), ttl_ms: 3_000 });
+///     let queue = Some(Enqueue { nonce: Nonce::new(0, n.into()), ttl_ms: 3_000 });
 ///     let (liveness, predecessor, mode) = (Liveness::Session { alive_ms: 10_000 }, None, LockMode::Exclusive);
 ///     let lease_ms = 3_000;
 ///     let request = Acquire { claim, lease_ms, label, queue, expire_foreign_ms: None, liveness, predecessor, mode };

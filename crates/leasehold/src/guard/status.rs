@@ -153,7 +153,8 @@ impl SharedHolder {
 ///
 /// let (here, elsewhere) = (Client::connect("memory:app").await?, Client::connect("memory:app").await?);
 /// let guard = here.mutex("nightly")?.acquire().await?;
-/// let waiting = tokio::spawn(async move { elsewhere.mutex("nightly")?.acquire().await });
+/// let theirs = elsewhere.mutex("nightly")?;
+/// let waiting = tokio::spawn(async move { theirs.acquire().await });
 /// # while here.mutex("nightly")?.inspect().await?.waiting == 0 { tokio::task::yield_now().await }
 /// let details = here.mutex("nightly")?.inspect_full().await?;
 /// for (at, waiter) in details.queue.iter().enumerate() {

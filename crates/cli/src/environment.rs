@@ -2,6 +2,7 @@
 
 use crate::output::failure::Failure;
 use anyhow::anyhow;
+use leasehold::{FencingToken, LockName};
 use std::env::{self, VarError};
 
 /// The URL of the store.
@@ -16,9 +17,10 @@ pub(crate) const STATE_DIR: &str = "LEASEHOLD_STATE_DIR";
 pub(crate) const HISTORY: &str = "LEASEHOLD_HISTORY";
 /// The owner for which a reentrant lock is acquired. A command under such a lock receives it.
 pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
-/// The names of the locks of a command, one a line. Only commands receive it.
+/// The names of the locks of a command, one a line. Commands receive it; a program inside of such a command names these locks as
+/// those that it runs under.
 pub(crate) const NAME: &str = "LEASEHOLD_NAME";
-/// The fencing tokens of these locks, one a line. Only commands receive it.
+/// The fencing tokens of these locks, one a line. Commands receive it.
 pub(crate) const FENCE: &str = "LEASEHOLD_FENCE";
 
 /// A variable, if it is set and not empty. An error does not show a value that is not UTF-8.
@@ -30,4 +32,14 @@ pub(crate) fn variable(name: &str) -> Result<Option<String>, Failure> {
             Err(Failure::usage(anyhow!("the environment variable {name} is not UTF-8 text")))
         }
     }
+}
+
+/// The holds under which this program runs: it is the command of another one, or a part of it. What is no lock or token is
+/// left out, since nothing depends on them but the graph of waits.
+pub(crate) fn enclosing_holds() -> Vec<(LockName, FencingToken)> {
+    let [names, fences] = [NAME, FENCE].map(|name| env::var(name).unwrap_or_default());
+    let holds = names.lines().zip(fences.lines());
+    let parsed =
+        holds.map(|(name, fence)| Some((LockName::new(name).ok()?, FencingToken::new(fence.parse().ok()?))));
+    parsed.flatten().collect()
 }

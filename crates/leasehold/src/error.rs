@@ -5,11 +5,11 @@
 
 mod any;
 
-use crate::LostReason;
 use crate::engine::NotExtended;
 pub use crate::guard::unreleased::ReleaseError;
 use crate::lock::contention::Contention;
 use crate::store::{Fault, StoreUrlError};
+use crate::{LostReason, WaitCycle};
 pub use any::Error;
 use leasehold_core::{
     FencingToken, KeyError, LabelError, LeaseError, LockName, NameError, OwnValueError, Refused,
@@ -163,6 +163,10 @@ pub enum AcquireError {
         /// What prevented it last.
         contention: Box<Contention>,
     },
+    /// The wait was part of a cycle of processes that wait for each other's locks, and gave up so that the others go on:
+    /// [`Deadlock::Refuse`](crate::Deadlock::Refuse). The lock was not acquired. Release what is held, and begin anew.
+    #[error("a deadlock: {0}")]
+    Deadlock(Box<WaitCycle>),
     /// The store could not be reached, or refused the request: the lock was not acquired.
     #[error(transparent)]
     Store(Fault),
@@ -212,6 +216,7 @@ impl AcquireError {
         match self {
             Self::TimedOut { .. }
             | Self::RetriesExhausted { .. }
+            | Self::Deadlock(_)
             | Self::Unknown(_)
             | Self::Unconfirmed(_)
             | Self::NotExtended(_)

@@ -106,7 +106,7 @@ pub use client::session_info::SessionInfo;
 pub use client::stats::{Losses, Stats};
 #[cfg(feature = "signal")]
 pub use client::stop::StopError;
-pub use engine::{ShutdownError, UnreleasedLock};
+pub use engine::{ShutdownError, UnreleasedLock, WaitCycle, WaitGraph, WaitHolder, WaitInfo};
 pub use error::{
     AcquireError, ConnectError, Error, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
     MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
@@ -120,6 +120,7 @@ pub use guard::status::{FullStatus, QueuedWaiter, SharedHolder, Status};
 pub use guard::unreleased::Unreleased;
 pub use lock::barrier::{Barrier, BarrierWaitResult};
 pub use lock::contention::Contention;
+pub use lock::deadlock::Deadlock;
 pub use lock::election::{Election, Leader, Leaders, Leadership};
 pub use lock::handle::Attempt;
 pub use lock::keyed_semaphore::{KeyedPermit, KeyedSemaphore};

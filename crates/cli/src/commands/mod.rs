@@ -5,6 +5,7 @@ pub(crate) mod acquire;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod free;
+pub(crate) mod graph;
 pub(crate) mod lead;
 pub(crate) mod ls;
 pub(crate) mod monitor;
@@ -41,6 +42,7 @@ enum Command {
     Extend(extend::ExtendArgs),
     Release(release::ReleaseArgs),
     Ls(ls::LsArgs),
+    Graph(graph::GraphArgs),
     Free(free::FreeArgs),
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
@@ -73,6 +75,7 @@ impl Command {
             Self::Extend(args) => &args.log,
             Self::Release(args) => &args.log,
             Self::Ls(args) => &args.log,
+            Self::Graph(args) => &args.log,
             Self::Free(args) => &args.log,
             Self::Monitor(args) => &args.log,
             Self::Doctor(args) => &args.log,
@@ -91,6 +94,7 @@ impl Command {
             Self::Extend(args) => extend::extend(args).await,
             Self::Release(args) => release::release(args).await,
             Self::Ls(args) => ls::ls(args).await,
+            Self::Graph(args) => graph::graph(args).await,
             Self::Free(args) => free::free(args).await,
             Self::Monitor(args) => monitor::monitor(args).await,
             Self::Doctor(args) => doctor::doctor(args).await,
@@ -120,6 +124,7 @@ Examples:
   leasehold lead scheduler -- ./scheduler        on one machine, while it leads
   leasehold wait nightly && ./after-nightly.sh   when the lock is free
   leasehold ls                                   all held locks
+  leasehold graph                                what waits for what
   leasehold free nightly                         take it from its holder
   leasehold doctor                               find unsafe server settings
   leasehold where                                the store in use
@@ -144,7 +149,7 @@ mod tests {
         for name in commands.get_subcommands().map(clap::Command::get_name) {
             pages.extend([vec![name, "--help"], vec![name, "-h"]]);
         }
-        assert_eq!(pages.len(), 28, "{pages:?}");
+        assert_eq!(pages.len(), 30, "{pages:?}");
         for page in pages {
             let help = program().try_get_matches_from([&["leasehold"], &page[..]].concat());
             let help = help.expect_err("it is help").to_string();

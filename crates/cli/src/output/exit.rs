@@ -12,6 +12,8 @@ impl Exit {
     pub(crate) const SUCCESS: Self = Self(0);
     /// The user answered no.
     pub(crate) const DECLINED: Self = Self(1);
+    /// What was checked for was found.
+    pub(crate) const FOUND: Self = Self(1);
     /// The arguments, the name, the URL or another setting cannot be used.
     pub(crate) const USAGE: Self = Self(2);
     /// The name is in use for another kind of lock, or for something else: `EX_DATAERR`.

@@ -5,6 +5,7 @@ pub(crate) mod capacity;
 pub(crate) mod error_map;
 pub(crate) mod exit;
 pub(crate) mod failure;
+pub(crate) mod graph_drawing;
 pub(crate) mod holder_report;
 pub(crate) mod lines;
 pub(crate) mod live_line;

@@ -1,7 +1,7 @@
 //! A client of the store: its configuration from the options, and its end.
 
 use crate::backoff::{Backoff, half_jittered};
-use crate::environment::{HISTORY, USERNAME, variable};
+use crate::environment::{HISTORY, USERNAME, enclosing_holds, variable};
 use crate::lock::wait_limit::WaitLimit;
 use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
@@ -79,6 +79,9 @@ impl ClientConfig {
         }
         if let Some(entries) = variable(HISTORY)? {
             builder = builder.history(history_entries(&entries)?);
+        }
+        for (lock, fence) in enclosing_holds() {
+            builder = builder.enclosing_hold(&lock, fence);
         }
         Ok(Self { builder, kind: url.kind(), servers: findings::store_name(&url), is_default })
     }

@@ -11,6 +11,7 @@ mod engines;
 mod findings;
 mod fixture;
 mod full_output;
+mod graph;
 mod init;
 mod lead;
 mod limits;

@@ -288,6 +288,9 @@ macro_rules! setting {
     (history $kind:ident) => {
         setting! { $kind history(entries: u16), "Has the store keep the last holds that were released" }
     };
+    (deadlock $kind:ident) => {
+        setting! { $kind deadlock(policy: crate::Deadlock), "Sets what an acquire does that waits in a cycle of processes" }
+    };
     (max_wait $kind:ident) => {
         setting! { $kind max_wait(limit: std::time::Duration), "Limits how long calls wait, which is forever without it" }
     };

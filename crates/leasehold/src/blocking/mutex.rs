@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Mutex;
 
-    settings { lease max_hold max_renewals lock_delay history max_wait retry low_priority_for expire_foreign sticky yield_every class }
+    settings { lease max_hold max_renewals lock_delay history deadlock max_wait retry low_priority_for expire_foreign sticky yield_every class }
 
     forward {
         /// Returns the lock's name.

@@ -48,7 +48,7 @@ facade! {
     #[derive(Clone)]
     pub struct ReentrantMutex;
 
-    settings { lease max_hold max_renewals lock_delay history max_wait retry low_priority_for expire_foreign yield_every class }
+    settings { lease max_hold max_renewals lock_delay history deadlock max_wait retry low_priority_for expire_foreign yield_every class }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.

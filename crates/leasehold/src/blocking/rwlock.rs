@@ -40,7 +40,7 @@ facade! {
     #[derive(Clone)]
     pub struct RwLock;
 
-    settings { lease max_hold max_renewals lock_delay history max_wait retry low_priority_for class }
+    settings { lease max_hold max_renewals lock_delay history deadlock max_wait retry low_priority_for class }
 
     set {
         /// Sets the owner that acquires the lock, whatever the calling thread and its scope.

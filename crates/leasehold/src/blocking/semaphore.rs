@@ -27,7 +27,7 @@ facade! {
     #[derive(Clone)]
     pub struct Semaphore;
 
-    settings { lease max_hold max_renewals lock_delay history max_wait retry low_priority_for class }
+    settings { lease max_hold max_renewals lock_delay history deadlock max_wait retry low_priority_for class }
 
     forward {
         /// Returns the semaphore's name.

@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::client::open::{UrlOverrides, open};
 use crate::client::session_metadata::session_metadata;
+use crate::engine::activity::EnclosingHold;
 use crate::engine::{Engine, StartError, Timings};
 use crate::error::ConnectError;
 use crate::guard::owner::OwnerFactory;
@@ -10,7 +11,7 @@ use crate::store::{CredentialsProvider, Diagnosis, FindingCode, SessionTracking,
 #[cfg(feature = "metrics")]
 use crate::telemetry::MetricsObserver;
 use crate::telemetry::{Observer, Telemetry, TelemetrySettings};
-use leasehold_core::{Lease, RetryPolicy};
+use leasehold_core::{FencingToken, Lease, LockName, RetryPolicy};
 use leasehold_store::{Environment, System};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -48,6 +49,8 @@ pub struct ClientBuilder {
     history: u16,
     instance: Option<String>,
     timings: Timings,
+    /// The holds of other processes under which this one runs.
+    enclosing: Vec<EnclosingHold>,
     /// Set to replace the machine's clock, randomness and threads.
     environment: Option<Arc<dyn Environment>>,
     telemetry: TelemetrySettings,
@@ -90,6 +93,7 @@ impl ClientBuilder {
             history: 0,
             instance: None,
             timings,
+            enclosing: Vec::new(),
             environment: None,
             telemetry: TelemetrySettings::default(),
             #[cfg(feature = "metrics")]
@@ -148,6 +152,29 @@ impl ClientBuilder {
     /// [time of a session](Self::session_ttl).
     pub fn credentials_timeout(mut self, within: Duration) -> Self {
         self.overrides.credentials_timeout = Some(within);
+        self
+    }
+
+    /// Names a hold of another process that lasts for as long as this process works: it is a command under a lock, started by
+    /// the holder, say. Only [`Client::wait_graph`] uses this, to see that the holder waits for what this process waits
+    /// for. Can be called several times, and the holds around that holder are known by its own client.
+    ///
+    /// The program `leasehold run` gives its command the name and the token in `LEASEHOLD_NAME` and `LEASEHOLD_FENCE`, a line
+    /// for each lock.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, FencingToken};
+    ///
+    /// let mut builder = Client::builder("memory:");
+    /// if let (Ok(name), Ok(fence)) = (std::env::var("LEASEHOLD_NAME"), std::env::var("LEASEHOLD_FENCE")) {
+    ///     builder = builder.enclosing_hold(&name.parse()?, FencingToken::new(fence.parse()?));
+    /// }
+    /// let client = builder.connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn enclosing_hold(mut self, lock: &LockName, fence: FencingToken) -> Self {
+        self.enclosing.push(EnclosingHold { lock: lock.as_str().to_owned(), fence: fence.as_u64() });
         self
     }
 
@@ -504,6 +531,9 @@ impl ClientBuilder {
             StartError::Session(fault) => ConnectError::Store(fault),
             StartError::Keeper(error) => ConnectError::Keeper(Arc::new(error)),
         })?;
+        if !self.enclosing.is_empty() {
+            engine.keeper.set_enclosing(self.enclosing);
+        }
         Ok(Client { engine, owners: Arc::new(owners) })
     }
 }

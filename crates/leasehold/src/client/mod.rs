@@ -14,7 +14,7 @@ pub(crate) mod stats;
 pub(crate) mod stop;
 pub(crate) mod store_url;
 
-use crate::engine::{Engine, ShutdownError};
+use crate::engine::{self, Engine, ShutdownError, WaitGraph};
 use crate::error::{ConnectError, InspectError, LockError};
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::lock::barrier::Barrier;
@@ -362,6 +362,25 @@ impl Client {
         is_wanted: impl Fn(&LockName) -> bool,
     ) -> Result<Listing<LockInfo>, InspectError> {
         inventory::scan(&self.engine, start, within, is_wanted).await
+    }
+
+    /// Reads what waits for what in all processes that use the store, and which of them wait for each other: see [`WaitGraph`].
+    ///
+    /// A wait is seen once it has lasted for about half a second, with what the same task, thread or owner holds. If there is
+    /// a cycle, a second look follows after 0.7 s, and the cycle is reported if both show it. Not seen are waits of clients
+    /// [without a session](ClientBuilder::without_session) and of other libraries.
+    ///
+    /// A lock counts as held by the task that acquired it, outside of tasks by the thread, and in the
+    /// [scope](Owner::scope) of an owner by that owner. A guard that is given to another task, or a task that does other work
+    /// while it waits, can make waits look like a cycle that is none: give each part an owner of its own. A task that waits for
+    /// its own lock is not reported as a cycle.
+    ///
+    /// Sends a request that lists the sessions, and one for each 256 locks for which something waits; twice if there are
+    /// cycles. Fails like [`sessions`](Self::sessions).
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn wait_graph(&self) -> Result<WaitGraph, InspectError> {
+        Ok(engine::wait_graph(&self.engine).await?)
     }
 
     /// Waits until the keeper has released the locks of dropped guards and undone dropped acquires, and until

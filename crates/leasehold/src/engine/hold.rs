@@ -2,6 +2,7 @@
 //!
 //! Also what a hold and its keeper report to the lock entry, and what they learn from it.
 
+use super::activity::Actor;
 use super::session::Session;
 use crate::lost_reason::LostReason;
 use crate::telemetry::{AcquireTrace, AcquiredTrace, HoldTrace, HowReleased};
@@ -58,6 +59,8 @@ pub(crate) struct Hold {
     shared: OnceLock<CancellationToken>,
     /// What is reported of it to observers.
     trace: HoldTrace,
+    /// What holds it, as far as reports of waits are concerned. Set with the guard.
+    actor: OnceLock<Actor>,
 }
 
 impl Hold {
@@ -90,6 +93,7 @@ impl Hold {
             signal: OnceLock::new(),
             shared: OnceLock::new(),
             trace: HoldTrace::default(),
+            actor: OnceLock::new(),
         }
     }
 
@@ -140,6 +144,17 @@ impl Hold {
     /// on, and a release would grant the lock to another client before the margin is over.
     pub(super) fn may_release(&self, now: Moment) -> bool {
         self.margin.is_zero() || *self.is_released.get_or_init(|| now < self.valid_until())
+    }
+
+    /// Sets what holds it. The first call is final.
+    pub(crate) fn set_actor(&self, actor: Actor) {
+        // Has no effect if it was set before.
+        let _ = self.actor.set(actor);
+    }
+
+    /// What holds it; `None` before there is a guard.
+    pub(super) fn actor(&self) -> Option<&Actor> {
+        self.actor.get()
     }
 
     /// Marks it as idle: its guard was released, and the process keeps it for hand-off.

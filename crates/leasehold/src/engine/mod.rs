@@ -9,6 +9,7 @@
 //! 3. A future dropped at any await leaves either nothing behind or a cleanup with the keeper.
 
 mod acquire;
+pub(crate) mod activity;
 mod detached;
 mod hold;
 mod keeper;
@@ -19,6 +20,7 @@ mod release;
 mod session;
 mod shutdown;
 mod shutdown_gate;
+mod wait_graph;
 
 pub(crate) use acquire::confirm::confirm;
 pub(crate) use acquire::several::{MultiBlocked, acquire_all};
@@ -36,6 +38,8 @@ use release::read_release;
 pub(crate) use release::{NotReleased, abandon, continue_release, release, release_again};
 pub(crate) use session::Session;
 pub use shutdown::{ShutdownError, UnreleasedLock};
+pub(crate) use wait_graph::wait_graph;
+pub use wait_graph::{WaitCycle, WaitGraph, WaitHolder, WaitInfo};
 
 use crate::lost_reason::LostReason;
 use crate::store::{Executed, Fault, FaultKind, Outcome, Phase, Store};

@@ -7,6 +7,7 @@
 //! Each setting is defined once, as a method of [`LockHandle`]; each kind of lock lists the settings it supports
 //! with [`settings`].
 
+use crate::engine::activity::Actor;
 use crate::engine::{
     self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, LockEntry, NotDetached, ReleasePolicy,
     Session, TrackingId,
@@ -15,7 +16,9 @@ use crate::error::{AcquireError, ExtendError, LostHold};
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::existing_leases::ExistingLeases;
+use crate::guard::owner::Owner;
 use crate::lock::contention::Contention;
+use crate::lock::deadlock::Deadlock;
 use crate::store::{Fault, FaultKind};
 use crate::telemetry::{AcquireTrace, Class, NotAcquiredReason};
 use leasehold_core::machine::contender::{AcquireTerms, WaitStatus};
@@ -112,6 +115,13 @@ pub(crate) struct LockHandle {
     history: u16,
     /// The class under which it is reported: given, or made from the name when it is needed first.
     class: OnceLock<Class>,
+    /// Set to give up rather than be part of a cycle of waits.
+    refuses_deadlock: bool,
+}
+
+/// What runs this code: the unit that waits for a lock and then holds it.
+fn current_actor() -> Actor {
+    Actor::current(Owner::of_scope().map(|owner| owner.text().clone()))
 }
 
 /// What differs between kinds of locks in one acquisition.
@@ -178,6 +188,10 @@ impl LockHandle {
 
     pub(crate) fn max_renewals(&mut self, most: u32) {
         self.max_renewals = Some(most);
+    }
+
+    pub(crate) fn deadlock(&mut self, policy: Deadlock) {
+        self.refuses_deadlock = policy == Deadlock::Refuse;
     }
 
     pub(crate) fn lock_delay(&mut self, delay: Duration) {
@@ -249,6 +263,7 @@ impl LockHandle {
             lock_delay: Duration::ZERO,
             history,
             class: OnceLock::new(),
+            refuses_deadlock: false,
         }
     }
 
@@ -604,7 +619,15 @@ impl LockHandle {
             mode: options.mode,
             fresh_hold: !queues,
         });
-        AcquireParams { terms, session, limit, once, retry: self.retry }
+        AcquireParams {
+            terms,
+            session,
+            limit,
+            once,
+            retry: self.retry,
+            actor: current_actor,
+            refuses_deadlock: self.refuses_deadlock,
+        }
     }
 
     /// Acquires the lock as a detached hold, or returns why not: like [`acquire_until`](Self::acquire_until).
@@ -687,6 +710,7 @@ impl LockHandle {
     ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
         let (hold, grant) = (acquired.hold.clone(), &acquired.grant);
         let now = self.engine.environment.now();
+        hold.set_actor(current_actor());
         let existing = self.existing(options, &acquired, now);
         let count = grant.owner_holds.map_or(1, |holds| holds.count);
         let RenewalTerms { plan, limits, lease, valid } = self.renewal_terms(duration, existing, now);
@@ -739,6 +763,7 @@ impl LockHandle {
         let RenewalTerms { plan, limits, lease, valid } =
             self.renewal_terms(duration, ExistingLeases::default(), now);
         hold.set_lease(lease);
+        hold.set_actor(current_actor());
         if !self.engine.keeper.hand_off(tracking, &hold, (plan, limits), now) {
             entry.remove_hold(&hold);
             return Ok(None);
@@ -861,6 +886,7 @@ impl LockHandle {
             AcquireFailure::Fault { fault, .. } if fault.is_unconfirmed() => AcquireError::Unconfirmed(fault),
             AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
             AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
+            AcquireFailure::Deadlock(cycle) => AcquireError::Deadlock(cycle),
             AcquireFailure::Closed => AcquireError::Closed,
             AcquireFailure::Lost(fence, reason) => {
                 AcquireError::Lost(LostHold { lock, fence, reason: *reason })

@@ -2,6 +2,7 @@
 
 pub(crate) mod barrier;
 pub(crate) mod contention;
+pub(crate) mod deadlock;
 pub(crate) mod election;
 pub(crate) mod handle;
 pub(crate) mod keyed_semaphore;

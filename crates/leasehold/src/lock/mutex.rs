@@ -5,6 +5,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, LockError, Run
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::status::{FullStatus, Status};
+use crate::lock::deadlock::Deadlock;
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
@@ -141,6 +142,10 @@ impl Mutex {
         /// # Ok(()) }
         /// ```
         pub fn history(self, entries: u16) -> Self;
+
+        /// Sets what an acquire does that waits in a cycle: other processes wait, directly or not, for a lock of the one that
+        /// acquires, and hold this one. Without this setting, it goes on waiting.
+        pub fn deadlock(self, policy: Deadlock) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;

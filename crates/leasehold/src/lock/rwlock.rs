@@ -7,6 +7,7 @@ use crate::error::{AcquireError, ForceReleaseError, InspectError, RunError};
 use crate::guard::detached::DetachedHold;
 use crate::guard::owner::{Owner, OwnerFactory};
 use crate::guard::status::{FullStatus, Status};
+use crate::lock::deadlock::Deadlock;
 use crate::lock::handle::{AcquireOptions, AcquiredGuard, Attempt, LockHandle, settings};
 use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
@@ -159,6 +160,10 @@ impl RwLock {
         /// Has the store keep the last `entries` holds that were released: like
         /// [`Mutex::history`](crate::Mutex::history).
         pub fn history(self, entries: u16) -> Self;
+
+        /// Sets what an acquire does that waits in a cycle: other processes wait, directly or not, for a lock of the one that
+        /// acquires, and hold this one. Without this setting, it goes on waiting.
+        pub fn deadlock(self, policy: Deadlock) -> Self;
 
         /// Limits how long [`read`](Self::read), [`write`](Self::write) and
         /// [`upgradable_read`](Self::upgradable_read) wait. Without this setting, they wait forever.

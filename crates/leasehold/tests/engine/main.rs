@@ -21,3 +21,4 @@ mod unanswered_release;
 #[path = "../common/until.rs"]
 mod until;
 mod waiting;
+mod waits;

@@ -158,7 +158,8 @@ async fn many_at_once(server: &RedisServer, store: &RedisStore, first: u8) {
     };
     let taken = names.iter().map(|(n, name)| within_limit(name, take(&claim(*n), None)));
     futures_util::future::join_all(taken).await.into_iter().for_each(granted);
-    let give_up = |n| Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None, history: 0 });
+    let give_up =
+        |n| Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None, history: 0 });
     let released = names.iter().map(|(n, name)| within_limit(name, give_up(*n)));
     for outcome in futures_util::future::join_all(released).await {
         // Nothing is lost. A release that is sent again finds that it was executed.

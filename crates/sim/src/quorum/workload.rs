@@ -95,7 +95,7 @@ impl Task {
             Ok(Some(guard)) => {
                 let held = self.held(lock, guard, lease);
                 self.pause(Duration::from_millis(50)).await;
-                self.release(held).await;
+                Box::pin(self.release(held)).await;
             }
             Ok(None) => {}
             Err(error) => self.world.record(&Event::TaskFailed(self.number, &error.to_string())),
@@ -148,7 +148,7 @@ impl Task {
         }
         while !guards.is_empty() {
             let at = usize::try_from(self.random.below(guards.len() as u64)).unwrap_or(0);
-            self.release(guards.swap_remove(at)).await;
+            Box::pin(self.release(guards.swap_remove(at))).await;
         }
     }
 
@@ -210,7 +210,7 @@ impl Task {
         if let Some((at, loss)) = lost {
             let guard = guards.swap_remove(at);
             self.world.record(&Event::Lost { guard: guard.id, reason: &loss.reason });
-            self.release(guard).await;
+            Box::pin(self.release(guard)).await;
         }
     }
 
@@ -222,7 +222,7 @@ impl Task {
         if self.random.chance(200) {
             return drop(guard);
         }
-        if let Some(Ok(_)) = self.maybe_dropped(guard.release()).await {
+        if let Some(Ok(_)) = self.maybe_dropped(Box::pin(guard.release())).await {
             self.world.record(&Event::Released { guard: held.id });
         }
     }

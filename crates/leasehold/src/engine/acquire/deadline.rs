@@ -8,14 +8,17 @@
 //!    been executed makes the final result *unknown*, whatever it is otherwise.
 
 use super::{AcquireFailure, AcquireParams};
+use crate::engine::activity::REPORT_WAIT_AFTER;
+use crate::engine::keeper::activity::WaitReport;
+use crate::engine::local::lock_entry::LockEntry;
 use crate::engine::{Engine, Session};
 use crate::store::Fault;
 use leasehold_core::machine::contender::WaitStatus;
-use leasehold_core::{Executed, Moment, Partition};
+use leasehold_core::{Executed, Kind, Moment, Partition, whole_millis};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The deadline and outage budget of one task.
 pub(super) struct AcquireDeadline<'a> {
@@ -137,6 +140,30 @@ impl<'a> AcquireDeadline<'a> {
             Some((fault, executed)) => AcquireFailure::Fault { fault, executed },
             None => AcquireFailure::TimedOut(Box::new(wait_status())),
         }
+    }
+
+    /// When the wait is to be [reported](Self::report_wait); `None` if it is not: it does not end when a holder releases the
+    /// lock, or no session of this client can report it.
+    pub(super) fn report_at(&self, kind: Kind) -> Option<Moment> {
+        let waits_for_holder = !matches!(kind, Kind::Latch | Kind::Barrier) && !self.params.once;
+        let has_sessions = self.engine.sessions.liveness.ends_with_session();
+        (waits_for_holder && has_sessions).then(|| self.begun + REPORT_WAIT_AFTER)
+    }
+
+    /// Reports the wait.
+    pub(super) fn report_wait(&self, entry: &LockEntry) -> WaitReport {
+        let environment = &self.engine.environment;
+        let waited = environment.now().since(self.begun);
+        let now = environment.system_time().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let who = (self.params.terms.mode, (self.params.actor)());
+        let since_ms = whole_millis(now.saturating_sub(waited));
+        self.engine.keeper.report_wait(
+            &entry.lock,
+            entry.partition,
+            who,
+            since_ms,
+            self.params.refuses_deadlock,
+        )
     }
 
     /// Sleeps until then, or until the deadline.

@@ -8,15 +8,19 @@ pub(super) mod confirm;
 pub(super) mod deadline;
 pub(super) mod several;
 
+use super::activity::Actor;
 use super::hold::{Hold, ReserveRequest, TrackingId};
+use super::keeper::activity::WaitReport;
 use super::local::lock_entry::{LeftBehind, LockEntry, PendingRequest, RequestPath, WaiterAction};
 use super::release::release_idle;
 use super::shutdown_gate::GatePermit;
+use super::wait_graph::{WaitCycle, must_give_up};
 use super::{Engine, Session, unexpected_reply};
 use crate::lost_reason::LostReason;
 use crate::store::{Fault, Outcome, Subscription};
 use crate::telemetry::{AcquireTrace, Operation};
 use deadline::AcquireDeadline;
+use futures_util::future::BoxFuture;
 use leasehold_core::machine::contender::{AcquireTerms, Grant, WaitStatus};
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FencingToken, Liveness, Moment, Op, Reply, RetryPolicy,
@@ -37,6 +41,10 @@ pub(crate) struct AcquireParams {
     pub(crate) once: bool,
     /// Set to retry with pauses, without queueing.
     pub(crate) retry: Option<RetryPolicy>,
+    /// Names what waits, once that is to be reported.
+    pub(crate) actor: fn() -> Actor,
+    /// Set to give up rather than be part of a cycle of waits.
+    pub(crate) refuses_deadlock: bool,
 }
 
 /// Why a lock was not acquired.
@@ -53,6 +61,8 @@ pub(crate) enum AcquireFailure {
     LeaseTooShort,
     /// It was granted, and lost before replicas had confirmed it.
     Lost(FencingToken, Box<LostReason>),
+    /// It is part of a cycle of waits, and gives up.
+    Deadlock(Box<WaitCycle>),
     /// The client was shut down.
     Closed,
 }
@@ -116,7 +126,8 @@ pub(crate) async fn acquire<'a>(
 ) -> Result<AcquiredHold<'a>, AcquireFailure> {
     let waiter = QueuedWaiter { engine, entry, id: entry.join(params.terms.clone()), acquired: false };
     let (deadline, subscription) = (AcquireDeadline::new(engine, params), ReleaseSubscription::NotYet);
-    AcquireLoop { waiter, params, trace, deadline, attempts: 0, subscription }.run().await
+    let (report, watch) = (None, None);
+    AcquireLoop { waiter, params, trace, deadline, attempts: 0, subscription, report, watch }.run().await
 }
 
 struct AcquireLoop<'a> {
@@ -127,6 +138,10 @@ struct AcquireLoop<'a> {
     /// The number of attempts of a polling task.
     attempts: u32,
     subscription: ReleaseSubscription,
+    /// Set once the wait has lasted for so long that it is reported.
+    report: Option<WaitReport>,
+    /// Ends with the cycle because of which the wait gives up. Set with the report, if the wait is to give up.
+    watch: Option<BoxFuture<'a, WaitCycle>>,
 }
 
 /// Whether a waiter receives releases: by clients of other libraries, or by all clients of a store without a queue.
@@ -342,23 +357,52 @@ impl<'a> AcquireLoop<'a> {
         let QueuedWaiter { engine, entry, id, .. } = self.waiter;
         let status = || entry.wait_status(id, &engine.label, engine.environment.now());
         self.trace.waiting(status);
-        let subscription = &mut self.subscription;
-        let released = async {
-            match subscription {
-                ReleaseSubscription::Subscribed(subscription) => subscription.notified().await,
-                ReleaseSubscription::NotYet | ReleaseSubscription::Unavailable => {
-                    std::future::pending::<()>().await;
+        loop {
+            let report_at = match &self.report {
+                Some(_) => None,
+                None => self.deadline.report_at(entry.lock.kind),
+            };
+            let report_at = report_at.filter(|report_at| until.is_none_or(|until| *report_at < until));
+            let (subscription, watch) = (&mut self.subscription, &mut self.watch);
+            let released = async {
+                match subscription {
+                    ReleaseSubscription::Subscribed(subscription) => subscription.notified().await,
+                    ReleaseSubscription::NotYet | ReleaseSubscription::Unavailable => {
+                        std::future::pending::<()>().await;
+                    }
                 }
+            };
+            let deadlock = async {
+                match watch {
+                    Some(watch) => watch.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = entry.signaled(id) => return Ok(()),
+                () = released => {
+                    entry.retry_now(id, engine.environment.now());
+                    return Ok(());
+                }
+                cycle = deadlock => return Err(AcquireFailure::Deadlock(Box::new(cycle))),
+                () = self.deadline.sleep_until(report_at.or(until)) => {}
+                () = self.trace.warn_when_slow(status) => {}
             }
-        };
-        tokio::select! {
-            biased;
-            () = entry.signaled(id) => {}
-            () = released => entry.retry_now(id, engine.environment.now()),
-            () = self.deadline.sleep_until(until) => {}
-            () = self.trace.warn_when_slow(status) => {}
+            if report_at.is_none() || self.deadline.has_passed(engine.environment.now()) {
+                return Ok(());
+            }
+            self.report_wait();
         }
-        Ok(())
+    }
+
+    /// Reports the wait, and looks for a cycle of waits from now on if the task is to give up then.
+    fn report_wait(&mut self) {
+        let QueuedWaiter { engine, entry, .. } = self.waiter;
+        let report = self.report.insert(self.deadline.report_wait(entry));
+        if self.params.refuses_deadlock {
+            self.watch = Some(Box::pin(must_give_up(engine, report.id)));
+        }
     }
 
     /// The deadline has passed: reports whether the lock was held or the store did not answer.

@@ -150,12 +150,13 @@ impl Keeper {
         tracked.update_hold();
         hold.limit_validity(tracked.schedule.valid_until());
         let (due, slot) = (tracked.schedule.due(), tracked.slot);
+        let must_report = state.activity.hold_changed();
         // An entry that is due too early is rescheduled then.
-        if slot.is_some_and(|slot| slot.is_due_by(due)) {
+        if !must_report && slot.is_some_and(|slot| slot.is_due_by(due)) {
             return true;
         }
         let due = state.reschedule(id);
-        let early = due < state.wakes_at;
+        let early = due < state.wakes_at || must_report;
         drop(state);
         if early {
             self.shared.wake.notify_one();

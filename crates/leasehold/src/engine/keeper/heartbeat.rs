@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest interval between heartbeats that are sent in order to report locks, or to check the session.
-const REPORT_INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// The largest number of locks in one heartbeat.
 pub(super) const MAX_REPORTS: usize = 1000;
 
@@ -128,6 +128,9 @@ pub(in crate::engine) struct SessionHeartbeat {
     /// The number of reported holds per lock. A session may have several holds of a shared or reentrant lock, and
     /// holds it until the last of them is over.
     holds: BTreeMap<Lock, usize>,
+    /// What the tasks of the client wait for and hold, as a text, and whether it is still to be sent.
+    activity: String,
+    is_activity_pending: bool,
 }
 
 /// The next action for a session.
@@ -193,7 +196,15 @@ impl SessionHeartbeat {
             listed_at: now,
             reports: BTreeMap::new(),
             holds: BTreeMap::new(),
+            activity: String::new(),
+            is_activity_pending: false,
         }
+    }
+
+    /// Reports with a heartbeat as soon as possible what the tasks of the client wait for and hold: an empty text if that is
+    /// nothing any more.
+    pub(in crate::engine) fn report_activity(&mut self, activity: String) {
+        (self.activity, self.is_activity_pending) = (activity, true);
     }
 
     /// A reported hold of a lock is over.
@@ -236,7 +247,8 @@ impl SessionHeartbeat {
 
     /// The next action, if the session does not end because it is unused.
     pub(in crate::engine) fn poll_in_use(&mut self, now: Moment, ahead: Duration) -> SessionAction {
-        if self.has_reason() && now.since(self.last_sent_at) >= REPORT_INTERVAL {
+        let is_time = self.has_reason() && now.since(self.last_sent_at) >= REPORT_INTERVAL;
+        if is_time || self.is_activity_pending {
             self.schedule.send_soon(now);
         }
         match self.schedule.poll(now, ahead) {
@@ -276,8 +288,15 @@ impl SessionHeartbeat {
         let at = self.schedule.due();
         // Nothing is sent while a heartbeat is in flight (1), and reports do not add requests to a store that does not
         // answer.
-        let is_hastened = self.has_reason() && self.schedule.can_send_soon();
-        if is_hastened { at.min(self.last_sent_at + REPORT_INTERVAL) } else { at }
+        if !self.schedule.can_send_soon() {
+            at
+        } else if self.is_activity_pending {
+            self.last_sent_at
+        } else if self.has_reason() {
+            at.min(self.last_sent_at + REPORT_INTERVAL)
+        } else {
+            at
+        }
     }
 
     fn next_request(&mut self) -> HeartbeatInFlight {
@@ -292,6 +311,7 @@ impl SessionHeartbeat {
         let renew_listing = is_old || self.is_forgotten;
         let begin = self.is_forgotten.then(|| self.metadata.to_string());
         let alive_ms = whole_millis(alive);
+        let activity = std::mem::take(&mut self.is_activity_pending).then(|| self.activity.clone());
         HeartbeatInFlight {
             session: self.session.clone(),
             op: SessionOp::Heartbeat(Heartbeat {
@@ -301,7 +321,7 @@ impl SessionHeartbeat {
                 acquired,
                 released,
                 renew_listing,
-                activity: None,
+                activity,
             }),
             valid_until: self.schedule.valid_until(),
         }
@@ -353,6 +373,7 @@ impl SessionHeartbeat {
         self.is_forgotten = true;
         self.reports.retain(|_, is_held| !*is_held);
         self.reports.extend(self.holds.keys().map(|lock| (lock.clone(), true)));
+        self.is_activity_pending = !self.activity.is_empty();
         self.schedule.handle_forgotten(now);
     }
 
@@ -371,6 +392,7 @@ impl SessionHeartbeat {
     fn handle_fault(&mut self, op: &SessionOp, now: Moment, random: &mut dyn FnMut() -> u64) {
         self.schedule.handle_fault(now, random);
         let SessionOp::Heartbeat(heartbeat) = op else { return };
+        self.is_activity_pending |= heartbeat.activity.is_some();
         for (locks, is_held) in [(&heartbeat.acquired, true), (&heartbeat.released, false)] {
             for lock in locks {
                 self.reports.entry(lock.clone()).or_insert(is_held);

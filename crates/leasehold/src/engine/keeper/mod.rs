@@ -27,6 +27,7 @@
 //!     last minute is released again.
 //! 11. A process that ends waits for its cleanups, for a second at most ([`exit`]).
 
+pub(super) mod activity;
 pub(super) mod heartbeat;
 pub(super) mod renewal_batcher;
 pub(super) mod sessions;
@@ -52,8 +53,9 @@ pub(super) use shutdown::TakenHold;
 use super::hold::{Hold, ReserveRequest, TrackingId};
 use super::session::{Session, SessionFactory, Sessions};
 use super::{LostReason, NEVER, Timings};
-use crate::store::Store;
+use crate::store::{SessionTracking, Store};
 use crate::telemetry::Telemetry;
+use activity::Activity;
 use cleanup::Cleanup;
 use ended_holds::EndedHolds;
 use extend::Batch;
@@ -62,7 +64,9 @@ use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
 use hints::Hints;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
-use leasehold_core::{Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released};
+use leasehold_core::{
+    Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released, SessionOp,
+};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use outstanding::AllOutstanding;
@@ -129,6 +133,8 @@ struct State {
     batcher: RenewalBatcher,
     /// When the lock entries of idle holds must be checked.
     idle_checks: BTreeSet<(Moment, TrackingId)>,
+    /// What is reported of waits and holds.
+    activity: Activity,
     cleanups: Vec<Cleanup>,
     /// Cleanups that are not done yet, by number.
     outstanding: AllOutstanding,
@@ -204,6 +210,8 @@ struct Work {
     idle_checks: Vec<(TrackingId, Arc<Hold>)>,
     /// Heartbeats that go now.
     heartbeats: Vec<HeartbeatBatch>,
+    /// Reports of waits and holds that go without heartbeats.
+    activity: Vec<(Partition, SessionOp)>,
     /// Partitions where a session must begin.
     to_begin: Vec<Partition>,
     /// Partitions whose session has lapsed.
@@ -233,6 +241,7 @@ impl Keeper {
             let (session, metadata) = (sessions.current(Partition::ONLY), session_factory.metadata.clone());
             heartbeats.insert(SessionHeartbeat::new(session, schedule, metadata, now));
         }
+        let by_store = store.capabilities().sessions == SessionTracking::ByStore;
         let state = State {
             heartbeats,
             sessions_wanted: BTreeSet::new(),
@@ -250,6 +259,7 @@ impl Keeper {
             by_fence: BTreeSet::new(),
             batcher: RenewalBatcher::new(),
             idle_checks: BTreeSet::new(),
+            activity: Activity::new(sessions.id(), by_store),
             cleanups: Vec::new(),
             outstanding: AllOutstanding::default(),
             wakes_at: Moment::ZERO,
@@ -342,13 +352,19 @@ impl Keeper {
     /// Retires a hold (2). It stays known, for a shutdown, until it is [forgotten](Self::forget).
     pub(super) fn retire(&self, id: TrackingId) -> Retired {
         let mut state = self.shared.state();
+        let must_report = state.activity.hold_changed();
         state.stop_extending(id);
         let Some(tracked) = state.tracked.get_mut(&id) else { return Retired::default() };
         tracked.releasing = true;
-        Retired {
+        let retired = Retired {
             in_flight: tracked.in_flight.clone(),
             background_release: tracked.background_release.clone(),
+        };
+        if must_report {
+            drop(state);
+            self.shared.wake.notify_one();
         }
+        retired
     }
 
     /// A retired hold has been released, or its release is a cleanup.

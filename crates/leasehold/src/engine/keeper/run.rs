@@ -1,6 +1,7 @@
 //! The keeper's loop: collects the work that is due, starts it, and sleeps. The numbers are those of
 //! [`keeper`](super).
 
+use super::activity::send_activity;
 use super::cleanup::run_cleanup;
 use super::extend::extend;
 use super::handoff::send_reserve;
@@ -53,6 +54,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         for batch in work.heartbeats {
             running.push(Box::pin(send_heartbeats(shared.clone(), batch)));
+        }
+        if !work.activity.is_empty() {
+            running.push(Box::pin(send_activity(shared.clone(), work.activity)));
         }
         if !work.lapsed.is_empty() {
             shared.sessions.handle_lapsed();

@@ -29,10 +29,10 @@ impl State {
         else {
             return;
         };
-        tracked.reported = self
-            .heartbeats
-            .with(tracked.hold.session.partition, |heartbeat| heartbeat.report_held(&tracked.hold.lock))
-            .is_some();
+        let partition = tracked.hold.session.partition;
+        let reported = self.heartbeats.with(partition, |heartbeat| heartbeat.report_held(&tracked.hold.lock));
+        tracked.reported = reported.is_some() || self.activity.is_by_store();
+        self.activity.lock_reported(tracked.hold.actor());
     }
 
     /// Stops reporting a hold with heartbeats.
@@ -118,6 +118,7 @@ impl State {
             if reported.binary_search(&tracked.hold.lock).is_ok() {
                 heartbeat.count_held(&tracked.hold.lock);
                 tracked.reported = true;
+                self.activity.lock_reported(tracked.hold.actor());
             }
         }
         for lock in reported {
@@ -405,6 +406,7 @@ impl Shared {
             let heartbeat = state.adopt(&awaiting, reported, heartbeat);
             state.heartbeats.insert(heartbeat);
         }
+        state.activity.session_begun(partition);
         for hold in awaiting {
             state.reschedule(hold);
         }

@@ -32,6 +32,7 @@ impl State {
     /// A hold has ended, and nothing about it is to be sent but its release.
     pub(super) fn forget(&mut self, id: TrackingId, now: Moment) {
         if let Some(tracked) = self.tracked.remove(&id) {
+            self.activity.hold_changed();
             self.ended_holds.add(&tracked.hold, now);
             self.hints.remove(id, &tracked.hold.lock.name);
             self.by_fence.remove(&(tracked.hold.store_fence, id));
@@ -78,6 +79,7 @@ impl State {
     /// Stops extending a hold, until it is retired (2).
     pub(super) fn stop_extending(&mut self, id: TrackingId) -> Option<Arc<Hold>> {
         self.unreport(id);
+        self.activity.hold_changed();
         let tracked = self.tracked.get_mut(&id)?;
         tracked.lost = true;
         if let Some(slot) = tracked.slot.take() {
@@ -93,6 +95,9 @@ impl State {
         work.cleanups.append(&mut self.cleanups);
         self.collect_unverified(now, &mut work);
         self.follow_hints(now);
+        if self.closing.is_none() {
+            work.activity = self.collect_activity(now, sessions);
+        }
         self.collect_heartbeats(now, call, sessions, &mut work);
         work.lost.append(&mut self.lost_with_session);
         for DueHold { id, ahead } in self.batcher.take(now) {
@@ -143,6 +148,7 @@ impl State {
         self.collect_wanted_sessions(sessions, &mut work);
         work.idle_checks = self.take_idle_checks(now);
         let heartbeat = self.heartbeats.next().filter(|_| self.closing.is_none());
+        let activity = Some(self.activity.due()).filter(|at| *at != NEVER && self.closing.is_none());
         let idle_check = self.idle_checks.first().map(|(at, _)| *at);
         let comparison = self.next_comparison().filter(|_| self.closing.is_none() && !self.shut_down);
         work.next = self
@@ -150,6 +156,7 @@ impl State {
             .next()
             .into_iter()
             .chain(heartbeat)
+            .chain(activity)
             .chain(idle_check)
             .chain(comparison)
             .chain(self.hints.next())

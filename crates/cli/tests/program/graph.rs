@@ -1,0 +1,124 @@
+//! What waits for what, and processes that wait for each other.
+
+use super::fixture::{Fixture, LIMIT, Outcome, expect, start, status, until};
+use leasehold_testkit::{RedisServer, Worker};
+use serde_json::Value;
+use std::time::Instant;
+
+/// `run` of a command that waits for a line, and then runs under a second lock.
+fn nested(fixture: &Fixture, first: &str, second: &str, wait: &str) -> Worker {
+    let script = "echo held; read line; exec \"$LEASEHOLD\" run \"$0\" --wait \"$1\" -- echo both";
+    let mut command = fixture.command(&["run", first, "--", "sh", "-c", script, second, wait]);
+    command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold"));
+    let mut worker = start(command);
+    expect(&mut worker, "held");
+    worker
+}
+
+fn graph(fixture: &Fixture) -> Value {
+    let shown = fixture.run(&["graph", "--json"]);
+    shown.check(0, "");
+    serde_json::from_str(&shown.stdout).expect("it is JSON")
+}
+
+fn count(graph: &Value, field: &str) -> usize {
+    graph[field].as_array().expect("an array").len()
+}
+
+/// The graph once it has a cycle.
+fn deadlock(fixture: &Fixture) -> Outcome {
+    let start = Instant::now();
+    loop {
+        let shown = fixture.run(&["graph", "--check"]);
+        if shown.status.code() == Some(1) {
+            return shown;
+        }
+        shown.check(0, "");
+        assert!(!shown.stdout.contains("DEADLOCK"), "{shown:?}");
+        assert!(start.elapsed() < LIMIT, "{shown:?}");
+    }
+}
+
+fn processes_that_wait_for_each_other_are_named(fixture: &Fixture) {
+    let mut one = nested(fixture, "a", "b", "60s");
+    let mut other = nested(fixture, "b", "a", "60s");
+    one.send("go").expect("it reads");
+    until("the first one waits", || count(&graph(fixture), "waits") == 1);
+    for _ in 0..3 {
+        let early = graph(fixture);
+        assert_eq!(count(&early, "cycles"), 0, "{early}");
+    }
+    other.send("go").expect("it reads");
+    let shown = deadlock(fixture);
+    let text = &shown.stdout;
+    assert!(text.starts_with("DEADLOCK 1 of 1"), "{text}");
+    for part in ["waits for `a`", "waits for `b`", "held by ", &format!("/{} (", one.pid()), " since "] {
+        assert!(text.contains(part), "missing: {part}: {text}");
+    }
+    let json = graph(fixture);
+    let waits = json["cycles"][0]["waits"].as_array().expect("an array");
+    let names: Vec<_> = waits.iter().map(|wait| wait["name"].as_str().expect("a text")).collect();
+    assert_eq!(names, ["b", "a"], "the oldest wait comes first: {json}");
+    let pids: Vec<_> =
+        waits.iter().map(|wait| wait["holders"][0]["pid"].as_u64().expect("a number")).collect();
+    assert_eq!(pids, [other.pid(), one.pid()].map(u64::from), "{json}");
+    let dot = fixture.run(&["graph", "--dot"]);
+    assert_eq!(dot.stdout.matches("color=red, fontcolor=red").count(), 4, "{dot:?}");
+    let mermaid = fixture.run(&["graph", "--mermaid"]);
+    assert!(mermaid.stdout.contains("linkStyle 0,1,2,3 stroke:red"), "{mermaid:?}");
+    // The end of one of them ends the cycle.
+    one.terminate().expect("it runs");
+    expect(&mut other, "both");
+    assert_eq!(status(&mut other), Some(0));
+    until("nothing waits", || count(&graph(fixture), "waits") == 0);
+    fixture.run(&["graph", "--check"]).check(0, "");
+}
+
+#[test]
+fn two_processes_that_wait_for_each_other_are_named_on_a_server() {
+    let server = RedisServer::start().expect("there is a server");
+    processes_that_wait_for_each_other_are_named(&Fixture::redis(&server));
+}
+
+#[test]
+fn two_processes_that_wait_for_each_other_are_named_in_a_file() {
+    processes_that_wait_for_each_other_are_named(&Fixture::sqlite());
+}
+
+#[test]
+fn a_command_that_waits_for_the_lock_around_it_is_named() {
+    let fixture = Fixture::sqlite();
+    let mut worker = nested(&fixture, "a", "a", "60s");
+    worker.send("go").expect("it reads");
+    let shown = deadlock(&fixture);
+    assert!(shown.stdout.contains("waits for `a`"), "{shown:?}");
+    worker.terminate().expect("it runs");
+    status(&mut worker);
+}
+
+#[test]
+fn names_stay_names_in_every_form() {
+    let fixture = Fixture::sqlite();
+    let name = "a\"]; b --> c; <b>`\\";
+    let mut holder = nested(&fixture, name, "other", "1s");
+    let mut waiter = start(fixture.command(&["run", name, "--wait", "60s", "--", "echo", "both"]));
+    until("it waits", || count(&graph(&fixture), "waits") == 1);
+    assert_eq!(graph(&fixture)["waits"][0]["name"], name);
+    let dot = fixture.run(&["graph", "--dot"]).stdout;
+    assert!(dot.contains("label=\"a\\\"]; b --> c; <b>`\\\\\"]"), "{dot}");
+    let mermaid = fixture.run(&["graph", "--mermaid"]).stdout;
+    assert!(mermaid.contains("[\"a#34;#93;#59; b --#62; c#59; #60;b#62;#96;#92;\"]"), "{mermaid}");
+    let text = fixture.run(&["graph"]).stdout;
+    assert!(text.starts_with(&format!("`{name}` (mutex)\n  held by ")), "{text}");
+    holder.send("go").expect("it reads");
+    status(&mut holder);
+    expect(&mut waiter, "both");
+    assert_eq!(fixture.run(&["graph"]).stdout, "nothing waits\n");
+}
+
+#[test]
+fn a_store_without_sessions_has_no_graph() {
+    let fixture = Fixture::at("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3".to_owned());
+    let shown = fixture.run(&["graph"]);
+    assert_eq!(shown.status.code(), Some(69), "{shown:?}");
+}

@@ -5,6 +5,7 @@ use crate::output::audit_report::AuditReport;
 use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
+use crate::output::history_report::HistoryReport;
 use crate::output::holder_report::HolderReport;
 use crate::output::lines::Lines;
 use crate::output::log::LogArgs;
@@ -40,6 +41,10 @@ pub(crate) struct ShowArgs {
     #[arg(long)]
     json: bool,
 
+    /// List the last holds that were released, if the lock keeps a history
+    #[arg(long)]
+    history: bool,
+
     /// Print exact times in UTC, and not those of this machine's time zone
     #[arg(long)]
     utc: bool,
@@ -65,7 +70,7 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
         }
         let clock = Clock::new(args.utc);
         let report = Report::new(name.as_str(), &found, &clock);
-        Ok(if args.json { json_line(&report) } else { report.text(&clock) })
+        Ok(if args.json { json_line(&report) } else { report.text(&clock, args.history) })
     };
     args.watch.print(args.json, report).await
 }
@@ -91,6 +96,7 @@ struct Report<'a> {
     #[serde(rename = "behind")]
     session: Option<SessionReport<'a>>,
     audit: Vec<AuditReport<'a>>,
+    history: Vec<HistoryReport<'a>>,
     #[serde(flatten)]
     capacity: Capacity,
     #[serde(rename = "sharers")]
@@ -125,6 +131,7 @@ impl<'a> Report<'a> {
             queue: WaiterReport::all(details),
             session: details.holder_session.as_ref().map(SessionReport::new),
             audit: details.audit.iter().map(AuditReport::new).collect(),
+            history: details.history.iter().map(HistoryReport::new).collect(),
             capacity: Capacity::new(lock.kind(), status),
             holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
             since_at: status.since,
@@ -132,7 +139,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn text(&self, clock: &Clock) -> String {
+    fn text(&self, clock: &Clock, with_history: bool) -> String {
         let mut lines = Lines::default();
         lines.push("name", self.name);
         lines.push("kind", self.kind);
@@ -164,6 +171,14 @@ impl<'a> Report<'a> {
         }
         for entry in &self.audit {
             lines.push("audit", &entry.text(clock));
+        }
+        if with_history {
+            for entry in &self.history {
+                lines.push("history", &entry.text(clock));
+            }
+            if self.history.is_empty() {
+                lines.push("history", "none: no client that releases it asks for one (LEASEHOLD_HISTORY)");
+            }
         }
         lines.into_text()
     }
@@ -266,6 +281,9 @@ JSON (--json), one line; later versions may add fields:
                 command, the program that runs under the lock)
   audit         the last holds that were ended by others, the latest first: at,
                 how (force_released, evicted), fence, whose, by
+  history       the last holds that were released, the latest first, if their
+                clients ask for that (LEASEHOLD_HISTORY=20): from, to, held_ms,
+                fence, whose
   taken         how many permits are taken, or how many have arrived; null for
                 other kinds
   limit         the number of permits, arrivals or parties, or null

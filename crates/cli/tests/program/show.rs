@@ -1,6 +1,6 @@
 //! The output of `show`.
 
-use super::fixture::{Fixture, expect, status, until};
+use super::fixture::{Fixture, expect, finish, status, until};
 use leasehold_testkit::RedisServer;
 
 #[test]
@@ -11,7 +11,7 @@ fn a_free_lock() {
     assert_eq!(shown.stdout, "name     job\nkind     mutex\nheld     no\nwaiting  0\n");
     let json = fixture.run(&["show", "job", "--json"]).stdout;
     let wanted = "{\"name\":\"job\",\"kind\":\"mutex\",\"held\":false,\"in_cooldown\":false,\"holder\":null,\"owner\":null,\"count\":0,\
-                  \"since\":null,\"until\":null,\"remaining_ms\":null,\"fence\":null,\"votes\":null,\"blocked_ms\":null,\"waiting\":0,\"queue\":[],\"behind\":null,\"audit\":[],\
+                  \"since\":null,\"until\":null,\"remaining_ms\":null,\"fence\":null,\"votes\":null,\"blocked_ms\":null,\"waiting\":0,\"queue\":[],\"behind\":null,\"audit\":[],\"history\":[],\
                   \"taken\":null,\"limit\":null,\"sharers\":[]}\n";
     assert_eq!(json, wanted);
 }
@@ -41,6 +41,41 @@ fn a_held_lock_and_a_waiter() {
         }
         holder.send("go").expect("it reads");
         assert_eq!((status(&mut holder), status(&mut waiter)), (Some(0), Some(0)));
+    }
+}
+
+#[test]
+fn the_history_lists_the_last_holds_if_commands_ask_for_it() {
+    let server = RedisServer::start().expect("there is a server");
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
+        let run = |entries: &str, label: &str| {
+            let command = ["run", "job", "--label", label, "--", "sleep", "0.05"];
+            let mut command = fixture.command(&command);
+            command.env("LEASEHOLD_HISTORY", entries);
+            finish(command, "")
+        };
+        run("", "zero").check(0, "");
+        let shown = fixture.run(&["show", "job", "--history"]);
+        assert!(
+            shown
+                .stdout
+                .ends_with("history  none: no client that releases it asks for one (LEASEHOLD_HISTORY)\n")
+        );
+        for label in ["one", "two\u{200b}", "three"] {
+            run("2", label).check(0, "");
+        }
+        let listed = fixture.status()["history"].as_array().expect("a list").clone();
+        let labels: Vec<_> = listed.iter().map(|entry| entry["whose"].as_str().expect("a label")).collect();
+        assert_eq!(labels, ["three", "two\u{200b}"]);
+        assert!(listed.iter().all(|entry| entry["held_ms"].as_u64() >= Some(50)), "{listed:?}");
+        assert!(listed[1]["to"].as_str() <= listed[0]["from"].as_str(), "{listed:?}");
+        let shown = fixture.run(&["show", "job", "--history", "--utc"]).stdout;
+        let lines: Vec<_> = shown.lines().filter(|line| line.starts_with("history")).collect();
+        let from = listed[1]["from"].as_str().expect("a time");
+        assert!(lines[1].starts_with(&format!("history  {from} held for ")), "{shown}");
+        assert!(lines[1].contains(r"by two\u{200b} (fence "), "{shown}");
+        assert!(!fixture.run(&["show", "job"]).stdout.contains("history"), "only if it is asked for");
+        run("101", "four").check(2, "LEASEHOLD_HISTORY is `101`");
     }
 }
 

@@ -35,7 +35,13 @@ fn the_queue_is_shown_in_order_with_processes_and_commands() {
             waiters.push(start(fixture.command(&command)));
             until("it waits", || queue(&fixture).len() == waiters.len());
         }
+        // A wait that lasts is reported with its start.
+        until("it is known since when they wait", || {
+            queue(&fixture).iter().all(|waiter| waiter["since"].is_string())
+        });
         let listed = queue(&fixture);
+        let since: Vec<_> = listed.iter().map(|waiter| waiter["since"].to_string()).collect();
+        assert!(since.is_sorted() && since[0] < since[2], "{since:?}");
         let pids: Vec<_> = listed.iter().map(|waiter| waiter["behind"]["pid"].clone()).collect();
         assert_eq!(pids, waiters.iter().map(|waiter| waiter.pid().into()).collect::<Vec<Value>>());
         assert_eq!(listed[0]["behind"]["labels"]["command"], "true", "{listed:?}");
@@ -45,7 +51,8 @@ fn the_queue_is_shown_in_order_with_processes_and_commands() {
         for (at, command) in ["true", "leasehold", r"gpj\u{202e}exe"].iter().enumerate() {
             let line = shown.lines().filter(|line| line.starts_with("queue ")).nth(at).unwrap_or_default();
             let process = format!("/{} ({command})", waiters[at].pid());
-            let is_right = line.starts_with(&format!("queue    {}. ", at + 1)) && line.ends_with(&process);
+            let is_right = line.starts_with(&format!("queue    {}. ", at + 1))
+                && line.contains(&format!("{process}, since "));
             assert!(is_right, "{at}: {shown}");
         }
         first.send("go").expect("it reads");

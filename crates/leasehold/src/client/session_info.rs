@@ -2,9 +2,10 @@
 
 use crate::client::listing::Listing;
 use crate::engine::Engine;
+use crate::engine::activity::{ActivityReport, ReportedWait};
 use crate::error::InspectError;
 use crate::store::Fault;
-use leasehold_core::{Lock, Partition, SessionEntry, SessionId, SessionList, SessionMetadata};
+use leasehold_core::{Lock, LockMode, Partition, SessionEntry, SessionId, SessionList, SessionMetadata};
 use std::time::{Duration, SystemTime};
 
 /// One session of a store, as reported by itself: [`Client::sessions`](crate::Client::sessions).
@@ -33,6 +34,8 @@ pub struct SessionInfo {
     pub alive_for: Option<Duration>,
     /// The locks it held at its last report.
     pub locks: Vec<Lock>,
+    /// The waits that it reports: those that last for a while.
+    waits: Vec<ReportedWait>,
 }
 
 impl SessionInfo {
@@ -45,7 +48,24 @@ impl SessionInfo {
                 ms => Duration::from_millis(ms),
             }),
             locks: entry.held,
+            waits: ActivityReport::parse(&entry.activity)
+                .0
+                .into_iter()
+                .flat_map(|report| report.waits)
+                .collect(),
         }
+    }
+
+    /// Since when it waits for a lock in that mode, by the wall clock of its machine: of each of its waits, the longest first.
+    pub(crate) fn waits_since(&self, lock: &Lock, mode: LockMode) -> Vec<SystemTime> {
+        let mode = mode.encode();
+        let its = self.waits.iter().filter(|wait| {
+            wait.kind == lock.kind.as_str() && wait.lock == lock.name.as_str() && wait.mode == mode
+        });
+        let mut since: Vec<_> = its.map(|wait| wait.since_ms).collect();
+        since.sort_unstable();
+        let at = |ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms));
+        since.into_iter().filter_map(at).collect()
     }
 
     /// Returns when it started, by the wall clock of its machine.

@@ -13,7 +13,7 @@ use leasehold_core::{
     Inspect, Inspection, LockMode, MAX_SHARED_HOLDERS, Moment, ObservedHolder, Op, Reply, Resize, Resized,
     SessionId, Skipped, Votes,
 };
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
 /// How often a resize is retried while other clients change the number too.
@@ -175,7 +175,8 @@ pub struct QueuedWaiter {
     pub label: Option<String>,
     /// The mode for which it waits.
     pub mode: LockMode,
-    /// Since when it waits, by the store's clock; known over a quorum alone.
+    /// Since when it waits, by the wall clock of its machine, or over a quorum by the store's clock. Known once it has waited for
+    /// about half a second. If several tasks of a process wait for a lock that is exclusive, it is the first of them.
     pub since: Option<SystemTime>,
 }
 
@@ -290,7 +291,7 @@ impl LockHandle {
     pub(crate) async fn inspect_full(&self) -> Result<FullStatus, InspectError> {
         let inspection = self.inspect_store(true).await?;
         let status = Status::new(&inspection, self.is_held_by_this_client());
-        let queue: Vec<_> = inspection.queue.iter().map(QueuedWaiter::new).collect();
+        let mut queue: Vec<_> = inspection.queue.iter().map(QueuedWaiter::new).collect();
         let holders: HashSet<_> =
             status.shared_holders.iter().filter_map(|holder| holder.session).chain(status.session).collect();
         // A quorum, whose waiters have no labels, keeps no sessions.
@@ -309,6 +310,15 @@ impl LockHandle {
             }
         }
         let holder_session = sessions.iter().find(|session| Some(session.id) == status.session).cloned();
+        let mut told: HashMap<_, usize> = HashMap::new();
+        for waiter in queue.iter_mut().filter(|waiter| waiter.since.is_none()) {
+            let session = sessions.iter().find(|session| session.id == waiter.session);
+            let waits = session.map(|session| session.waits_since(&self.entry.lock, waiter.mode));
+            // Each hold of a shared lock for which it waits has an entry of its own.
+            let before = told.entry((waiter.session, waiter.mode.encode())).or_default();
+            waiter.since = waits.and_then(|waits| waits.get(*before).copied());
+            *before += 1;
+        }
         let waiter_sessions =
             sessions.iter().filter(|session| waiters.contains(&session.id)).cloned().collect();
         let is_shared = !status.shared_holders.is_empty();

@@ -240,6 +240,54 @@ async fn a_guard_that_was_given_away_makes_no_cycle_of_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_that_ended_before_the_other_one_began_makes_no_cycle() {
+    let store = memory();
+    let (a, b, observer) = (client(&store).await, client(&store).await, client(&store).await);
+    let busy = mutex(&b, "c").acquire().await.expect("acquired");
+    let other = tokio::spawn({
+        let b = b.clone();
+        async move {
+            let first = mutex(&b, "b").acquire().await.expect("acquired");
+            sleep(1_020 * MS).await;
+            let second = mutex(&b, "a").acquire().await.expect("acquired");
+            drop((first, second));
+        }
+    });
+    sleep(5 * MS).await;
+    // It waits for `b` until it gives up after one second, and still holds `a` then.
+    let one = tokio::spawn({
+        let a = a.clone();
+        async move {
+            let first = mutex(&a, "a").acquire().await.expect("acquired");
+            mutex(&a, "b").max_wait(S).acquire().await.expect_err("held for longer");
+            sleep(2 * S).await;
+            drop(first);
+        }
+    });
+    // Another report of the client, because of which the wait is withdrawn half a second later only.
+    sleep(650 * MS).await;
+    let third = tokio::spawn(async move { mutex(&a, "c").acquire().await.map(drop) });
+    let mut looks = Vec::new();
+    for _ in 0..60 {
+        sleep(20 * MS).await;
+        let observer = observer.clone();
+        looks.push(tokio::spawn(async move { graph(&observer).await }));
+    }
+    let mut both = 0;
+    for look in looks {
+        let shown = look.await.expect("no panic");
+        both = both.max(shown.waits.len());
+        assert!(shown.cycles.is_empty(), "{shown:#?}");
+    }
+    assert!(both >= 2, "the looks saw waits");
+    drop(busy);
+    for task in [one, other] {
+        task.await.expect("no panic");
+    }
+    third.await.expect("no panic").expect("acquired");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_that_ends_during_the_wait_is_withdrawn() {
     let store = memory();
     let (a, b) = (client(&store).await, client(&store).await);

@@ -34,6 +34,7 @@ impl FoundLock {
 }
 
 /// A lock of one of the kinds.
+#[allow(clippy::large_enum_variant, reason = "a command has one of these")]
 pub(crate) enum AnyLock {
     Mutex(Mutex),
     Reentrant(ReentrantMutex),

@@ -44,10 +44,10 @@ pub struct Stats {
     pub released: u64,
     /// How many holds were lost, by reason.
     pub lost: Losses,
-    /// How many locks were handed on from one task of this client to another, without a request to the store.
-    pub handed_on_locally: u64,
-    /// How many locks were handed on to this client by the store, after they had been taken.
-    pub handed_on_remotely: u64,
+    /// How many locks were handed off from one task of this client to another, without a request to the store.
+    pub handed_off_locally: u64,
+    /// How many locks were handed off to this client by the store, after they had been taken.
+    pub handed_off_remotely: u64,
     /// How often a hold was extended.
     pub renewals: u64,
     /// How often a request to extend a hold failed. It is sent again.
@@ -165,8 +165,8 @@ impl Client {
                 capped: lost.capped.get(),
                 shut_down: lost.shut_down.get(),
             },
-            handed_on_locally: counters.handed_on_locally.get(),
-            handed_on_remotely: counters.handed_on_remotely.get(),
+            handed_off_locally: counters.handed_off_locally.get(),
+            handed_off_remotely: counters.handed_off_remotely.get(),
             renewals: counters.renewals.get(),
             failed_renewals: counters.failed_renewals.get(),
             requests_done: counters.requests_done.get(),

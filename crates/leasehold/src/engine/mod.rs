@@ -369,9 +369,7 @@ async fn retry<'a, T>(
     loop {
         let left = deadline.since(environment.now());
         let request = telemetry.request();
-        let outcome = send(left).await;
-        request.answered(op.operation(), &outcome);
-        let fault = match outcome {
+        let fault = match request.pass(op.operation(), send(left).await) {
             Outcome::Done(reply) => return Ok(Answer { reply, unanswered }),
             Outcome::Failed(Executed::No, fault) => fault,
             Outcome::Failed(Executed::Unknown, fault) => unanswered.insert(fault).clone(),

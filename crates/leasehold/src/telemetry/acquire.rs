@@ -1,7 +1,7 @@
 //! One acquire, from the call to its result. Dropped before, it was cancelled.
 
 use super::hold::{HeldTrace, HoldTrace};
-use super::observer::{Acquired, HandedOn, Handover, NotAcquired, NotAcquiredReason, Waiting};
+use super::observer::{Acquired, HandedOff, Handover, NotAcquired, NotAcquiredReason, Waiting};
 use super::{Class, TARGET, Telemetry, millis};
 use crate::lost_reason::LostReason;
 use leasehold_core::machine::contender::WaitStatus;
@@ -29,6 +29,7 @@ pub(crate) struct AcquireTrace<'a> {
 }
 
 /// An acquired hold.
+#[derive(Clone, Copy)]
 pub(crate) struct AcquiredTrace<'a> {
     pub(crate) trace: &'a HoldTrace,
     pub(crate) fence: FencingToken,
@@ -104,7 +105,7 @@ impl AcquireTrace<'_> {
             self.telemetry.environment.sleep_until(self.began + limit).await;
             self.warn(&status());
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn warn(&self, status: &WaitStatus) {
@@ -146,9 +147,9 @@ impl AcquireTrace<'_> {
         let since = (telemetry.is_timed() || !span.is_disabled()).then(|| telemetry.now());
         self.report_acquired(fence, false);
         if let Some(from) = from {
-            telemetry.counters.handed_on(from).add();
+            telemetry.counters.handed_off(from).add();
             telemetry.notify_of(lock, self.class.as_ref(), |observer, lock| {
-                observer.handed_on(&HandedOn { lock, fence, from });
+                observer.handed_off(&HandedOff { lock, fence, from });
             });
         }
         // After the events above, so that the end comes last.

@@ -34,8 +34,8 @@ pub(crate) struct Counters {
     pub(crate) cancelled: Count,
     pub(crate) closed: Count,
     pub(crate) released: Count,
-    pub(crate) handed_on_locally: Count,
-    pub(crate) handed_on_remotely: Count,
+    pub(crate) handed_off_locally: Count,
+    pub(crate) handed_off_remotely: Count,
     pub(crate) renewals: Count,
     pub(crate) failed_renewals: Count,
     pub(crate) sessions_lapsed: Count,
@@ -71,10 +71,10 @@ impl Counters {
         }
     }
 
-    pub(super) fn handed_on(&self, from: Handover) -> &Count {
+    pub(super) fn handed_off(&self, from: Handover) -> &Count {
         match from {
-            Handover::Local => &self.handed_on_locally,
-            Handover::Remote => &self.handed_on_remotely,
+            Handover::Local => &self.handed_off_locally,
+            Handover::Remote => &self.handed_off_remotely,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::class::MAX_CLASSES;
 use super::observer::{
-    Acquired, HandedOn, Handover, Lost, NotAcquired, NotAcquiredReason, ObservedLock, Observer, Released,
+    Acquired, HandedOff, Handover, Lost, NotAcquired, NotAcquiredReason, ObservedLock, Observer, Released,
     RenewalFailed, Renewed, RequestOutcome, Requested, SessionRenewed, Stalled, Waiting,
 };
 use crate::lost_reason::LostReason;
@@ -160,7 +160,7 @@ impl Observer for MetricsObserver {
         });
     }
 
-    fn handed_on(&self, event: &HandedOn<'_>) {
+    fn handed_off(&self, event: &HandedOff<'_>) {
         let number = match event.from {
             Handover::Local => 0,
             Handover::Remote => 1,
@@ -264,7 +264,7 @@ fn describe() {
     describe_counter!(
         HANDOVERS,
         Unit::Count,
-        "Locks handed on: local, without the store, or remote, by the store"
+        "Locks handed off: local, without the store, or remote, by the store"
     );
     describe_histogram!(SLACK, Unit::Seconds, "Time that was left of a hold when it was extended");
     describe_counter!(FAILED_RENEWALS, Unit::Count, "Requests to extend a hold that failed");

@@ -31,7 +31,7 @@ pub(crate) use hold::HoldTrace;
 #[cfg(feature = "metrics")]
 pub(crate) use metrics::MetricsObserver;
 pub use observer::{
-    Acquired, HandedOn, Handover, HowReleased, Lost, NotAcquired, NotAcquiredReason, ObservedLock, Observer,
+    Acquired, HandedOff, Handover, HowReleased, Lost, NotAcquired, NotAcquiredReason, ObservedLock, Observer,
     Released, RenewalFailed, Renewed, RequestOutcome, Requested, SessionRenewed, Stalled, Waiting,
 };
 pub(crate) use request::Operation;
@@ -101,7 +101,7 @@ impl Telemetry {
     /// A session has lapsed.
     pub(crate) fn session_lapsed(&self) {
         self.counters.sessions_lapsed.add();
-        self.notify(|observer| observer.session_lapsed());
+        self.notify(Observer::session_lapsed);
     }
 
     /// Whether there is an observer.

@@ -53,8 +53,8 @@ pub trait Observer: Send + Sync + 'static {
     /// An acquire has ended without the lock.
     fn not_acquired(&self, event: &NotAcquired<'_>) {}
 
-    /// The lock was handed on to the task that has just [acquired](Self::acquired) it.
-    fn handed_on(&self, event: &HandedOn<'_>) {}
+    /// The lock was handed off to the task that has just [acquired](Self::acquired) it.
+    fn handed_off(&self, event: &HandedOff<'_>) {}
 
     /// A hold was extended: by the keeper, the first time 0.1 s after it was acquired, or by [`Guard::extend`](crate::Guard::extend).
     fn renewed(&self, event: &Renewed<'_>) {}
@@ -180,10 +180,10 @@ impl NotAcquiredReason {
     }
 }
 
-/// Part of [`Observer::handed_on`].
+/// Part of [`Observer::handed_off`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct HandedOn<'a> {
+pub struct HandedOff<'a> {
     /// The lock.
     pub lock: ObservedLock<'a>,
     /// The fencing token of the new hold.
@@ -192,7 +192,7 @@ pub struct HandedOn<'a> {
     pub from: Handover,
 }
 
-/// From where a lock was handed on.
+/// From where a lock was handed off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Handover {
@@ -352,7 +352,7 @@ macro_rules! forward {
 
 impl<T: Observer + ?Sized> Observer for Arc<T> {
     forward! {
-        waiting(Waiting<'_>), acquired(Acquired<'_>), not_acquired(NotAcquired<'_>), handed_on(HandedOn<'_>),
+        waiting(Waiting<'_>), acquired(Acquired<'_>), not_acquired(NotAcquired<'_>), handed_off(HandedOff<'_>),
         renewed(Renewed<'_>), renewal_failed(RenewalFailed<'_>), released(Released<'_>), lost(Lost<'_>),
         stalled(Stalled), requested(Requested), session_renewed(SessionRenewed)
     }

@@ -59,6 +59,12 @@ impl RequestTrace<'_> {
         self.report(operation, outcome, self.took());
     }
 
+    /// The same, and returns the outcome: a future that keeps none in a variable is smaller.
+    pub(crate) fn pass<T>(&self, operation: &'static str, outcome: Outcome<T>) -> Outcome<T> {
+        self.answered(operation, &outcome);
+        outcome
+    }
+
     /// The same for requests that were sent together.
     pub(crate) fn all_answered<K, O: Operation, T>(&self, sent: &[(K, O)], outcomes: &[Outcome<T>]) {
         let took = self.took();

@@ -113,7 +113,7 @@ async fn no_release_after_the_loss_ends_the_delay() {
             }
             gone_after.set(at.elapsed());
         };
-        let gap = gap(lost, next.acquire()).await;
+        let gap = Box::pin(gap(lost, next.acquire())).await;
         // Counted from when the guard was gone.
         let gap = gap + gone_after.get();
         assert!((DELAY..DELAY + SLACK).contains(&gap), "{ends}: granted {gap:?} after the loss");

@@ -477,13 +477,13 @@ async fn upgrading_cancelled_at_every_await(store: &TestStore) {
 async fn downgrading_cancelled_at_every_await(store: &TestStore) {
     let (a, b) = (store.client("a").await, store.client("b").await);
     let (lock, other) = (rwlock(&a), rwlock(&b));
-    cancel_at_every_await(
+    let cancelled = cancel_at_every_await(
         || async {
             let writing = lock.write().await.expect("acquired");
             let reading = writing.downgrade().await.expect("downgraded");
             reading.release().await.expect("released");
         },
         async |_| until_at_rest(&other).await,
-    )
-    .await;
+    );
+    Box::pin(cancelled).await;
 }

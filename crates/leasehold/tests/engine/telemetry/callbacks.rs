@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use leasehold::Client;
 use leasehold::store::MemoryStore;
 use leasehold::telemetry::{
-    Acquired, HandedOn, Lost, NotAcquired, Observer, Released, RenewalFailed, Renewed, Requested,
+    Acquired, HandedOff, Lost, NotAcquired, Observer, Released, RenewalFailed, Renewed, Requested,
     SessionRenewed, Stalled, Waiting,
 };
 use std::cell::Cell;
@@ -68,7 +68,7 @@ macro_rules! call_back {
 }
 
 call_back! {
-    waiting(Waiting<'_>), acquired(Acquired<'_>), not_acquired(NotAcquired<'_>), handed_on(HandedOn<'_>),
+    waiting(Waiting<'_>), acquired(Acquired<'_>), not_acquired(NotAcquired<'_>), handed_off(HandedOff<'_>),
     renewed(Renewed<'_>), renewal_failed(RenewalFailed<'_>), released(Released<'_>), lost(Lost<'_>),
     stalled(Stalled), requested(Requested), session_renewed(SessionRenewed)
 }

@@ -32,11 +32,11 @@ async fn a_free_lock_is_acquired_and_released() {
     assert_eq!(log.take(), expected);
     let stats = client.stats();
     assert_eq!((stats.held, stats.acquired, stats.released, stats.waiting), (0, 2, 2, 0));
-    assert_eq!((stats.handed_on_locally, stats.handed_on_remotely), (0, 0));
+    assert_eq!((stats.handed_off_locally, stats.handed_off_remotely), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_waits_and_the_lock_is_handed_on_inside_the_process() {
+async fn a_task_waits_and_the_lock_is_handed_off_inside_the_process() {
     let log = Log::default();
     let client = log.client_alone().await;
     let first = mutex(&client, "m").acquire().await.unwrap();
@@ -48,7 +48,7 @@ async fn a_task_waits_and_the_lock_is_handed_on_inside_the_process() {
     assert_eq!((client.stats().waiting, client.stats().held), (1, 1));
     first.release().await.unwrap();
     let next = next.await.unwrap();
-    assert_eq!((client.stats().waiting, client.stats().handed_on_locally), (0, 1));
+    assert_eq!((client.stats().waiting, client.stats().handed_off_locally), (0, 1));
     next.release().await.unwrap();
     let mut events = log.take();
     // The next task may be quicker than the one that hands on.
@@ -57,7 +57,7 @@ async fn a_task_waits_and_the_lock_is_handed_on_inside_the_process() {
         "acquired m mutex m after 0",
         "waiting m ahead None holder its label",
         "acquired m mutex m after 30",
-        "handed on m local",
+        "handed off m local",
         "released m held 30",
         "released m held 0",
     ];
@@ -65,7 +65,7 @@ async fn a_task_waits_and_the_lock_is_handed_on_inside_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_client_waits_and_the_lock_is_handed_on_by_the_store() {
+async fn another_client_waits_and_the_lock_is_handed_off_by_the_store() {
     let (store, log) = (memory(), Log::default());
     let (one, other) = (Log::default().client(store.clone()).await, log.client(store).await);
     let first = mutex(&one, "m").acquire().await.unwrap();
@@ -76,12 +76,12 @@ async fn another_client_waits_and_the_lock_is_handed_on_by_the_store() {
     sleep(30 * MS).await;
     first.release().await.unwrap();
     let next = next.await.unwrap();
-    assert_eq!((other.stats().handed_on_remotely, one.stats().handed_on_remotely), (1, 0));
+    assert_eq!((other.stats().handed_off_remotely, one.stats().handed_off_remotely), (1, 0));
     next.release().await.unwrap();
     let expected = [
         "waiting m ahead Some(0) holder its label",
         "acquired m mutex m after 30",
-        "handed on m remote",
+        "handed off m remote",
         "released m held 0",
     ];
     assert_eq!(log.take(), expected);
@@ -153,7 +153,7 @@ async fn a_waiter_of_low_priority_is_one_acquire() {
     let expected = [
         "waiting m ahead None holder its label",
         "acquired m mutex m after 4000",
-        "handed on m remote",
+        "handed off m remote",
         "released m held 0",
     ];
     assert_eq!(log.take(), expected);
@@ -306,7 +306,7 @@ async fn each_lock_of_a_set_is_reported() {
     let expected = [
         "waiting b ahead Some(0) holder its label",
         "acquired b mutex pair after 30",
-        "handed on b remote",
+        "handed off b remote",
         "acquired a mutex pair after 0",
         "released a held 0",
         "released b held 0",
@@ -378,7 +378,7 @@ async fn a_suspend_is_a_stall() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sticky_hold_that_is_taken_again_is_handed_on() {
+async fn a_sticky_hold_that_is_taken_again_is_handed_off() {
     let log = Log::default();
     let client = log.client_alone().await;
     let sticky = mutex(&client, "m").sticky(60 * S);
@@ -387,7 +387,7 @@ async fn a_sticky_hold_that_is_taken_again_is_handed_on() {
         // The store is asked whether another client waits.
         sleep(MS).await;
     }
-    assert_eq!((client.stats().acquired, client.stats().handed_on_locally, client.stats().held), (3, 2, 0));
+    assert_eq!((client.stats().acquired, client.stats().handed_off_locally, client.stats().held), (3, 2, 0));
     let events = log.take();
-    assert_eq!(events.iter().filter(|line| *line == "handed on m local").count(), 2, "{events:?}");
+    assert_eq!(events.iter().filter(|line| *line == "handed off m local").count(), 2, "{events:?}");
 }

@@ -4,7 +4,7 @@ use crate::environment::{client_in_paused_time, memory};
 use leasehold::Client;
 use leasehold::store::Store;
 use leasehold::telemetry::{
-    Acquired, HandedOn, Lost, NotAcquired, Observer, Released, RenewalFailed, Renewed, Requested,
+    Acquired, HandedOff, Lost, NotAcquired, Observer, Released, RenewalFailed, Renewed, Requested,
     SessionRenewed, Stalled, Waiting,
 };
 use std::sync::{Arc, Mutex};
@@ -75,8 +75,8 @@ impl Observer for Log {
         self.add(format!("{} {} after {}", event.outcome.as_str(), event.lock.name, ms(event.waited)));
     }
 
-    fn handed_on(&self, event: &HandedOn<'_>) {
-        self.add(format!("handed on {} {}", event.lock.name, event.from.as_str()));
+    fn handed_off(&self, event: &HandedOff<'_>) {
+        self.add(format!("handed off {} {}", event.lock.name, event.from.as_str()));
     }
 
     fn renewed(&self, event: &Renewed<'_>) {

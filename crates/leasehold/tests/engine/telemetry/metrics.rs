@@ -8,7 +8,7 @@ use leasehold::store::Op;
 use metrics::Unit;
 use metrics_util::MetricKind;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -144,6 +144,18 @@ async fn no_label_contains_the_name_of_a_lock() {
             assert!(known.contains(&label.key()), "{label:?}");
         }
     }
+}
+
+#[test]
+fn the_page_lists_the_metrics_of_the_code() {
+    let names = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|char: char| !(char.is_ascii_lowercase() || char == '_'));
+        words.filter(|word| word.starts_with("leasehold_")).map(str::to_owned).collect()
+    };
+    let page = names(include_str!("../../../../../docs/how-to/observe.md"));
+    let code = names(include_str!("../../../src/telemetry/metrics.rs"));
+    let code: BTreeSet<_> = code.into_iter().filter(|name| name != "leasehold_core").collect();
+    assert_eq!(page, code);
 }
 
 #[tokio::test(start_paused = true)]

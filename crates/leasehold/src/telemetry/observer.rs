@@ -94,6 +94,10 @@ pub struct ObservedLock<'a> {
     /// UUIDs and other ids. A client has at most 200, and then `other`.
     pub class: &'a str,
     /// The number of the class in its client.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        allow(dead_code, reason = "only tables of figures by class need it")
+    )]
     pub(super) class_index: usize,
 }
 

@@ -231,8 +231,10 @@ impl KeyedSemaphore {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let own = of_key.acquire_since(count, limit, start).await?;
-            let lost = match own.unless_lost(self.all.acquire_since(count, limit, start)).await {
+            // In boxes, since each of them is large.
+            let own = Box::pin(of_key.acquire_since(count, limit, start)).await?;
+            let all = Box::pin(self.all.acquire_since(count, limit, start));
+            let lost = match own.unless_lost(all).await {
                 Ok(all) => match self.join(all?, own, until).await? {
                     Ok(held) => return Ok(held),
                     Err(lost) => lost,

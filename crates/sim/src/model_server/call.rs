@@ -94,6 +94,14 @@ impl Call {
     }
 }
 
+/// The keys of a release without that of the history, which comes last.
+fn without_history<'k, 'a>(keys: &'k [&'a str]) -> &'k [&'a str] {
+    match keys {
+        [keys @ .., history] if history.contains(":history:") => keys,
+        keys => keys,
+    }
+}
+
 /// What a release does with the lock.
 fn release_action(text: &str) -> CallResult<ReleaseAction> {
     Ok(match text {
@@ -117,11 +125,7 @@ impl LockCall {
             arguments.last()?.clone_into(&mut released);
         }
         let key = (*keys.first().ok_or_else(malformed)?).to_owned();
-        // A history comes last.
-        let keys = match keys {
-            [keys @ .., history] if script == Script::Release && history.contains(":history:") => keys,
-            keys => keys,
-        };
+        let keys = if script == Script::Release { without_history(keys) } else { keys };
         // The record follows the lock's key, then the watermark, and the index of a shared lock; those of a session and
         // the audit only where needed.
         let details = script == Script::Inspect && keys.len() >= 3;

@@ -76,6 +76,9 @@ fn make_idle(
 ) -> bool {
     let _permit = engine.gate.permit();
     let now = engine.environment.now();
+    if is_of_other_session(engine, entry, hold) {
+        return false;
+    }
     let Some(IdleActions { reserve, check_at }) = entry.make_idle(hold, tracking, policy, now) else {
         return false;
     };
@@ -85,7 +88,19 @@ fn make_idle(
     if let Some(at) = check_at {
         engine.keeper.check_idle_at(tracking, at);
     }
+    // Otherwise the session that replaces it has found the idle hold.
+    if is_of_other_session(engine, entry, hold)
+        && let Some(idle) = entry.remove_idle()
+    {
+        engine.keeper.release_idle(idle);
+    }
     true
+}
+
+/// Whether the session of a hold that outlives it is over: no message tells that another client wants the lock.
+fn is_of_other_session(engine: &Engine, entry: &LockEntry, hold: &Hold) -> bool {
+    let outlives = !hold.session.liveness.ends_with_session() && engine.sessions.liveness.ends_with_session();
+    outlives && hold.session.id != engine.sessions.id_at(entry.partition)
 }
 
 /// Releases an idle hold that does not suit the front of the queue, whose request for the lock goes with it.

@@ -357,6 +357,7 @@ impl Contender {
         let granted = matches!(self.state, ContenderState::Granted(_));
         let poll_soon = matches!(self.state, ContenderState::InFlight { poll_soon: true });
         let Some((requested, sent)) = self.sent_request(nonce).filter(|_| !granted) else { return };
+        let is_newest = requested.sent_requests.back().is_some_and(|last| last.nonce == nonce);
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
                 let margin = requested.margin;
@@ -409,7 +410,10 @@ impl Contender {
                 self.split_votes = if holder_is_there { 0 } else { self.split_votes.saturating_add(1) };
                 let poll_delay =
                     if poll_soon { Duration::ZERO } else { self.poll_delay(sent.predecessor, now, random) };
-                self.state = ContenderState::Sleeping(now + poll_delay);
+                // A request that was sent since may have been granted, and its task may be gone.
+                if is_newest || !matches!(self.state, ContenderState::InFlight { .. }) {
+                    self.state = ContenderState::Sleeping(now + poll_delay);
+                }
             }
             Acquired::AlreadyEnded(_) => {
                 self.requested = None;

@@ -683,3 +683,24 @@ fn a_margin_is_requested_and_not_relied_on() {
     let (_, next) = expect_send(contender.poll(ms(2_001), &with(), &mut random));
     assert_ne!(next.claim, old.claim);
 }
+
+/// Its task was dropped, so that no reply to it arrives: it may have been granted.
+#[test]
+fn the_late_reply_to_an_earlier_request_does_not_hide_a_later_one() {
+    let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+    let random = &mut counter();
+    let (first, _) = expect_send(contender.poll(ms(0), &terms(), random));
+    let (second, _) = expect_send(contender.poll(ms(10), &terms(), random));
+    contender.handle_reply(first, &taken(0), ms(20), random);
+    let (third, _) = expect_send(contender.poll(ms(20), &terms(), random));
+    contender.handle_reply(second, &taken(0), ms(30), random);
+    assert!(matches!(contender.poll(ms(30), &terms(), random), ContenderAction::Send(..)));
+    contender.handle_reply(third, &taken(0), ms(40), random);
+    assert!(
+        matches!(contender.poll(ms(40), &terms(), random), ContenderAction::Send(..)),
+        "the newest is later"
+    );
+    let (newest, _) = expect_send(contender.poll(ms(50), &terms(), random));
+    contender.handle_reply(newest, &taken(0), ms(60), random);
+    assert!(matches!(contender.poll(ms(60), &terms(), random), ContenderAction::Sleep(_)));
+}

@@ -46,6 +46,29 @@ async fn a_hold_kept_for_local_tasks_is_released_when_its_session_lapses() {
     );
 }
 
+/// It outlives its session, whose mailbox is closed: no message would tell that another client wants the lock.
+#[tokio::test(start_paused = true)]
+async fn a_hold_of_a_former_session_is_not_kept_for_local_tasks() {
+    let fixture = Fixture::new();
+    let (process, other) = (fixture.process(Some(3 * S)).await, fixture.process(None).await);
+    let kept = process.client.mutex("a").unwrap().lease(600 * S).lock_delay(S).sticky(600 * S);
+    let guard = kept.acquire().await.unwrap();
+    sleep(S).await;
+    let (first, lapsed) = (process.client.session_id(), process.client.session_lost_signal());
+    process.cut();
+    lapsed.cancelled().await;
+    process.reconnect();
+    sleep(5 * S).await;
+    assert_ne!(process.client.session_id(), first);
+    guard.check().expect("its lease alone ends it");
+    guard.release().await.unwrap();
+    sleep(S).await;
+    assert!(!other.client.mutex("a").unwrap().inspect().await.unwrap().held);
+    // A hold of the present session is kept.
+    kept.acquire().await.unwrap().release().await.unwrap();
+    assert!(other.client.mutex("a").unwrap().inspect().await.unwrap().held);
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_session_begins_once_the_store_is_back() {
     let fixture = Fixture::new();

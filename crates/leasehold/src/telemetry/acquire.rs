@@ -2,7 +2,7 @@
 
 use super::hold::{HeldTrace, HoldTrace};
 use super::observer::{Acquired, HandedOff, Handover, NotAcquired, NotAcquiredReason, Waiting};
-use super::{Class, TARGET, Telemetry, millis};
+use super::{Class, TARGET, Telemetry, millis, record};
 use crate::lost_reason::LostReason;
 use leasehold_core::machine::contender::WaitStatus;
 use leasehold_core::{FencingToken, Lock, Moment};
@@ -62,7 +62,7 @@ impl Telemetry {
         let class =
             needs_class.then(|| class.get_or_init(|| self.classes.of_name(lock.name.as_str())).clone());
         if let Some(class) = &class {
-            span.record("lock.class", class.as_str());
+            record(&span, "lock.class", class.as_str());
         }
         AcquireTrace {
             telemetry: self,
@@ -88,7 +88,7 @@ impl AcquireTrace<'_> {
         let (status, since) = (status(), self.elapsed());
         let (ahead, holder) = (status.position, holder_of(&status));
         if let Some(ahead) = ahead {
-            self.span.record("lock.ahead", ahead);
+            record(&self.span, "lock.ahead", ahead);
         }
         self.telemetry.notify_of(self.lock, Some(class), |observer, lock| {
             observer.waiting(&Waiting { lock, since, ahead, holder });
@@ -187,8 +187,8 @@ impl AcquireTrace<'_> {
     fn report_not_acquired(&mut self, outcome: NotAcquiredReason) {
         self.telemetry.counters.not_acquired(outcome).add();
         if outcome.is_error() {
-            self.span.record("error.type", outcome.as_str());
-            self.span.record("otel.status_code", "ERROR");
+            record(&self.span, "error.type", outcome.as_str());
+            record(&self.span, "otel.status_code", "ERROR");
         }
         let waited = self.end(outcome.as_str());
         let was_taken = *self.was_taken.get_mut();
@@ -207,8 +207,8 @@ impl AcquireTrace<'_> {
             return Duration::ZERO;
         }
         let waited = self.elapsed();
-        self.span.record("lock.waited_ms", millis(waited));
-        self.span.record("lock.outcome", outcome);
+        record(&self.span, "lock.waited_ms", millis(waited));
+        record(&self.span, "lock.outcome", outcome);
         // Otherwise a single attempt was slow, and did not wait.
         let waits = *self.was_taken.get_mut();
         if waits && self.telemetry.settings.slow_wait.is_some_and(|limit| waited >= limit) {

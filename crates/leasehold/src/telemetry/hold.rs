@@ -1,7 +1,7 @@
 //! One hold of a guard, from its acquisition to its end.
 
 use super::observer::{HowReleased, Lost, Released, RenewalFailed, Renewed};
-use super::{Class, TARGET, Telemetry, millis};
+use super::{Class, TARGET, Telemetry, millis, record};
 use crate::lost_reason::LostReason;
 use leasehold_core::{FencingToken, Lock, Moment};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,8 +72,8 @@ impl HoldTrace {
         let Some(trace) = self.end() else { return };
         trace.telemetry.counters.lost(reason).add();
         if *reason != LostReason::ShutDown {
-            trace.span.record("error.type", reason.as_str());
-            trace.span.record("otel.status_code", "ERROR");
+            record(&trace.span, "error.type", reason.as_str());
+            record(&trace.span, "otel.status_code", "ERROR");
         }
         let held = trace.end(lock, fence, reason.as_str());
         trace.telemetry.notify_of(lock, trace.class.as_ref(), |observer, lock| {
@@ -123,8 +123,8 @@ impl HeldTrace {
             warn(lock, fence, held, &self.span);
         }
         let held = self.elapsed();
-        self.span.record("lock.held_ms", millis(held));
-        self.span.record("lock.ended", ended);
+        record(&self.span, "lock.held_ms", millis(held));
+        record(&self.span, "lock.ended", ended);
         held
     }
 

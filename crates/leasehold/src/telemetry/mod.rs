@@ -43,6 +43,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tracing::{Span, Value};
 
 /// The target of spans and of warnings about slow locks.
 const TARGET: &str = "leasehold::lock";
@@ -160,4 +161,11 @@ impl fmt::Debug for Telemetry {
 /// Whole milliseconds, for a field of a span.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Records a field of a span, if a subscriber wants it: without one, tracing would still look the field up by name.
+fn record(span: &Span, field: &str, value: impl Value) {
+    if !span.is_disabled() {
+        span.record(field, value);
+    }
 }

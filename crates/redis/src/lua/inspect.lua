@@ -19,7 +19,7 @@
 --
 -- A script, so that holder, queue and status are of one instant.
 
-local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[#KEYS], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
+local lock, claim = new_lock(KEYS[1], KEYS[2], nil, KEYS[3], ARGV[3], ARGV[#ARGV]), claim_of(ARGV[1], ARGV[2])
 local failed = read_lock(lock, claim)
 if failed then return failed end
 

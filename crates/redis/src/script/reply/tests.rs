@@ -35,17 +35,24 @@ fn bulk(text: &str) -> Value {
 fn records_of_sessions_are_read_and_what_is_none_is_counted() {
     let sessions = [1, 2, 3, 4, 5, 6].map(|of| SessionId::from_random([of; 12]));
     let locks = ["l:mutex:b", "l:mutex:a"].map(bulk);
-    let good = [bulk("5000"), bulk("{}"), Value::Int(0)].into_iter().chain(locks).collect();
+    let good = [bulk("5000"), bulk("{}"), bulk("waits"), Value::Int(0)].into_iter().chain(locks).collect();
     let bytes = Value::BulkString(vec![0xff, 0xfe]);
-    let described =
-        Value::Array(vec![bulk("9"), bytes.clone(), Value::Int(2), bulk("l:mutex:"), bytes.clone()]);
-    let endless = Value::Array(vec![bytes, bulk(""), Value::Int(0)]);
+    let described = Value::Array(vec![
+        bulk("9"),
+        bytes.clone(),
+        bulk(""),
+        Value::Int(2),
+        bulk("l:mutex:"),
+        bytes.clone(),
+    ]);
+    let endless = Value::Array(vec![bytes, bulk(""), bulk(""), Value::Int(0)]);
     let records = [Value::Array(good), bulk(""), bulk("type"), described, endless, bulk("format")];
     let value = Value::Array([Value::Int(4_000)].into_iter().chain(records).collect());
     let mut list = SessionList::default();
     assert_eq!(session_records(&sessions, &value, &mut list), Ok(6));
     let [first, fourth] = &list.entries[..] else { panic!("{list:?}") };
     assert_eq!((first.session, first.alive_ms, first.metadata.as_str()), (sessions[0], Some(1_000), "{}"));
+    assert_eq!(first.activity, "waits");
     let held: Vec<_> = first.held.iter().map(|lock| lock.name.to_string()).collect();
     assert_eq!(held, ["a", "b"]);
     assert_eq!((fourth.session, fourth.alive_ms, fourth.metadata.as_str()), (sessions[3], None, ""));

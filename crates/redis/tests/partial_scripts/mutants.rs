@@ -285,8 +285,8 @@ const MUTANTS: [Mutant; 44] = [
                 "create_hash(KEYS[1], ARGV[3], 'format', '1', unpack(texts))",
                 "redis.call('HSET', KEYS[1], 'format', '1', unpack(texts))",
             ),
-            ("local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])", "redis.call('PEXPIRE', KEYS[1], digits(kept_ms))
-            local last_held = FIRST_LOCK - 1 + tonumber(ARGV[6])"),
+            ("local last_held = FIRST_LOCK - 1 + tonumber(ARGV[7])", "redis.call('PEXPIRE', KEYS[1], digits(kept_ms))
+            local last_held = FIRST_LOCK - 1 + tonumber(ARGV[7])"),
         ],
         report: "never expires",
     },

@@ -98,10 +98,18 @@ fn no_rule_is_broken_under_faults() {
     assert!(times("notified in time") >= 10 * times("notified late"), "waiters are not woken: {seen:?}");
 }
 
+/// A trace without the numbers of tasks, which go on from one run to the next.
+fn without_tasks(trace: &str) -> String {
+    const ACTOR: &str = "\\\"actor\\\":\\\"t";
+    let mut parts = trace.split(ACTOR);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + ACTOR + part.trim_start_matches(|c: char| c.is_ascii_digit()))
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in [1, 2, 3] {
-        let (one, two) = (run(seed, None).trace, run(seed, None).trace);
+        let (one, two) = (without_tasks(&run(seed, None).trace), without_tasks(&run(seed, None).trace));
         let differs = one.lines().zip(two.lines()).find(|(one, two)| one != two);
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(one.len(), two.len(), "seed {seed}");

@@ -190,7 +190,7 @@ fn found_by(mutant: Mutant) -> (u64, &'static str) {
         Mutant::WantedIsIgnored => (100, "handoff"),
         Mutant::WaitersAreNotReported => (200, "handoff"),
         Mutant::ReleasedHoldIsReused | Mutant::RenewedAfterRelease => (10, "after_release"),
-        Mutant::AnyGrantIsConfirmed => (1500, "reports"),
+        Mutant::AnyGrantIsConfirmed => (4000, "reports"),
         Mutant::AcquireIsNotConfirmed
         | Mutant::RenewalIsNotConfirmed
         | Mutant::HeartbeatIsNotConfirmed
@@ -206,7 +206,7 @@ const fn first_seed(mutant: Mutant) -> u64 {
         // A release that a fail-over undoes while its process has the lock no more.
         Mutant::RestoredHoldIsKept => 12_001,
         // A grant that is confirmed before its hold is extended for the first time.
-        Mutant::AnyGrantIsConfirmed => 7_001,
+        Mutant::AnyGrantIsConfirmed => 13_001,
         _ => 1,
     }
 }

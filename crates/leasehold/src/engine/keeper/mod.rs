@@ -74,6 +74,7 @@ use renewal_batcher::{BatchSlot, RenewalBatcher};
 use shutdown_report::ShutdownReport;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -103,6 +104,10 @@ pub(super) struct Shared {
     process_ends: CancellationToken,
 }
 
+/// Hashed without a random key, since the ids are numbers of ours: holds that end together do so in the same order in each run
+/// of a simulation.
+type TrackedHolds = HashMap<TrackingId, TrackedHold, BuildHasherDefault<DefaultHasher>>;
+
 struct State {
     /// Live sessions that need heartbeats.
     heartbeats: SessionHeartbeats,
@@ -127,7 +132,7 @@ struct State {
     awaiting_session: BTreeMap<Partition, BTreeSet<TrackingId>>,
     /// Holds of sessions that can never begin, until their loss is reported.
     lost_with_session: Vec<(TrackingId, Arc<Hold>, LostReason)>,
-    tracked: HashMap<TrackingId, TrackedHold>,
+    tracked: TrackedHolds,
     /// The same by fencing token, which messages name.
     by_fence: BTreeSet<(FencingToken, TrackingId)>,
     batcher: RenewalBatcher,
@@ -255,7 +260,7 @@ impl Keeper {
             unanswered: BTreeMap::new(),
             awaiting_session: BTreeMap::new(),
             lost_with_session: Vec::new(),
-            tracked: HashMap::new(),
+            tracked: TrackedHolds::default(),
             by_fence: BTreeSet::new(),
             batcher: RenewalBatcher::new(),
             idle_checks: BTreeSet::new(),

@@ -83,7 +83,8 @@ impl Activity {
 
     /// Another session has begun, which has reported nothing.
     pub(super) fn session_begun(&mut self, partition: Partition) {
-        self.is_changed |= !self.waits.is_empty() || self.reported.remove(&partition).is_some();
+        let had_reported = self.reported.remove(&partition).is_some();
+        self.is_changed |= had_reported || !self.waits.is_empty();
     }
 
     /// When the next report is due (1).

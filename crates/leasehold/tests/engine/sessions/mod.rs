@@ -103,6 +103,35 @@ async fn another_session_begins_once_the_store_is_back() {
     again.check().expect("the holds of the old session are not those of the new one");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_lasts_is_reported_by_the_next_session_too() {
+    let fixture = Fixture::new();
+    let (process, other) = (fixture.process(Some(3 * S)).await, fixture.process(None).await);
+    let held = other.client.mutex("a").unwrap().acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = process.client.mutex("a").unwrap();
+        async move { mutex.acquire_timeout(60 * S).await }
+    });
+    let is_reported = async || {
+        let session = process.client.session_id();
+        let sessions = fixture.sessions().await;
+        sessions.iter().any(|entry| entry.session == session && entry.activity.contains("\"lock\":\"a\""))
+    };
+    sleep(S).await;
+    assert!(is_reported().await);
+    let (first, lapsed) = (process.client.session_id(), process.client.session_lost_signal());
+    process.cut();
+    lapsed.cancelled().await;
+    process.reconnect();
+    sleep(5 * S).await;
+    assert_ne!(process.client.session_id(), first);
+    assert!(is_reported().await);
+    held.release().await.unwrap();
+    waiting.await.unwrap().expect("granted").release().await.unwrap();
+    sleep(S).await;
+    assert!(!is_reported().await);
+}
+
 /// While no session has begun, no mailbox tells of a connection that was made again, perhaps to a store with older data.
 #[tokio::test(start_paused = true)]
 async fn what_was_released_is_released_again_when_the_next_session_begins() {

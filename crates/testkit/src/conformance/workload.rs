@@ -444,7 +444,7 @@ impl Workload {
 
     fn release(&mut self, state: &LockState) -> Release {
         let claim = self.likely_claim(state);
-        let draw = self.random.below(160);
+        let draw = self.random.below(96);
         let action = match draw % 8 {
             0 | 1 => ReleaseAction::Free,
             kept @ (2 | 3) if self.kind == Kind::Semaphore => {

@@ -7,24 +7,24 @@
 //! Each setting is defined once, as a method of [`LockHandle`]; each kind of lock lists the settings it supports
 //! with [`settings`].
 
+mod failures;
+mod to_guard;
+
 use crate::engine::activity::Actor;
 use crate::engine::{
-    self, AcquireFailure, AcquireParams, AcquiredHold, Engine, Hold, LockEntry, NotDetached, ReleasePolicy,
-    Session, TrackingId,
+    self, AcquireFailure, AcquireParams, Engine, LockEntry, NotDetached, ReleasePolicy, Session,
 };
-use crate::error::{AcquireError, ExtendError, LostHold};
+use crate::error::AcquireError;
 use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
-use crate::guard::existing_leases::ExistingLeases;
 use crate::guard::owner::Owner;
 use crate::lock::contention::Contention;
 use crate::lock::deadlock::Deadlock;
-use crate::store::{Fault, FaultKind};
+use crate::store::FaultKind;
 use crate::telemetry::{AcquireTrace, Class, NotAcquiredReason};
 use leasehold_core::machine::contender::{AcquireTerms, WaitStatus};
-use leasehold_core::machine::renewal::{HoldLimits, RenewalPlan, RenewalSchedule};
 use leasehold_core::{
-    Executed, Lease, LeaseError, Liveness, Lock, LockMode, LockName, MAX_HISTORY, Moment, OwnValue, Refused,
+    Lease, LeaseError, Liveness, Lock, LockMode, LockName, MAX_HISTORY, Moment, OwnValue, Refused,
     RetryPolicy, delay_margin,
 };
 use std::sync::{Arc, OnceLock};
@@ -688,146 +688,6 @@ impl LockHandle {
     }
 }
 
-/// How the keeper renews a hold.
-struct RenewalTerms {
-    plan: RenewalPlan,
-    limits: HoldLimits,
-    /// How long it lasts without a renewal.
-    lease: Duration,
-    /// Fails if the hold should already have ended.
-    valid: Result<(), LeaseError>,
-}
-
-/// From an acquired hold to its guard.
-impl LockHandle {
-    /// Passes an acquired hold to the keeper, with no await before that.
-    pub(crate) fn track(
-        &self,
-        options: &AcquireOptions,
-        acquired: AcquiredHold<'_>,
-        duration: HoldDuration,
-        entry: &Arc<LockEntry>,
-    ) -> Result<Result<AcquiredGuard, AcquireFailure>, LeaseError> {
-        let (hold, grant) = (acquired.hold.clone(), &acquired.grant);
-        let now = self.engine.environment.now();
-        hold.set_actor(current_actor());
-        let existing = self.existing(options, &acquired, now);
-        let count = grant.owner_holds.map_or(1, |holds| holds.count);
-        let RenewalTerms { plan, limits, lease, valid } = self.renewal_terms(duration, existing, now);
-        hold.set_lease(lease);
-        let schedule = RenewalSchedule::with_limits(plan, limits, grant.valid_until, now);
-        let schedule = if hold.session.has_begun() { schedule } else { schedule.defer_first_extend(now) };
-        // The queue entry may have been made by a task that wanted the lock for longer.
-        hold.limit_validity(schedule.valid_until());
-        let Some(tracking) = self.engine.keeper.track(hold.clone(), schedule) else {
-            // A shutdown has begun, and no keeper tracks the hold. The lock entry may be gone already.
-            self.engine.keeper.release(&hold);
-            return Ok(Err(AcquireFailure::Closed));
-        };
-        drop(acquired);
-        let guard = self.guard(hold, tracking, entry).with_existing_leases(existing);
-        // Until it is confirmed, the hold is not handed to another task of this process, even if the tasks
-        // that await the confirmation are dropped.
-        let guard = if self.engine.store.capabilities().confirmation {
-            guard.release_policy(ReleasePolicy::TO_STORE)
-        } else {
-            guard
-        };
-        valid.map(|()| Ok(AcquiredGuard { guard, count }))
-    }
-
-    /// Waits until replicas confirm an acquired hold, if the store was configured to require that. A hold
-    /// handed off within the process was confirmed before.
-    pub(crate) async fn confirmed(
-        &self,
-        acquired: AcquiredGuard,
-        limit: Option<Moment>,
-    ) -> Result<AcquiredGuard, AcquireFailure> {
-        if !self.engine.store.capabilities().confirmation {
-            return Ok(acquired);
-        }
-        let AcquiredGuard { guard, count } = acquired;
-        guard.confirmed(limit).await?;
-        Ok(AcquiredGuard { guard: guard.release_policy(self.release_policy), count })
-    }
-
-    /// Takes over a hold that was handed off within the process; `None` if it was lost meanwhile.
-    fn take_over(
-        &self,
-        acquired: AcquiredHold<'_>,
-        tracking: TrackingId,
-        duration: HoldDuration,
-        entry: &Arc<LockEntry>,
-    ) -> Result<Option<Guard>, LeaseError> {
-        let (hold, now) = (acquired.hold.clone(), self.engine.environment.now());
-        let RenewalTerms { plan, limits, lease, valid } =
-            self.renewal_terms(duration, ExistingLeases::default(), now);
-        hold.set_lease(lease);
-        hold.set_actor(current_actor());
-        if !self.engine.keeper.hand_off(tracking, &hold, (plan, limits), now) {
-            entry.remove_hold(&hold);
-            return Ok(None);
-        }
-        drop(acquired);
-        let guard = self.guard(hold, tracking, entry);
-        valid.map(|()| Some(guard))
-    }
-
-    /// From now on keeps a hold that another handle has acquired by the settings of this one, as if it were acquired now.
-    pub(crate) fn keep(&self, guard: Guard) -> Result<Guard, LeaseError> {
-        let now = self.now();
-        let duration = self.duration()?;
-        let RenewalTerms { plan, limits, lease, valid } =
-            self.renewal_terms(duration, ExistingLeases::default(), now);
-        let guard = guard.replan(self.lease, lease, (plan, limits), now);
-        valid.map(|()| guard)
-    }
-
-    fn guard(&self, hold: Arc<Hold>, tracking: TrackingId, entry: &Arc<LockEntry>) -> Guard {
-        Guard::new(self.engine.clone(), entry.clone(), hold, tracking, self.lease, self.release_policy)
-    }
-
-    /// How to renew a hold acquired now.
-    fn renewal_terms(&self, duration: HoldDuration, existing: ExistingLeases, now: Moment) -> RenewalTerms {
-        let HoldDuration { lease, max_hold } = duration;
-        // The remaining lease, if it is to last until a given instant, which may have passed meanwhile.
-        let left = self.lease.map(|lease| lease.remaining(self.engine.environment.system_time())).transpose();
-        // The sum of leases may exceed the store's limit, though each lease alone was checked.
-        let longest = self.engine.store.capabilities().max_lease;
-        let kept = |left: Duration| existing.with(left) + delay_margin(self.lock_delay);
-        let too_long = |left: Duration| longest.filter(|max| kept(left) > *max);
-        let left = left.and_then(|left| match left.and_then(|left| Some((left, too_long(left)?))) {
-            Some((left, max)) => Err(LeaseError::TooLongForStore { lease: kept(left), max }),
-            None => Ok(left),
-        });
-        let (plan, lease) = match &left {
-            Ok(None) => (RenewalPlan::Renew { lease }, lease),
-            Ok(Some(left)) => {
-                let lease = existing.with(*left);
-                (RenewalPlan::Until { end: now + lease }, lease)
-            }
-            Err(_) => (RenewalPlan::Until { end: now }, Duration::ZERO),
-        };
-        let end = max_hold.map(|max_hold| now + max_hold);
-        let limits = HoldLimits { end, max_renewals: self.max_renewals };
-        RenewalTerms { plan, limits, lease, valid: left.map(drop) }
-    }
-
-    /// Existing leases of this owner that the new hold must account for.
-    fn existing(&self, options: &AcquireOptions, acquired: &AcquiredHold<'_>, now: Moment) -> ExistingLeases {
-        let Some(holds) = acquired.grant.owner_holds.filter(|holds| holds.count > 1) else {
-            return ExistingLeases::default();
-        };
-        // Holds of this process may not have been extended to their full leases yet.
-        let here = self.entry.longest_lease(acquired.hold.fence, now);
-        let at_store = Duration::from_millis(holds.lease_ms);
-        ExistingLeases {
-            longest: here.max(at_store.saturating_sub(delay_margin(self.lock_delay))),
-            sum_leases: options.sum_leases,
-        }
-    }
-}
-
 /// Reports that an attempt which is to be repeated found the lock taken.
 fn report_taken<T>(tried: &Result<Attempt<T>, AcquireError>, trace: &AcquireTrace<'_>) {
     if let Ok(Attempt::Taken(Contention { holder, ahead })) = tried {
@@ -843,63 +703,5 @@ pub(crate) fn reason_of(error: &AcquireError) -> NotAcquiredReason {
         AcquireError::RetriesExhausted { .. } => NotAcquiredReason::Taken,
         AcquireError::Closed => NotAcquiredReason::Closed,
         _ => NotAcquiredReason::Failed,
-    }
-}
-
-/// Errors.
-impl LockHandle {
-    /// The error of an acquisition that began at `start`.
-    fn error_since(&self, failure: AcquireFailure, once: bool, start: Moment) -> AcquireError {
-        match failure {
-            AcquireFailure::Taken(status) if once => {
-                self.error(AcquireFailure::TimedOut(status), Duration::ZERO)
-            }
-            failure => self.error(failure, self.engine.environment.now().since(start)),
-        }
-    }
-
-    fn not_detached(&self, not: NotDetached, waited: Duration) -> AcquireError {
-        match not {
-            NotDetached::NoLease => AcquireError::NoLease,
-            NotDetached::AcquireFailure(failure) => self.error(failure, waited),
-            NotDetached::Lease(error) => AcquireError::Lease(error),
-            NotDetached::NotKept { fence, why } => {
-                AcquireError::NotExtended(Box::new(ExtendError::of(why, self.name(), fence)))
-            }
-        }
-    }
-
-    pub(crate) fn error(&self, failure: AcquireFailure, waited: Duration) -> AcquireError {
-        let lock = self.name().clone();
-        match failure {
-            AcquireFailure::TimedOut(status) => {
-                AcquireError::TimedOut { lock, waited, contention: Box::new((*status).into()) }
-            }
-            AcquireFailure::Taken(status) => {
-                AcquireError::RetriesExhausted { lock, contention: Box::new((*status).into()) }
-            }
-            AcquireFailure::Fault { fault: Fault { kind: FaultKind::Refused(refused), .. }, .. }
-                if refused.is_permanent() =>
-            {
-                AcquireError::Impossible(refused)
-            }
-            AcquireFailure::Fault { fault, .. } if fault.is_unconfirmed() => AcquireError::Unconfirmed(fault),
-            AcquireFailure::Fault { fault, executed: Executed::No } => AcquireError::Store(fault),
-            AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
-            AcquireFailure::Deadlock(cycle) => AcquireError::Deadlock(cycle),
-            AcquireFailure::Closed => AcquireError::Closed,
-            AcquireFailure::Lost(fence, reason) => {
-                AcquireError::Lost(LostHold { lock, fence, reason: *reason })
-            }
-            AcquireFailure::LeaseTooShort => AcquireError::LeaseTooShort { lease: self.shortest_lease() },
-        }
-    }
-
-    fn shortest_lease(&self) -> Duration {
-        let lease = match self.lease {
-            Some(lease) => lease.remaining(self.engine.environment.system_time()).unwrap_or(Lease::MIN),
-            None => self.engine.timings.watchdog,
-        };
-        self.max_hold.map_or(lease, |cap| cap.min(lease))
     }
 }

@@ -81,7 +81,7 @@ fn text(graph: &WaitGraph) -> String {
         let (number, count) = (at + 1, graph.cycles.len());
         push(&mut text, format_args!("DEADLOCK {number} of {count}: each waits for a lock of the next one"));
         for wait in &cycle.waits {
-            push(&mut text, format_args!("  {} waits for `{}` ({})", waiter(wait), wait.lock, what(wait)));
+            push(&mut text, format_args!("  {} waits for `{}` ({})", waiter(wait), name(wait), what(wait)));
             for holder in &wait.holders {
                 push(&mut text, format_args!("    held by {}", held_by(holder)));
             }
@@ -94,7 +94,7 @@ fn text(graph: &WaitGraph) -> String {
     let mut last = None;
     for wait in &graph.waits {
         if last != Some((&wait.lock, wait.kind)) {
-            push(&mut text, format_args!("`{}` ({})", wait.lock, wait.kind.as_str()));
+            push(&mut text, format_args!("`{}` ({})", name(wait), wait.kind.as_str()));
             for holder in &wait.holders {
                 push(&mut text, format_args!("  held by {}", held_by(holder)));
             }
@@ -107,6 +107,10 @@ fn text(graph: &WaitGraph) -> String {
 
 fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
     writeln!(text, "{line}").expect("writing to a string cannot fail");
+}
+
+fn name(wait: &WaitInfo) -> String {
+    printable(wait.lock.as_str())
 }
 
 /// What waits: the process, and what in it.

@@ -117,6 +117,22 @@ fn names_stay_names_in_every_form() {
 }
 
 #[test]
+fn a_name_does_not_change_the_text_around_it() {
+    let fixture = Fixture::sqlite();
+    let name = "a\u{202e}b";
+    let mut holder = nested(&fixture, name, "other", "1s");
+    let mut waiter = start(fixture.command(&["run", name, "--wait", "60s", "--", "echo", "both"]));
+    until("it waits", || count(&graph(&fixture), "waits") == 1);
+    for form in [&["graph"][..], &["graph", "--dot"], &["graph", "--mermaid"]] {
+        let shown = fixture.run(form).stdout;
+        assert!(shown.contains("202e") && !shown.contains('\u{202e}'), "{form:?}: {shown}");
+    }
+    holder.send("go").expect("it reads");
+    status(&mut holder);
+    expect(&mut waiter, "both");
+}
+
+#[test]
 fn a_store_without_sessions_has_no_graph() {
     let fixture = Fixture::at("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3".to_owned());
     let shown = fixture.run(&["graph"]);

@@ -12,7 +12,7 @@ use crate::{
 pub struct Inspect {
     /// Set to learn the status of a hold.
     pub claim: Option<Claim>,
-    /// Set to also read what only people need: [`Inspection::foreign_fingerprint`], [`Inspection::audit`]
+    /// Set to also read what only people need: [`Inspection::foreign_fingerprint`], [`Inspection::audit`], [`Inspection::history`]
     /// and [`Inspection::queue`].
     pub details: bool,
 }

@@ -15,7 +15,7 @@ use metrics::{
     histogram,
 };
 use std::collections::HashMap;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 const WAIT: &str = "leasehold_wait_seconds";
@@ -40,7 +40,7 @@ pub(crate) struct MetricsObserver {
     session_margin: Histogram,
     session_lapses: Counter,
     stall: Histogram,
-    requests: RwLock<HashMap<&'static str, RequestMetrics>>,
+    requests: RwLock<HashMap<&'static str, Arc<RequestMetrics>>>,
 }
 
 /// The metrics of one class.
@@ -84,6 +84,19 @@ impl MetricsObserver {
             stall: histogram!(STALL),
             requests: RwLock::default(),
         }
+    }
+
+    /// The metrics of an operation. The recorder, which is the user's code, is not called while the lock on them is held.
+    fn request(&self, operation: &'static str) -> Arc<RequestMetrics> {
+        let known = self.requests.read().unwrap_or_else(PoisonError::into_inner).get(operation).cloned();
+        known.unwrap_or_else(|| {
+            let new = Arc::new(RequestMetrics {
+                took: histogram!(REQUEST, "operation" => operation),
+                outcomes: Default::default(),
+            });
+            let mut requests = self.requests.write().unwrap_or_else(PoisonError::into_inner);
+            requests.entry(operation).or_insert(new).clone()
+        })
     }
 
     /// Records something about a lock.
@@ -204,18 +217,7 @@ impl Observer for MetricsObserver {
     }
 
     fn requested(&self, event: &Requested) {
-        // No code panics while it holds this lock.
-        let known = self.requests.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(metrics) = known.get(event.operation) {
-            return metrics.record(event);
-        }
-        drop(known);
-        let mut known = self.requests.write().unwrap_or_else(PoisonError::into_inner);
-        let new = || RequestMetrics {
-            took: histogram!(REQUEST, "operation" => event.operation),
-            outcomes: Default::default(),
-        };
-        known.entry(event.operation).or_insert_with(new).record(event);
+        self.request(event.operation).record(event);
     }
 
     fn session_renewed(&self, event: &SessionRenewed) {

@@ -7,6 +7,8 @@ mod children;
 mod commands;
 mod duration;
 mod environment;
+#[allow(dead_code, unused_imports, reason = "the commands that use it follow")]
+mod fleet;
 mod glob;
 mod job;
 mod lock;

@@ -102,7 +102,7 @@ pub use client::inventory::LockInfo;
 pub use client::listing::Listing;
 pub use client::locks::{LockOptions, Locks};
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
-pub use client::session_info::SessionInfo;
+pub use client::session_info::{SessionInfo, SessionWait};
 pub use client::stats::{Losses, Stats};
 #[cfg(feature = "signal")]
 pub use client::stop::StopError;

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// How many locks are inspected in one batch.
 const BATCH_SIZE: usize = 256;
 
-/// One lock that is held, and its holders: [`Client::locks`](crate::Client::locks).
+/// One lock, and its holders: [`Client::locks`](crate::Client::locks), [`Client::inspect_all`](crate::Client::inspect_all).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,10 +36,10 @@ pub struct LockInfo {
     pub name: LockName,
     /// The kind of lock.
     pub kind: Kind,
-    /// The state of the lock, as the store reports it: held. [`Status::held_by_this_client`] is always false here, since it
+    /// The state of the lock, as the store reports it. [`Status::held_by_this_client`] is always false here, since it
     /// is not determined.
     pub status: Status,
-    /// The holder's session; `None` if the lock was acquired meanwhile by a holder without one.
+    /// The holder's session; `None` if the lock was acquired meanwhile by a holder without one, and if it was not looked up.
     pub holder_session: Option<Arc<SessionInfo>>,
     /// The sessions of all holders of a lock that can be shared, as far as the store knows them.
     pub sessions: Vec<Arc<SessionInfo>>,
@@ -85,6 +85,16 @@ pub(crate) async fn scan(
     Ok(Listing::new(held, skipped))
 }
 
+/// The state of these locks, held or not: [`Client::inspect_all`](crate::Client::inspect_all).
+pub(crate) async fn inspect_all(
+    engine: &Engine,
+    locks: Vec<Lock>,
+) -> Result<Listing<LockInfo>, InspectError> {
+    let mut skipped = Skipped::default();
+    let found = inspect(engine, locks, |_| None, &mut skipped).await?;
+    Ok(Listing::new(found, skipped))
+}
+
 /// Those of the locks that are held.
 async fn held(
     engine: &Engine,
@@ -92,9 +102,21 @@ async fn held(
     session: impl Fn(SessionId) -> Option<Arc<SessionInfo>>,
     skipped: &mut Skipped,
 ) -> Result<Vec<LockInfo>, InspectError> {
+    let mut found = inspect(engine, locks, session, skipped).await?;
+    found.retain(|lock| lock.status.held);
+    Ok(found)
+}
+
+/// The state of these locks, without those whose keys have another kind.
+async fn inspect(
+    engine: &Engine,
+    locks: Vec<Lock>,
+    session: impl Fn(SessionId) -> Option<Arc<SessionInfo>>,
+    skipped: &mut Skipped,
+) -> Result<Vec<LockInfo>, InspectError> {
     let inspect = Op::Inspect(Inspect { claim: None, details: false });
     let inspections: Vec<_> = locks.into_iter().map(|lock| (lock, inspect.clone())).collect();
-    let mut held = Vec::new();
+    let mut found = Vec::new();
     for batch in inspections.chunks(BATCH_SIZE) {
         let request = engine.telemetry.request();
         let outcomes = engine.store.execute_all(batch, engine.timings.call).await;
@@ -109,23 +131,21 @@ async fn held(
                 }
                 Err(error) => return Err(error),
             };
-            if status.held {
-                let known = |id: Option<SessionId>| session(id?);
-                let holder_session = known(status.session);
-                let holder_sessions: BTreeSet<_> =
-                    status.shared_holders.iter().map(|holder| holder.session).collect();
-                let sessions = holder_sessions.into_iter().filter_map(known).collect();
-                held.push(LockInfo {
-                    name: lock.name.clone(),
-                    kind: lock.kind,
-                    status,
-                    holder_session,
-                    sessions,
-                });
-            }
+            let known = |id: Option<SessionId>| session(id?);
+            let holder_session = known(status.session);
+            let holder_sessions: BTreeSet<_> =
+                status.shared_holders.iter().map(|holder| holder.session).collect();
+            let sessions = holder_sessions.into_iter().filter_map(known).collect();
+            found.push(LockInfo {
+                name: lock.name.clone(),
+                kind: lock.kind,
+                status,
+                holder_session,
+                sessions,
+            });
         }
     }
-    Ok(held)
+    Ok(found)
 }
 
 /// The state of a lock; `None` if the key now has another kind. An inspection without a reply is repeated.

@@ -332,6 +332,33 @@ impl Client {
         inventory::locks(&self.engine).await
     }
 
+    /// Reads the state of these locks, held or not, in the order given. A lock is left out if its key has another kind by now.
+    ///
+    /// Sends a request for each 256 of them. The sessions of the holders are named, and not looked up:
+    /// [`LockInfo::holder_session`](crate::LockInfo::holder_session) is `None`. To look at one lock with its queue and history,
+    /// [inspect it fully](crate::Mutex::inspect_full).
+    ///
+    /// Fails like [`sessions`](Self::sessions).
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::core::Lock;
+    ///
+    /// let client = leasehold::Client::connect("memory:").await?;
+    /// let locks = ["nightly", "hourly"].map(|name| Ok(Lock::mutex(name.parse()?)));
+    /// let locks = locks.into_iter().collect::<Result<Vec<_>, leasehold::core::NameError>>()?;
+    /// assert!(client.inspect_all(locks).await?.iter().all(|lock| !lock.status.held));
+    /// # Ok(()) }
+    /// ```
+    pub async fn inspect_all(
+        &self,
+        locks: impl IntoIterator<Item = Lock>,
+    ) -> Result<Listing<LockInfo>, InspectError> {
+        inventory::inspect_all(&self.engine, locks.into_iter().collect()).await
+    }
+
     /// Scans the keys of the store for [mutexes](crate::Mutex) that are held, also by clients of other libraries, without a
     /// session, or for ever: what [`locks`](Self::locks) does not show. For operators, not for applications.
     ///

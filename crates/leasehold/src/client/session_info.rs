@@ -34,8 +34,37 @@ pub struct SessionInfo {
     pub alive_for: Option<Duration>,
     /// The locks it held at its last report.
     pub locks: Vec<Lock>,
-    /// The waits that it reports: those that last for a while.
-    waits: Vec<ReportedWait>,
+    /// The waits of its tasks that it reports: those that last for 0.3 s or longer.
+    pub waits: Vec<SessionWait>,
+}
+
+/// A wait for a lock that a session reports: [`SessionInfo::waits`].
+///
+/// ```
+/// fn names(session: &leasehold::SessionInfo) -> Vec<&str> {
+///     session.waits.iter().map(|wait| wait.lock.name.as_str()).collect()
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionWait {
+    /// The lock.
+    pub lock: Lock,
+    /// The mode in which it is requested.
+    pub mode: LockMode,
+    /// When the wait began, by the wall clock of the session's machine.
+    pub since: SystemTime,
+}
+
+impl SessionWait {
+    /// `None` if another version wrote it in a format that this one cannot read.
+    fn from_report(wait: &ReportedWait) -> Option<Self> {
+        Some(Self {
+            lock: wait.lock()?,
+            mode: LockMode::parse(&wait.mode)?,
+            since: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(wait.since_ms))?,
+        })
+    }
 }
 
 impl SessionInfo {
@@ -50,22 +79,19 @@ impl SessionInfo {
             locks: entry.held,
             waits: ActivityReport::parse(&entry.activity)
                 .0
-                .into_iter()
-                .flat_map(|report| report.waits)
+                .iter()
+                .flat_map(|report| &report.waits)
+                .filter_map(SessionWait::from_report)
                 .collect(),
         }
     }
 
     /// Since when it waits for a lock in that mode, by the wall clock of its machine: of each of its waits, the longest first.
     pub(crate) fn waits_since(&self, lock: &Lock, mode: LockMode) -> Vec<SystemTime> {
-        let mode = mode.encode();
-        let its = self.waits.iter().filter(|wait| {
-            wait.kind == lock.kind.as_str() && wait.lock == lock.name.as_str() && wait.mode == mode
-        });
-        let mut since: Vec<_> = its.map(|wait| wait.since_ms).collect();
+        let its = self.waits.iter().filter(|wait| wait.lock == *lock && wait.mode == mode);
+        let mut since: Vec<_> = its.map(|wait| wait.since).collect();
         since.sort_unstable();
-        let at = |ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-        since.into_iter().filter_map(at).collect()
+        since
     }
 
     /// Returns when it started, by the wall clock of its machine.

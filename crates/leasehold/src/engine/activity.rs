@@ -7,7 +7,7 @@
 //! 2. The text has a bounded size: what does not fit is counted.
 //! 3. An actor with several waits goes on when one of them ends, so all of them are reported, or none.
 
-use leasehold_core::{Fingerprint, Heartbeat, OwnValue, SessionId};
+use leasehold_core::{Fingerprint, Heartbeat, Kind, Lock, LockName, OwnValue, SessionId};
 use serde::{Deserialize, Serialize};
 use std::thread::ThreadId;
 
@@ -84,6 +84,13 @@ pub(crate) struct ReportedWait {
     pub(crate) refuses: bool,
 }
 
+impl ReportedWait {
+    /// The lock; `None` if another version wrote what this one cannot read.
+    pub(crate) fn lock(&self) -> Option<Lock> {
+        parse_lock(&self.kind, &self.lock)
+    }
+}
+
 /// A hold, as reported.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ReportedHold {
@@ -112,6 +119,11 @@ pub(crate) struct ActivityReport {
     /// How many waits and holds are left out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) omitted: u64,
+}
+
+/// The lock of a report.
+pub(crate) fn parse_lock(kind: &str, name: &str) -> Option<Lock> {
+    Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]

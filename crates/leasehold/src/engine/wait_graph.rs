@@ -12,7 +12,7 @@
 
 mod deadlock;
 
-use super::activity::{ActivityReport, EnclosingHold, ReportedHold, ReportedWait};
+use super::activity::{ActivityReport, EnclosingHold, ReportedHold, ReportedWait, parse_lock};
 use super::{CallFailure, Engine};
 use crate::store::{Fault, Outcome};
 use deadlock::{Edge, find_cycles};
@@ -470,10 +470,6 @@ impl Look {
             id: (wait.client, wait.id),
         }
     }
-}
-
-fn parse_lock(kind: &str, name: &str) -> Option<Lock> {
-    Some(Lock { kind: Kind::parse(kind)?, name: LockName::new(name).ok()? })
 }
 
 fn instant(ms: u64) -> Option<SystemTime> {

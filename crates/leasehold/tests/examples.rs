@@ -1,4 +1,4 @@
-//! Every example runs: without arguments, and with `LEASEHOLD_STORE` on Redis.
+//! Every example runs: without arguments, unless it needs a server, and with `LEASEHOLD_STORE` on Redis.
 //!
 //! Each runs in a process of its own, as users run it. The process is this executable again, which contains the
 //! examples: cargo builds no examples if one test is selected, and builds them as tests with `--all-targets`.
@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 #[path = "../examples/blocking.rs"]
 mod blocking;
+#[path = "../examples/fred_connection.rs"]
+mod fred_connection;
 #[path = "../examples/graceful_stop.rs"]
 mod graceful_stop;
 #[path = "../examples/guarded_writes.rs"]
@@ -35,15 +37,19 @@ const WHICH: &str = "LEASEHOLD_EXAMPLE";
 /// The time limit of an example.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Each example, and parts of its output, in this order.
+/// Each example, and parts of its output, in this order; after a `;` those that need a server.
 macro_rules! examples {
-    ($($name:ident says $($said:literal),+;)*) => {
+    (
+        $($name:ident says $($said:literal),+;)*
+        ; $($alone:ident says $($said_alone:literal),+;)*
+    ) => {
         /// The entry point of the processes: one example.
         #[test]
         fn example() {
             let ended = match std::env::var(WHICH).as_deref() {
                 Err(_) => return,
                 $(Ok(stringify!($name)) => $name::main().map_err(|error| error.to_string()),)*
+                $(Ok(stringify!($alone)) => $alone::main().map_err(|error| error.to_string()),)*
                 Ok(other) => panic!("there is no example `{other}`"),
             };
             ended.expect("the example ends well");
@@ -61,6 +67,12 @@ macro_rules! examples {
             fn $name() {
                 let server = super::RedisServer::start().expect("redis-server boots");
                 super::check(stringify!($name), Some(&server.url()), &[$($said),+]);
+            })*
+
+            $(#[test]
+            fn $alone() {
+                let server = super::RedisServer::start().expect("redis-server boots");
+                super::check(stringify!($alone), Some(&server.url()), &[$($said_alone),+]);
             })*
         }
     };
@@ -81,6 +93,8 @@ examples! {
         "read again, beside another reader", "nothing to write";
     reentrant says "the account is still held 3 times", "the account is still held 1 times",
         "another owner does not get in: held by", "for good", "another owner waited", "inside at the same time";
+    ;
+    fred_connection says "held with the fencing token", "a second attempt: taken", "released";
 }
 
 /// The statements in the docs are those that the example runs.

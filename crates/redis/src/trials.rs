@@ -7,6 +7,7 @@
 //!    may be busy, full or a replica, or lack a command. The first operation that needs it reports the same error.
 //! 2. A trial changes no lock, and leaves no key behind. If it is cut off, its keys expire.
 
+use crate::config::RedisConfig;
 use crate::conn::messages::Messages;
 use crate::error_map::{classify, classify_text};
 use crate::lua;
@@ -61,31 +62,60 @@ impl TriedServers {
     }
 }
 
-/// The commands of the trials by one script, to be sent together; with that of WAIT, if the client waits for replicas.
-pub(crate) fn request(keys: &KeySpace, slot: Option<u16>, id: u64, waits: bool) -> Pipeline {
+/// What confirms the holds of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Confirmations {
+    by_replicas: bool,
+    by_disk: bool,
+}
+
+impl Confirmations {
+    pub(crate) const NONE: Self = Self { by_replicas: false, by_disk: false };
+
+    pub(crate) fn of(config: &RedisConfig) -> Self {
+        Self { by_replicas: config.wanted_replicas() > 0, by_disk: config.is_durable() }
+    }
+}
+
+/// The commands of the trials by one script, to be sent together; with those that confirm holds.
+pub(crate) fn request(keys: &KeySpace, slot: Option<u16>, id: u64, confirmed: Confirmations) -> Pipeline {
     let key = keys.trial(slot, id);
     let own = [&key, &*format!("{key}:hash"), &*format!("{key}:missing")].map(str::to_owned);
-    let mut pipeline = Pipeline::with_capacity(3);
+    let mut pipeline = Pipeline::with_capacity(4);
     pipeline.add_command(load(&TRIALS));
     TRIALS.add_call(&mut pipeline, &own, &[&format!("{id:x}"), KEYS_KEPT_MS]);
-    if waits {
-        // No replica need have it now: the reply comes at once.
+    // Neither a replica nor the disk need have it now: the replies come at once.
+    if confirmed.by_replicas {
         pipeline.cmd("WAIT").arg(0).arg(1);
+    }
+    if confirmed.by_disk {
+        pipeline.cmd("WAITAOF").arg(0).arg(0).arg(1);
     }
     pipeline
 }
 
 /// The outcomes of these trials.
-pub(crate) fn outcomes(replies: &[Value]) -> Vec<Trial> {
-    let (by_script, of_wait) = replies.split_at(replies.len().min(2));
-    let wait = of_wait.first().map(|reply| Trial::new(TrialKind::Replicas, wait_outcome(reply)));
-    outcomes_of_script(by_script).into_iter().chain(wait).collect()
+pub(crate) fn outcomes(replies: &[Value], confirmed: Confirmations) -> Vec<Trial> {
+    let (by_script, rest) = replies.split_at(replies.len().min(2));
+    let kinds =
+        [confirmed.by_replicas.then_some(TrialKind::Replicas), confirmed.by_disk.then_some(TrialKind::Disk)];
+    let confirming = kinds.into_iter().flatten().zip(rest);
+    let confirming = confirming.map(|(kind, reply)| Trial::new(kind, confirming_outcome(kind, reply)));
+    outcomes_of_script(by_script).into_iter().chain(confirming).collect()
 }
 
 /// A server without the command confirms no hold. Any other error may pass (1).
-fn wait_outcome(reply: &Value) -> TrialOutcome {
+fn confirming_outcome(kind: TrialKind, reply: &Value) -> TrialOutcome {
+    match (kind, reply) {
+        (TrialKind::Replicas, Value::Int(0..)) => return TrialOutcome::Passed,
+        (TrialKind::Disk, Value::Array(counts))
+            if matches!(counts[..], [Value::Int(0..), Value::Int(0..)]) =>
+        {
+            return TrialOutcome::Passed;
+        }
+        _ => {}
+    }
     match reply {
-        Value::Int(0..) => TrialOutcome::Passed,
         Value::ServerError(error) => {
             let is_missing = error.details().is_some_and(|details| {
                 let details = details.to_ascii_lowercase();
@@ -324,7 +354,7 @@ mod tests {
             ("errors", "err@user_script: 69: -OOM command not allowed when used memory > 'maxmemory'."),
             ("kinds", "errERR unknown command 'TYPE'"),
         ]);
-        let shown: Vec<_> = outcomes(&replies).iter().map(Trial::to_string).collect();
+        let shown: Vec<_> = outcomes(&replies, Confirmations::NONE).iter().map(Trial::to_string).collect();
         assert_eq!(
             shown,
             [
@@ -337,18 +367,25 @@ mod tests {
                 "kinds: not tried, the server reports: ERR unknown command 'TYPE'",
             ]
         );
-        let severities: Vec<_> = findings(&outcomes(&replies)).iter().map(|found| found.severity).collect();
+        let severities: Vec<_> =
+            findings(&outcomes(&replies, Confirmations::NONE)).iter().map(|found| found.severity).collect();
         assert_eq!(severities, [Severity::Critical]);
-        assert!(!are_conclusive(&outcomes(&replies)) && are_conclusive(&outcomes(&report(&[("time", "")]))));
+        assert!(
+            !are_conclusive(&outcomes(&replies, Confirmations::NONE))
+                && are_conclusive(&outcomes(&report(&[("time", "")]), Confirmations::NONE))
+        );
+    }
+
+    /// The outcome of the last trial, with this reply.
+    fn confirming(confirmed: Confirmations, reply: &[u8]) -> String {
+        let mut replies = report(&[("time", "")]);
+        replies.push(redis::parse_redis_value(reply).expect("a reply"));
+        outcomes(&replies, confirmed).pop().expect("the last trial").to_string()
     }
 
     #[test]
     fn a_server_without_wait_confirms_no_hold() {
-        let replies = |wait: &[u8]| {
-            let mut replies = report(&[("time", "")]);
-            replies.push(redis::parse_redis_value(wait).expect("a reply"));
-            outcomes(&replies).pop().expect("the last trial").to_string()
-        };
+        let replies = |wait: &[u8]| confirming(Confirmations { by_replicas: true, by_disk: false }, wait);
         assert_eq!(replies(b":0\r\n"), "replicas: passed");
         assert_eq!(
             replies(b"-ERR unknown command 'WAIT', with args beginning with: '0' '1'\r\n"),
@@ -356,6 +393,25 @@ mod tests {
         );
         assert_eq!(replies(b"-NOPERM no permissions\r\n"), "replicas: not tried, the user may not run it");
         assert_eq!(replies(b"$-1\r\n"), "replicas: failed, the reply was nil");
+    }
+
+    #[test]
+    fn a_server_without_waitaof_confirms_no_durable_hold() {
+        let replies = |waited: &[u8]| confirming(Confirmations { by_replicas: false, by_disk: true }, waited);
+        assert_eq!(replies(b"*2\r\n:0\r\n:0\r\n"), "disk: passed");
+        assert_eq!(
+            replies(b"-ERR unknown command 'WAITAOF', with args beginning with: '0' '0' '1'\r\n"),
+            "disk: failed, the server does not know the command"
+        );
+        assert_eq!(replies(b"-NOPERM no permissions\r\n"), "disk: not tried, the user may not run it");
+        assert_eq!(replies(b"*1\r\n:0\r\n"), "disk: failed, the reply was an array");
+        assert_eq!(replies(b":1\r\n"), "disk: failed, the reply was an integer");
+        let both = Confirmations { by_replicas: true, by_disk: true };
+        let mut all = report(&[("time", "")]);
+        all.extend([Value::Int(1), Value::Array(vec![Value::Int(1), Value::Int(1)])]);
+        let last_two: Vec<_> =
+            outcomes(&all, both).into_iter().rev().take(2).map(|trial| trial.to_string()).collect();
+        assert_eq!(last_two, ["disk: passed", "replicas: passed"]);
     }
 
     #[test]

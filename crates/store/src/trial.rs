@@ -71,6 +71,8 @@ pub enum TrialKind {
     Messages,
     /// `WAIT` tells how many replicas have a write. Tried where the client waits for replicas.
     Replicas,
+    /// `WAITAOF` tells whether a write is on the server's disk. Tried where the client waits for that.
+    Disk,
 }
 
 impl Trial {
@@ -94,6 +96,7 @@ impl TrialKind {
             Self::Atomicity => "atomicity",
             Self::Messages => "messages",
             Self::Replicas => "replicas",
+            Self::Disk => "disk",
         }
     }
 
@@ -116,6 +119,7 @@ impl TrialKind {
             Self::Atomicity => "scripts of two connections do not interleave",
             Self::Messages => "a published message reaches a subscription",
             Self::Replicas => "WAIT tells how many replicas have a write",
+            Self::Disk => "WAITAOF tells whether a write is on disk",
         }
     }
 }

@@ -287,6 +287,36 @@ async fn a_wait_that_ended_before_the_other_one_began_makes_no_cycle() {
     third.await.expect("no panic").expect("acquired");
 }
 
+/// Each look shows a cycle, but with another wait: it is one that gives up, and tries again.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_begins_anew_between_the_looks_makes_no_cycle() {
+    let store = memory();
+    let (a, b, observer) = (client(&store).await, client(&store).await, client(&store).await);
+    let stuck = take(&a, ["a", "b"], 100 * MS);
+    let again = tokio::spawn(async move {
+        let held = mutex(&b, "b").acquire().await.expect("acquired");
+        for _ in 0..20 {
+            mutex(&b, "a").max_wait(650 * MS).acquire().await.expect_err("held for longer");
+        }
+        drop(held);
+    });
+    let mut looks = Vec::new();
+    for _ in 0..200 {
+        sleep(50 * MS).await;
+        let observer = observer.clone();
+        looks.push(tokio::spawn(async move { graph(&observer).await }));
+    }
+    let mut both = 0;
+    for look in looks {
+        let shown = look.await.expect("no panic");
+        both += usize::from(shown.waits.len() == 2);
+        assert!(shown.cycles.is_empty(), "{shown:#?}");
+    }
+    assert!(both >= 20, "the looks saw both waits: {both}");
+    stuck.abort();
+    again.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_ends_during_the_wait_is_withdrawn() {
     let store = memory();

@@ -2,7 +2,7 @@
 //! Redis 8 only.
 
 use crate::failures::fixture::{MS, S, client, mutex, until, until_free};
-use leasehold::store::FaultKind;
+use leasehold::store::{FaultKind, TrialKind};
 use leasehold::{AcquireError, Attempt, Client, LockGuard};
 use leasehold_testkit::{Cluster, RedisServer, RedisServerBuilder};
 use std::time::Duration;
@@ -48,6 +48,18 @@ async fn row_56_a_durable_hold_survives_a_power_cut() {
         }
     }
     assert!(was_lost, "a power cut loses what is not synced");
+}
+
+/// The doctor tries the command on which such holds depend.
+#[tokio::test]
+async fn the_diagnosis_tries_waitaof_where_holds_are_to_be_durable() {
+    let server = on_a_disk("always").start().expect("it boots");
+    let disk = async |url: String| {
+        let found = Client::builder(url).diagnose().await.expect("the server can be reached");
+        found[0].trials.iter().find(|trial| trial.kind == TrialKind::Disk).map(ToString::to_string)
+    };
+    assert_eq!(disk(format!("{}?durable=1", server.url())).await.as_deref(), Some("disk: passed"));
+    assert_eq!(disk(server.url()).await, None);
 }
 
 /// The same for renewals and heartbeats: after the restart the hold lasts at least as long as its holder relies on it.

@@ -18,7 +18,7 @@ use crate::error_map::unconnected;
 use crate::location::{ServerLocation, not_a_single_server};
 use crate::product::{self, Product};
 use crate::reported_findings::Source;
-use crate::trials::{self, MessageTrial};
+use crate::trials::{self, Confirmations, MessageTrial};
 use leasehold_store::{Fault, FaultKind, Phase, Trial, TrialKind, TrialOutcome};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, PushInfo, Value};
@@ -239,9 +239,10 @@ impl Tried<'_> {
         }
         let broken = |error| broken(error, self.node);
         let id = self.config.shared_environment().random();
-        let request = trials::request(self.config.keys(), None, id, self.config.wanted_replicas() > 0);
+        let confirmed = Confirmations::of(self.config);
+        let request = trials::request(self.config.keys(), None, id, confirmed);
         let replies = conn.send_packed_commands(&request, 0, request.len()).await.map_err(broken)?;
-        let mut outcomes = trials::outcomes(&replies);
+        let mut outcomes = trials::outcomes(&replies, confirmed);
         // Without INFO nothing is known, which is no reason to connect twice.
         let is_tested = self.info.is_empty() || product.is_some_and(|(product, _)| product.is_tested());
         if !is_tested && trials::runs_scripts(&outcomes) {

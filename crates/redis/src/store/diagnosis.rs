@@ -8,7 +8,7 @@ use crate::conn::connect::try_connections;
 use crate::diagnose;
 use crate::reported_findings::Source;
 use crate::script::reply;
-use crate::trials;
+use crate::trials::{self, Confirmations};
 use leasehold_store::{
     ClockDifference, Diagnosis, Environment, Executed, Fault, Finding, FindingKind, Outcome, Phase, Severity,
     System, Trial, TrialKind, TrialOutcome,
@@ -58,14 +58,14 @@ impl RedisStore {
         if config.are_trials_skipped() {
             return Ok(());
         }
-        let waits = config.wanted_replicas() > 0;
-        let request = trials::request(&self.keys, Some(SLOT), self.environment().random(), waits);
+        let confirmed = Confirmations::of(config);
+        let request = trials::request(&self.keys, Some(SLOT), self.environment().random(), confirmed);
         let deadline = Instant::now() + config.attempt_timeout();
         // If the slot has no node now, nothing is known, and the first operation there says so.
         let Ok(replies) = self.send_commands(SLOT, &request, |_, _| true, deadline).await else {
             return Ok(());
         };
-        let findings = trials::findings(&trials::outcomes(&replies));
+        let findings = trials::findings(&trials::outcomes(&replies, confirmed));
         config.reported().record(config.address(), Source::Trials, &findings);
         match diagnose::refusal(&findings, false, config) {
             Some(kind) => Err(self.fault(kind, Phase::Handshake)),
@@ -76,14 +76,14 @@ impl RedisStore {
     /// Tries what locks need: on a server of its own by two further connections, too.
     async fn try_server(&self, slot: u16, deadline: Instant) -> Result<Vec<Trial>, SessionOutcome> {
         let slot_of_keys = matches!(*self.backend, Backend::Cluster(_)).then_some(slot);
-        let waits = match &*self.backend {
-            Backend::Link(link) => link.config().wanted_replicas() > 0,
-            Backend::Cluster(cluster) => cluster.config().wanted_replicas() > 0,
-            Backend::Borrowed(_) => false,
+        let confirmed = match &*self.backend {
+            Backend::Link(link) => Confirmations::of(link.config()),
+            Backend::Cluster(cluster) => Confirmations::of(cluster.config()),
+            Backend::Borrowed(_) => Confirmations::NONE,
         };
-        let request = trials::request(&self.keys, slot_of_keys, self.environment().random(), waits);
+        let request = trials::request(&self.keys, slot_of_keys, self.environment().random(), confirmed);
         let replies = self.send_commands(slot, &request, |_, _| true, deadline).await?;
-        let mut tried = trials::outcomes(&replies);
+        let mut tried = trials::outcomes(&replies, confirmed);
         let not_tried = |why: &str| {
             let outcome = TrialOutcome::NotTried(why.to_owned());
             [TrialKind::Atomicity, TrialKind::Messages].map(|kind| Trial::new(kind, outcome.clone()))

@@ -283,6 +283,22 @@ async fn without_wait_a_server_is_refused_where_replicas_are_to_acknowledge() {
     assert!(matches!(tried, Some(Trial { outcome: TrialOutcome::Passed, .. })), "{tried:?}");
 }
 
+/// The same for a client whose holds are to be on disk: Redis has WAITAOF since 7.2.
+#[tokio::test]
+async fn without_waitaof_a_server_is_refused_where_holds_are_to_be_durable() {
+    let server = RedisServer::start().unwrap();
+    let product = Product { missing: vec!["WAITAOF"], ..Product::default() };
+    let server = ProductServer::start(&server, product).unwrap();
+    let durable = format!("{}?durable=1", server.url());
+    let of = |tried: &Trial| tried.kind == TrialKind::Disk;
+    let tried = trials(config(&durable)).await.into_iter().find(of);
+    assert!(matches!(tried, Some(Trial { outcome: TrialOutcome::Failed(_), .. })), "{tried:?}");
+    let untried = trials(config(&server.url())).await;
+    assert!(!untried.iter().any(of), "only where it is needed: {untried:?}");
+    let fault = RedisStore::connect(config(&durable)).await.unwrap_err();
+    assert!(matches!(&fault.kind, FaultKind::Unsupported(_) | FaultKind::Unsafe(_)), "{fault}");
+}
+
 /// Of a cluster too, by the node of one slot.
 #[tokio::test]
 async fn without_wait_a_cluster_is_refused_where_replicas_are_to_acknowledge() {

@@ -83,6 +83,8 @@ pub struct MonitorReport {
     pub remaining: usize,
     /// What was left out because it cannot be read: sessions, and locks of dead sessions.
     pub skipped: Skipped,
+    /// How long the round took.
+    pub took: Duration,
     /// The request without a reply, or the refusal, that ended the round. If the store executed it
     /// nevertheless, `evicted` may lack its effect.
     pub fault: Option<Fault>,
@@ -156,6 +158,13 @@ impl Monitor {
     ///
     /// Cancel safety: as for [`run`](Self::run).
     pub async fn run_once(&mut self) -> MonitorReport {
+        let environment = self.client.engine.environment.clone();
+        let start = environment.now();
+        let report = self.round().await;
+        MonitorReport { took: environment.now().since(start), ..report }
+    }
+
+    async fn round(&mut self) -> MonitorReport {
         let mut report = MonitorReport::default();
         let engine = self.client.engine.clone();
         let sessions = match engine.list_sessions().await {

@@ -3,6 +3,7 @@
 //! 1. A class is given, or made from the name: what looks like an id is replaced by `*`.
 //! 2. A client has at most [`MAX_CLASSES`], and then [`OTHER`]: names that look like words cannot make more.
 
+use leasehold_core::LockName;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -21,13 +22,37 @@ const MIN_MIXED: usize = 16;
 /// The lengths of the parts of a UUID.
 const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 
+/// The classes of locks of other clients, made from their names: for figures about a fleet.
+///
+/// The class of `orders/42` is `orders/*`, as in the metrics of a client. There are 200 at most, and then `other`. A class that
+/// another client has [given](crate::Mutex::class) to its lock is unknown here.
+///
+/// ```
+/// use leasehold::LockName;
+/// use leasehold::telemetry::LockClasses;
+///
+/// let classes = LockClasses::default();
+/// assert_eq!(&*classes.of_name(&LockName::new("orders/42")?), "orders/*");
+/// assert_eq!(&*classes.of_name(&LockName::new("nightly")?), "nightly");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct LockClasses(Classes);
+
+impl LockClasses {
+    /// The class of the lock of this name.
+    pub fn of_name(&self, name: &LockName) -> Arc<str> {
+        self.0.of_name(name.as_str()).0.name.clone()
+    }
+}
+
 /// A class of one client.
 #[derive(Debug, Clone)]
 pub(crate) struct Class(Arc<ClassEntry>);
 
 #[derive(Debug)]
 struct ClassEntry {
-    name: Box<str>,
+    name: Arc<str>,
     index: usize,
 }
 

@@ -26,6 +26,7 @@ mod request;
 
 pub(crate) use acquire::{AcquireTrace, AcquiredTrace};
 pub(crate) use class::Class;
+pub use class::LockClasses;
 pub(crate) use counters::Counters;
 pub(crate) use hold::HoldTrace;
 #[cfg(feature = "metrics")]

@@ -20,6 +20,12 @@ pub(crate) fn openssl() -> Result<()> {
     package("openssl")
 }
 
+/// Installs `prometheus` and its `promtool`, by which a test reads what the monitor serves. The package may start a service, which
+/// the tests leave alone.
+pub(crate) fn prometheus() -> Result<()> {
+    package("prometheus")
+}
+
 /// The variable that names the program `typos`.
 const TYPOS: &str = "LEASEHOLD_TYPOS";
 

@@ -110,10 +110,12 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
         Lane::Test => {
             install::redis()?;
             install::openssl()?;
+            install::prometheus()?;
             Programs::new()
         }
         Lane::Full => {
             install::openssl()?;
+            install::prometheus()?;
             install_servers(&Server::ALL)?
         }
     };
@@ -143,6 +145,7 @@ pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) 
     let metadata = cargo::metadata()?;
     install::redis()?;
     install::openssl()?;
+    install::prometheus()?;
     let binaries = cargo::build_tests(&metadata, PARTS, options)?;
     let on = |part: &Part, server| Part { server, is_shared: false, ..*part };
     let on_path = PARTS.iter().filter(|part| part.server == Server::Redis70);

@@ -5,6 +5,7 @@
 mod backoff;
 mod children;
 mod commands;
+mod daemon;
 mod duration;
 mod environment;
 #[allow(dead_code, unused_imports, reason = "the commands that use it follow")]

@@ -1,6 +1,10 @@
 //! `leasehold monitor`: a daemon that frees the locks of dead sessions, and reports each.
 
+use crate::daemon::listener::{self, Listener};
+use crate::daemon::page::Pages;
+use crate::daemon::service_manager::ServiceManager;
 use crate::duration;
+use crate::fleet::{self, FleetWatch};
 use crate::job::signals::Signals;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
@@ -14,8 +18,11 @@ use clap::Args;
 use leasehold::store::FaultKind;
 use leasehold::{Eviction, FencingToken, Label, MonitorReport, Skipped};
 use serde::Serialize;
-use std::time::Duration;
-use std::time::SystemTime;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// Free the locks of dead sessions, as a daemon.
 ///
@@ -27,6 +34,14 @@ pub(crate) struct MonitorArgs {
     /// Interval between two checks, varied by up to a quarter [default: 2500ms]
     #[arg(long, value_name = "DURATION", value_parser = duration::parse_positive)]
     every: Option<Duration>,
+
+    /// Serve /metrics and /healthz over HTTP, without a login; a port alone is one of 127.0.0.1
+    ///
+    /// The metrics are those of all locks of the store, for Prometheus, grouped by classes of names. They are read at an even
+    /// pace: the server does no more work for more scrapes. /healthz is 200 while rounds go on and the store answers them, and
+    /// 503 with the reason otherwise.
+    #[arg(long, value_name = "ADDR", value_parser = listener::parse_address)]
+    listen: Option<SocketAddr>,
 
     /// Label of the monitor, for the audit of the locks [default: this host and process]
     #[arg(long, value_name = "TEXT")]
@@ -43,10 +58,21 @@ pub(crate) struct MonitorArgs {
     pub(super) log: LogArgs,
 }
 
+/// The interval between two rounds, if none is given: that of the library for sessions of the default length.
+const DEFAULT_EVERY: Duration = Duration::from_millis(2500);
+
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
+    let every = args.every.unwrap_or(DEFAULT_EVERY);
+    let mut manager = ServiceManager::from_environment();
+    manager.check(every)?;
     let config = ClientConfig::from_args(&args.store)?.without_session().label(args.label.as_deref());
     let mut signals = Signals::catch()?;
+    // Before the store is asked for anything: an address in use is found at once.
+    let listener = match args.listen {
+        Some(address) => Some(Listener::bind(address).await?),
+        None => None,
+    };
     let Ok(client) = signals.interruptible(config.connect()).await else { return Ok(Exit::SUCCESS) };
     let client = client?;
     if let Ok(Err(error)) = signals.interruptible(client.sessions()).await
@@ -55,15 +81,73 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
         // A quorum, for example. It never will.
         return Err(Failure::usage(error));
     }
-    let mut monitor = client.monitor();
-    if let Some(every) = args.every {
-        monitor = monitor.interval(every);
-    }
+    let server = match listener {
+        Some(listener) => match signals.interruptible(fleet::watch(client.clone())).await {
+            Ok(fleet) => Some((listener, fleet?)),
+            Err(_) => return Ok(Exit::SUCCESS),
+        },
+        None => None,
+    };
     let mut printer = EventPrinter { json: args.json, in_trouble: false, skipped: Skipped::default() };
     printer.print(&Event::Started { at: now(), version: env!("CARGO_PKG_VERSION") });
-    let Err(_) = signals.interruptible(monitor.run(|round| printer.report(round))).await;
+    let server = server.map(|(listener, fleet)| {
+        printer.print(&Event::Listening { at: now(), address: listener.address().to_string() });
+        Server::start(listener, every, fleet)
+    });
+    let monitor = client.monitor().interval(every);
+    let mut freed = 0;
+    let rounds = monitor.run(|round| {
+        printer.report(round);
+        if let Some(server) = &server {
+            server.pages.add(round);
+        }
+        freed += round.evicted.len();
+        manager.round(round.fault.is_none(), &status(round, freed));
+    });
+    let Err(_) = signals.interruptible(rounds).await;
+    manager.stopping();
+    if let Some(server) = server {
+        server.end().await;
+    }
     printer.print(&Event::Ended { at: now() });
     Ok(Exit::SUCCESS)
+}
+
+/// What `systemctl status` shows after a round.
+fn status(round: &MonitorReport, freed: usize) -> String {
+    match &round.fault {
+        Some(fault) => format!("trouble: {fault}"),
+        None => format!(
+            "sessions: {} alive, {} dead; locks and queue entries freed: {freed}",
+            round.alive, round.dead
+        ),
+    }
+}
+
+/// Serves the pages.
+struct Server {
+    pages: Arc<Pages>,
+    end: CancellationToken,
+    task: JoinHandle<()>,
+    /// The reading of the fleet, which ends with this.
+    _fleet: FleetWatch,
+}
+
+impl Server {
+    fn start(listener: Listener, every: Duration, fleet: FleetWatch) -> Self {
+        let pages = Arc::new(Pages::new(every, fleet.subscribe()));
+        let end = CancellationToken::new();
+        let served = Arc::clone(&pages);
+        let task = tokio::spawn(listener.serve(move |path| served.page(path), end.clone()));
+        Self { pages, end, task, _fleet: fleet }
+    }
+
+    /// Ends with the answers that are under way, within a second.
+    async fn end(self) {
+        self.end.cancel();
+        // It does not panic, and would end with the program if it did.
+        let _ = self.task.await;
+    }
 }
 
 /// The events, one line each. The fields of their JSON are stable.
@@ -71,6 +155,7 @@ pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Event<'a> {
     Started { at: String, version: &'a str },
+    Listening { at: String, address: String },
     Evicted { at: String, name: &'a str, fence: Option<u64>, session: String, whose: Option<&'a str> },
     Trouble { at: String, message: String },
     Recovered { at: String },
@@ -95,6 +180,7 @@ impl<'a> Event<'a> {
     fn raw_text(&self) -> String {
         match self {
             Self::Started { at, version } => format!("{at} started leasehold {version}\n"),
+            Self::Listening { at, address } => format!("{at} listening on http://{address}\n"),
             Self::Evicted { at, name, fence, session, whose } => {
                 let whose = whose.unwrap_or("unknown");
                 match fence {
@@ -157,14 +243,19 @@ line for each lock that was freed, and when trouble with the store begins and
 ends. During trouble it checks less and less often, every 5s at least.
 
 JSON (--json), lines; later versions may add fields and events:
-  event (started, evicted, trouble, recovered, ended), at
-  evicted:  name, fence (null for a queue entry), session, whose
-  trouble:  message
+  event (started, listening, evicted, trouble, recovered, ended), at
+  started:    version
+  listening:  address, with the port that was found if 0 is given
+  evicted:    name, fence (null for a queue entry), session, whose
+  trouble:    message
+
+Under systemd (Type=notify) it reports that it is ready after the first round,
+what it has found, and after each round that it is alive.
 
 Exit status:
     0  a signal ended it
     2  the URL or another setting cannot be used, or the store keeps no sessions
        (a quorum)
-   69  the store could not be reached at the start
+   69  the store could not be reached at the start, or the address is in use
 
-A systemd unit is in contrib/leasehold-monitor.service.";
+A systemd unit is in contrib/systemd/leasehold-monitor.service.";

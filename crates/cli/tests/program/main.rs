@@ -3,6 +3,7 @@
 
 mod acl;
 mod admin;
+mod daemon;
 mod damaged;
 mod default_store;
 mod detached;

@@ -89,7 +89,7 @@ fn help_and_version_are_no_errors() {
         (&["show", "--help"], "remaining_ms"),
         (&["ls", "--help"], "goes through the server's keys"),
         (&["free", "--help"], "Take a lock from its holder by force"),
-        (&["monitor", "--help"], "contrib/leasehold-monitor.service"),
+        (&["monitor", "--help"], "contrib/systemd/leasehold-monitor.service"),
         (&["doctor", "--help"], "78  there is a warning"),
         (&["acl", "--help"], "leasehold acl --prefix app: --user app"),
         (&["--version"], concat!("leasehold ", env!("CARGO_PKG_VERSION"))),

@@ -234,17 +234,18 @@ fn prometheus_scrapes_the_monitor_and_its_alerts_name_what_is_served() {
     holds("time() - leasehold_monitor_last_round_timestamp_seconds < bool 60", &["1"]);
 
     let mut rules = Vec::new();
-    until("the rules are evaluated", || {
+    let of =
+        |rules: &[Value], name| rules.iter().find(|rule| rule["name"] == name).cloned().unwrap_or_default();
+    until("the rules are evaluated, and one of them sees the key", || {
         let answer = prometheus.get("rules").unwrap_or_default();
         rules = answer["data"]["groups"][0]["rules"].as_array().cloned().unwrap_or_default();
-        !rules.is_empty() && rules.iter().all(|rule| rule["health"] != "unknown")
+        let is_evaluated = rules.iter().all(|rule| rule["health"] != "unknown");
+        is_evaluated && of(&rules, "LeaseholdLockWithoutExpiry")["state"] == "pending"
     });
     assert!(rules.iter().all(|rule| rule["health"] == "ok"), "{rules:?}");
-    let alert = rules.iter().find(|rule| rule["name"] == "LeaseholdLockWithoutExpiry").expect("there is one");
-    assert_eq!(
-        (&alert["state"], &alert["alerts"][0]["labels"]["class"]),
-        (&"pending".into(), &"foreign".into())
-    );
+    let alert = of(&rules, "LeaseholdLockWithoutExpiry");
+    assert_eq!(alert["alerts"][0]["labels"]["class"], "foreign", "{alert}");
+    assert_eq!(of(&rules, "LeaseholdStoreDown")["state"], "inactive");
     daemon.end();
 }
 
@@ -408,7 +409,6 @@ fn health_is_503_with_the_reason_while_the_store_does_not_answer() {
     daemon.until("leasehold_fleet_up 1");
     server.stop().expect("it runs");
     daemon.until("leasehold_monitor_up 0");
-    assert_eq!(daemon.get("/healthz").status, 200, "an outage of a few seconds is none");
     until("it is unhealthy", || daemon.get("/healthz").status == 503);
     let reason = daemon.get("/healthz").body;
     assert!(reason.starts_with("the store has not answered for 1"), "{reason}");
@@ -481,6 +481,31 @@ fn the_service_manager_learns_of_the_first_round_of_each_further_one_and_of_the_
         manager.0.set_read_timeout(Some(Duration::from_millis(50))).expect("a time");
         assert_eq!(manager.next(), None);
     }
+}
+
+#[test]
+fn a_monitor_is_ready_only_once_the_store_has_answered_a_round() {
+    let server = RedisServer::start().expect("there is a server");
+    let (_, fixture) = with_least_user(&server);
+    let set = |right: &str| {
+        server.cli(&["ACL", "SETUSER", "watch", right]).expect("it answers").ok().expect("it is set");
+    };
+    set("-zrange");
+    let path = fixture.path("notify");
+    let manager = Manager(UnixDatagram::bind(&path).expect("it is free"));
+    manager.0.set_read_timeout(Some(LIMIT)).expect("a time");
+    let mut command = fixture.command(&["monitor", "--every", "100ms"]);
+    command.env("NOTIFY_SOCKET", path).env("WATCHDOG_USEC", "10000000");
+    let mut monitor = start(command);
+    for _ in 0..2 {
+        let message = manager.next().expect("a message");
+        assert!(message.contains("STATUS=trouble: ") && message.contains("permission"), "{message}");
+        assert!(message.contains("WATCHDOG=1\n") && !message.contains("READY"), "rounds go on: {message}");
+    }
+    set("+zrange");
+    until("it is ready", || manager.next().expect("a message").contains("READY=1\n"));
+    monitor.terminate().expect("it runs");
+    assert_eq!(status(&mut monitor), Some(0));
 }
 
 #[test]

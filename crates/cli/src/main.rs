@@ -16,6 +16,7 @@ mod lock;
 mod output;
 mod runtime;
 mod store;
+mod top;
 
 use output::log;
 use std::process::ExitCode;

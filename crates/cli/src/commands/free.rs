@@ -19,7 +19,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use leasehold::core::MAX_SHARED_HOLDERS;
 use leasehold::{
-    FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
+    Client, FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
 };
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write as _};
@@ -60,6 +60,50 @@ pub(crate) struct FreeArgs {
 
     #[command(flatten)]
     pub(super) log: LogArgs,
+}
+
+/// A held lock as an operator was shown it.
+pub(crate) struct Proposal {
+    name: LockName,
+    found: FoundLock,
+}
+
+impl Proposal {
+    /// Reads the lock; `None` if it is free.
+    pub(crate) async fn read(client: &Client, name: &LockName) -> Result<Option<Self>, Failure> {
+        let found = any_lock::find(client, name).await?;
+        let is_held = !targets(&found.details, None).is_empty();
+        Ok(is_held.then(|| Self { name: name.clone(), found }))
+    }
+
+    /// The name of the lock.
+    pub(crate) const fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// What to ask the operator: the lock, its holder or holders, and what it means to take it from them. Several lines.
+    pub(crate) fn question(&self) -> String {
+        printable_lines(&Report::new(&self.name, &self.found, None).question())
+    }
+
+    /// Ends the holds that were shown, and no others. Returns what was done, in a sentence or several.
+    ///
+    /// Cancel safety: a request that was sent may still be executed.
+    pub(crate) async fn force_release(&self, client: &Client) -> String {
+        let mut freed = Freed::default();
+        let all = targets(&self.found.details, None);
+        freed.end_all(&self.found.lock, &all, all.len() >= MAX_SHARED_HOLDERS).await;
+        flush(client, &self.name).await;
+        let mut report = Report::new(&self.name, &self.found, None);
+        (report.freed, report.freed_fences) = (freed.any, freed.fences);
+        let mut text = report.result_text();
+        let failed = freed.failed.map(Failure::unavailable);
+        let changed = freed.changed.map(|error| Failure::new(Exit::CONFLICT, error));
+        if let Some(failure) = failed.or(changed.filter(|_| !freed.any)) {
+            text.push_str(&failure.failed_to("free", &self.name).message());
+        }
+        printable_lines(&text)
+    }
 }
 
 /// Shows the holder, asks for confirmation, and takes the lock.
@@ -328,7 +372,7 @@ const fn notice(has_session: bool) -> &'static str {
 }
 
 /// The label of the operator for the audit: user and host, if both are known.
-fn operator_label() -> Option<String> {
+pub(crate) fn operator_label() -> Option<String> {
     let user = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok())?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let label = printable(&format!("{user}@{host}"));
@@ -376,7 +420,7 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{Client, Semaphore};
+    use leasehold::Semaphore;
 
     /// Two more than a description has.
     const HOLDERS: u32 = 4098;

@@ -3,9 +3,10 @@
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::graph_drawing::{dot, mermaid};
+use crate::output::graph_text::text;
 use crate::output::log::{self, LogArgs};
-use crate::output::printable::printable;
 use crate::output::report::{json_line, print};
+use crate::output::times::Clock;
 use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
@@ -14,7 +15,6 @@ use leasehold::{
     FencingToken, InspectError, Label, LockMode, SessionMetadata, WaitCycle, WaitGraph, WaitHolder, WaitInfo,
 };
 use serde::Serialize;
-use std::fmt::Write as _;
 
 /// Show what waits for what, and what waits for each other
 ///
@@ -62,7 +62,7 @@ pub(crate) async fn graph(args: &GraphArgs) -> Result<Exit, Failure> {
     } else if args.mermaid {
         mermaid(&graph)
     } else {
-        text(&graph)
+        text(&graph, &Clock::new(true))
     };
     if !graph.skipped.is_empty() {
         log::warning(&format!("the graph is incomplete: {}", graph.skipped));
@@ -72,101 +72,6 @@ pub(crate) async fn graph(args: &GraphArgs) -> Result<Exit, Failure> {
     }
     print(&text)?;
     Ok(if args.check && !graph.cycles.is_empty() { Exit::FOUND } else { Exit::SUCCESS })
-}
-
-/// The graph as lines: cycles first, then all waits by lock.
-fn text(graph: &WaitGraph) -> String {
-    let mut text = String::new();
-    for (at, cycle) in graph.cycles.iter().enumerate() {
-        let (number, count) = (at + 1, graph.cycles.len());
-        push(&mut text, format_args!("DEADLOCK {number} of {count}: each waits for a lock of the next one"));
-        for wait in &cycle.waits {
-            push(&mut text, format_args!("  {} waits for `{}` ({})", waiter(wait), name(wait), what(wait)));
-            for holder in &wait.holders {
-                push(&mut text, format_args!("    held by {}", held_by(holder)));
-            }
-        }
-        text.push('\n');
-    }
-    if graph.waits.is_empty() {
-        text.push_str("nothing waits\n");
-    }
-    let mut last = None;
-    for wait in &graph.waits {
-        if last != Some((&wait.lock, wait.kind)) {
-            push(&mut text, format_args!("`{}` ({})", name(wait), wait.kind.as_str()));
-            for holder in &wait.holders {
-                push(&mut text, format_args!("  held by {}", held_by(holder)));
-            }
-            last = Some((&wait.lock, wait.kind));
-        }
-        push(&mut text, format_args!("  {} waits ({})", waiter(wait), what(wait)));
-    }
-    text
-}
-
-fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
-    writeln!(text, "{line}").expect("writing to a string cannot fail");
-}
-
-fn name(wait: &WaitInfo) -> String {
-    printable(wait.lock.as_str())
-}
-
-/// What waits: the process, and what in it.
-fn waiter(wait: &WaitInfo) -> String {
-    let part = wait.waiter.rsplit('/').next().unwrap_or_default();
-    let part = match part.split_at_checked(1) {
-        Some(("t", task)) => format!(", task {task}"),
-        Some(("h", _)) => String::new(),
-        Some(("o", owner)) => format!(", owner #{owner}"),
-        _ => format!(", {part}"),
-    };
-    format!("{}{}", process(wait.process.as_deref()), printable(&part))
-}
-
-/// How it waits, and since when.
-fn what(wait: &WaitInfo) -> String {
-    let since = rfc3339(wait.since);
-    match wait.mode.encode().as_str() {
-        "-" => format!("since {since}"),
-        _ => format!("{}, since {since}", mode(wait.mode)),
-    }
-}
-
-fn held_by(holder: &WaitHolder) -> String {
-    let mut text = match (&holder.process, &holder.label) {
-        (Some(metadata), _) => process(Some(metadata)),
-        (None, Some(label)) if !label.as_str().is_empty() => printable(label.as_str()),
-        (None, Some(_)) => "a client without a session".to_owned(),
-        (None, None) => "a client of another library".to_owned(),
-    };
-    if let Some(since) = holder.since {
-        write!(text, " since {}", rfc3339(since)).expect("writing to a string cannot fail");
-    }
-    if let Some(fence) = holder.fence {
-        write!(text, ", fencing token {fence}").expect("writing to a string cannot fail");
-    }
-    text
-}
-
-/// A process: host, pid and program.
-fn process(about: Option<&SessionMetadata>) -> String {
-    about.map_or_else(
-        || "an unknown process".to_owned(),
-        |about| format!("{}/{} ({})", printable(&about.host), about.pid, printable(&about.program)),
-    )
-}
-
-fn mode(mode: LockMode) -> String {
-    match mode {
-        LockMode::Read => "to read".to_owned(),
-        LockMode::Upgradable => "to read and perhaps write".to_owned(),
-        LockMode::Write | LockMode::Upgrade => "to write".to_owned(),
-        LockMode::Permits { count: 1, .. } => "1 permit".to_owned(),
-        LockMode::Permits { count, .. } => format!("{count} permits"),
-        _ => "exclusively".to_owned(),
-    }
 }
 
 /// The graph. The fields of its JSON are stable.

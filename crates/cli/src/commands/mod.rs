@@ -12,6 +12,7 @@ pub(crate) mod monitor;
 pub(crate) mod release;
 pub(crate) mod run;
 pub(crate) mod show;
+pub(crate) mod top;
 pub(crate) mod usage;
 pub(crate) mod wait;
 pub(crate) mod r#where;
@@ -43,6 +44,7 @@ enum Command {
     Release(release::ReleaseArgs),
     Ls(ls::LsArgs),
     Graph(graph::GraphArgs),
+    Top(top::TopArgs),
     Free(free::FreeArgs),
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
@@ -76,6 +78,7 @@ impl Command {
             Self::Release(args) => &args.log,
             Self::Ls(args) => &args.log,
             Self::Graph(args) => &args.log,
+            Self::Top(args) => &args.log,
             Self::Free(args) => &args.log,
             Self::Monitor(args) => &args.log,
             Self::Doctor(args) => &args.log,
@@ -95,6 +98,7 @@ impl Command {
             Self::Release(args) => release::release(args).await,
             Self::Ls(args) => ls::ls(args).await,
             Self::Graph(args) => graph::graph(args).await,
+            Self::Top(args) => top::top(args).await,
             Self::Free(args) => free::free(args).await,
             Self::Monitor(args) => monitor::monitor(args).await,
             Self::Doctor(args) => doctor::doctor(args).await,
@@ -125,6 +129,7 @@ Examples:
   leasehold wait nightly && ./after-nightly.sh   when the lock is free
   leasehold ls                                   all held locks
   leasehold graph                                what waits for what
+  leasehold top                                  follow all of it on the screen
   leasehold free nightly                         take it from its holder
   leasehold doctor                               find unsafe server settings
   leasehold where                                the store in use
@@ -149,7 +154,7 @@ mod tests {
         for name in commands.get_subcommands().map(clap::Command::get_name) {
             pages.extend([vec![name, "--help"], vec![name, "-h"]]);
         }
-        assert_eq!(pages.len(), 30, "{pages:?}");
+        assert_eq!(pages.len(), 32, "{pages:?}");
         for page in pages {
             let help = program().try_get_matches_from([&["leasehold"], &page[..]].concat());
             let help = help.expect_err("it is help").to_string();

@@ -19,7 +19,7 @@ use crate::output::watch::WatchArgs;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
-use leasehold::{FencingToken, Owner, Votes};
+use leasehold::{FencingToken, LockName, Owner, Votes};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
@@ -73,6 +73,11 @@ pub(crate) async fn show(args: &ShowArgs) -> Result<Exit, Failure> {
         Ok(if args.json { json_line(&report) } else { report.text(&clock, args.history) })
     };
     args.watch.print(args.json, report).await
+}
+
+/// The state of a lock as `show --history` prints it.
+pub(crate) fn lock_text(name: &LockName, found: &FoundLock, clock: &Clock) -> String {
+    Report::new(name.as_str(), found, clock).text(clock, true)
 }
 
 /// The report. The fields of its JSON are stable.

@@ -1,12 +1,14 @@
 //! What the program writes on standard error, as text or as JSON, one line for each event.
+//!
+//! While the terminal shows a full screen, what would go there is held back until that ends.
 
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::live_line;
 use crate::output::printable::printable_lines;
 use clap::{ArgAction, Args, ValueEnum};
-use std::io::{self, Write};
-use std::sync::OnceLock;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -63,7 +65,7 @@ pub(crate) fn start(args: &LogArgs) {
     let targets = targets.with_target(TARGET, level.max(Level::WARN));
     let layer = match args.log_format {
         LogFormat::Text => fmt::layer().with_ansi(false).with_writer(|| PrintableStderr).boxed(),
-        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(|| Stderr).boxed(),
     };
     // A second call would change nothing.
     let _ = tracing_subscriber::registry().with(layer.with_filter(targets)).try_init();
@@ -123,7 +125,58 @@ pub(crate) fn warning(text: &str) {
 pub(crate) fn line(text: &str) {
     live_line::clear();
     // A closed standard error is no reason to fail.
-    let _ = io::stderr().write_all(text.as_bytes());
+    let _ = Stderr.write_all(text.as_bytes());
+}
+
+/// What is held back; `None` while nothing is.
+static HELD_BACK: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+/// How many bytes are held back at most. What comes later is left out.
+const MAX_HELD_BACK: usize = 64 * 1024;
+
+/// Messages are held back until this is dropped, if they would go to the terminal.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct HeldBack(());
+
+impl HeldBack {
+    /// Holds messages back from now on.
+    pub(crate) fn begin() -> Self {
+        if io::stderr().is_terminal() {
+            *held_back() = Some(Vec::new());
+        }
+        Self(())
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        if let Some(bytes) = held_back().take() {
+            let _ = io::stderr().write_all(&bytes);
+        }
+    }
+}
+
+fn held_back() -> std::sync::MutexGuard<'static, Option<Vec<u8>>> {
+    HELD_BACK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Standard error, or what is held back.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *held_back() {
+            Some(held) if held.len() + bytes.len() <= MAX_HELD_BACK => held.extend_from_slice(bytes),
+            Some(_) => {}
+            None => return io::stderr().write(bytes),
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 fn write_message(text: &str) {
@@ -137,7 +190,7 @@ impl Write for PrintableStderr {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         live_line::clear();
         // An event is written as a whole.
-        io::stderr().write_all(printable_lines(&String::from_utf8_lossy(event)).as_bytes())?;
+        Stderr.write_all(printable_lines(&String::from_utf8_lossy(event)).as_bytes())?;
         Ok(event.len())
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod error_map;
 pub(crate) mod exit;
 pub(crate) mod failure;
 pub(crate) mod graph_drawing;
+pub(crate) mod graph_text;
 pub(crate) mod history_report;
 pub(crate) mod holder_report;
 pub(crate) mod lines;

@@ -19,6 +19,11 @@ impl Clock {
         Self { now: SystemTime::now(), zone: (!utc).then(TimeZone::system) }
     }
 
+    /// A given present. Instants are local.
+    pub(crate) fn at(now: SystemTime) -> Self {
+        Self { now, zone: Some(TimeZone::system()) }
+    }
+
     /// `2026-03-01 13:30:00+01:00`, or `2026-03-01T12:30:00.250Z`.
     pub(crate) fn instant(&self, at: SystemTime) -> String {
         let local = self.zone.clone().and_then(|zone| Some(Timestamp::try_from(at).ok()?.to_zoned(zone)));

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 21] = [
+const SCENARIOS: [&str; 22] = [
     "uncontended",
     "allocations",
     "calls",
@@ -17,6 +17,7 @@ const SCENARIOS: [&str; 21] = [
     "sticky",
     "renewal",
     "tracking",
+    "top",
     "cluster",
     "fairness",
     "memory",
@@ -63,10 +64,20 @@ fn measure(scenario: &str, arguments: &[String]) -> Result<()> {
     if !is_apart {
         bench.arg(scenario);
     }
-    if scenario == "peers" {
-        bench.args(peers::arguments(arguments)?);
-    } else {
-        bench.args(arguments);
-    }
+    match scenario {
+        "peers" => bench.args(peers::arguments(arguments)?),
+        "top" => bench.args(top_arguments(arguments)?),
+        _ => bench.args(arguments),
+    };
     shell::run(bench)
+}
+
+/// The arguments of the scenario `top`, with the program that it measures, which is built.
+fn top_arguments(arguments: &[String]) -> Result<Vec<String>> {
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        return Ok(arguments.to_vec());
+    }
+    shell::run(shell::cargo(["build", "--quiet", "--release", "--package", "leasehold-cli"]))?;
+    let program = shell::target_directory().join("release").join("leasehold");
+    Ok([vec![format!("--program={}", program.display())], arguments.to_vec()].concat())
 }

@@ -28,6 +28,7 @@ mod shared_locks;
 mod sharing;
 mod sqlite;
 mod sticky;
+mod top;
 mod tracking;
 mod uncontended;
 mod worker;
@@ -64,6 +65,8 @@ enum Scenario {
     Sticky(sticky::Options),
     /// Measures what many held locks cost server and client, beside as many bare extends.
     Renewal(renewal::Options),
+    /// Measures what the screen of `leasehold top` costs the server.
+    Top(top::Options),
     /// Measures what it costs the server that holders learn at once of a removed lock, and how soon they do.
     Tracking(tracking::Options),
     /// Measures what many held locks cost a cluster, beside a single server.
@@ -116,6 +119,7 @@ fn main() -> Result<()> {
         Scenario::Local(options) => local::run(&options),
         Scenario::Sticky(options) => sticky::run(&options),
         Scenario::Renewal(options) => renewal::run(&options),
+        Scenario::Top(options) => top::run(&options),
         Scenario::Tracking(options) => tracking::run(&options),
         Scenario::Cluster(options) => cluster::run(&options),
         Scenario::Fairness(options) => fairness::run(&options),

@@ -2,6 +2,7 @@
 //! beside it.
 
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 /// Runs a scenario, and checks that each line of its output is an object of that scenario.
@@ -53,6 +54,18 @@ fn names_over_time() {
 #[test]
 fn tracking() {
     check("tracking --locks 100 --rounds 1 --deletions 5", 1);
+}
+
+#[test]
+fn top() {
+    // Cargo builds the programs of a workspace into one directory, this one if the package is built at all.
+    let program = Path::new(env!("CARGO_BIN_EXE_leasehold-bench")).with_file_name("leasehold");
+    if !program.exists() {
+        eprintln!("not tested: there is no {}", program.display());
+        return;
+    }
+    let lines = check(&format!("top --program {} --locks 100 --rounds 1 --seconds 3", program.display()), 1);
+    assert!(lines[0]["requests_per_s"].as_f64().expect("a number") > 0.0, "{lines:?}");
 }
 
 #[test]

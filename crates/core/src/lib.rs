@@ -36,6 +36,7 @@ pub use op::resize::{Resize, Resized};
 pub use op::session::{
     Heartbeat, HeartbeatReply, SessionEntry, SessionList, SessionMetadata, SessionOp, SessionReply, Skipped,
 };
+pub use op::statistics::{ClassStatistics, MergeStatistics, StatisticsList, TimeHistogram};
 pub use op::status::HoldStatus;
 pub use op::votes::Votes;
 pub use op::{Op, Reply};
@@ -72,6 +73,15 @@ pub const AUDIT_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24
 
 /// How long the store keeps the history of a lock after its newest entry.
 pub const HISTORY_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+
+/// How long the store keeps statistics after the first ones: then all of them begin anew.
+pub const STATISTICS_TTL: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+
+/// The largest number of classes in the statistics of a store, without [`OTHER_CLASS`].
+pub const MAX_CLASSES: usize = 200;
+
+/// The class of the locks of all further classes.
+pub const OTHER_CLASS: &str = "other";
 
 /// How long a store remembers a dead session, in addition to the session's own time to live without a
 /// heartbeat.

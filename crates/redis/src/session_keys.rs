@@ -37,6 +37,11 @@ impl SessionKeys<'_> {
         }
     }
 
+    /// The statistics.
+    pub(crate) fn statistics(&self) -> String {
+        self.keys.statistics(self.slot)
+    }
+
     /// The greatest fencing token of idle locks; the lock's own key for a script that is not to use it.
     pub(crate) fn watermark<'k>(&'k self, keys: &'k LockKeys) -> Cow<'k, str> {
         match self.slot {

@@ -15,6 +15,7 @@ use super::location::StoreLocation;
 use super::machine::Machine;
 use super::session_files::{SessionFiles, SessionState};
 use super::session_table;
+use super::statistics_table;
 use super::transaction::{MAX_CHECKED, OpTransaction, now_us, record_death, record_latest};
 use leasehold_core::{
     Acquire, Executed, Heartbeat, HeartbeatReply, Lock, Moment, MultiAcquired, Notification, Op, Reply,
@@ -183,6 +184,18 @@ impl Database {
                 };
                 list.entries.retain(|entry| sessions.contains(&entry.session));
                 Ok(SessionReply::List(list))
+            }
+            SessionOp::MergeStatistics(merge) => {
+                let work = |transaction: OpTransaction<'_>| {
+                    statistics_table::merge(transaction.sql, transaction.now_us / 1000, merge)
+                };
+                self.transact(writing, deadline, is_ours, work).map(|()| SessionReply::MergeStatistics)
+            }
+            SessionOp::ListStatistics => {
+                let work = |transaction: OpTransaction<'_>| {
+                    statistics_table::list(transaction.sql, transaction.now_us / 1000)
+                };
+                self.transact(reading, deadline, is_ours, work).map(SessionReply::Statistics)
             }
             other => {
                 let text = format!("this store does not know the operation {other:?}");

@@ -57,6 +57,13 @@ const SCHEMA: &str = "
         over_ms INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
 ";
+/// One row, as JSON: what the first files of this format lack.
+const STATISTICS: &str = "
+    CREATE TABLE IF NOT EXISTS statistics (
+        id INTEGER PRIMARY KEY CHECK (id = 1),
+        state TEXT NOT NULL
+    ) STRICT;
+";
 
 /// Opens the file, and initializes it if it is empty (1).
 pub(super) fn connect(
@@ -84,6 +91,7 @@ pub(super) fn connect(
             return Err(StoreError::Format(format));
         }
         add_activity(&transaction)?;
+        add_statistics(&transaction)?;
         let boot: String = transaction.query_row("SELECT boot FROM meta", [], |row| row.get(0))?;
         if boot != machine.boot_id() {
             begin_boot(&transaction, machine)?;
@@ -131,6 +139,7 @@ fn is_new(sql: &Transaction<'_>) -> Result<bool, StoreError> {
 
 fn create(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), StoreError> {
     sql.execute_batch(SCHEMA)?;
+    sql.execute_batch(STATISTICS)?;
     sql.execute_batch(&format!("PRAGMA application_id = {APPLICATION}"))?;
     sql.execute(
         "INSERT INTO meta (id, format, boot, base_us, latest_us) VALUES (1, ?1, ?2, ?3, 0)",
@@ -144,6 +153,15 @@ fn add_activity(sql: &Transaction<'_>) -> rusqlite::Result<()> {
     let query = "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'activity'";
     if sql.query_row(query, [], |row| row.get::<_, i64>(0))? == 0 {
         sql.execute_batch("ALTER TABLE sessions ADD COLUMN activity TEXT NOT NULL DEFAULT ''")?;
+    }
+    Ok(())
+}
+
+/// Adds the table that the first files of this format lack. Programs that do not know it leave it as it is.
+fn add_statistics(sql: &Transaction<'_>) -> rusqlite::Result<()> {
+    let query = "SELECT count(*) FROM sqlite_schema WHERE name = 'statistics'";
+    if sql.query_row(query, [], |row| row.get::<_, i64>(0))? == 0 {
+        sql.execute_batch(STATISTICS)?;
     }
     Ok(())
 }

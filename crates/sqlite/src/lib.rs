@@ -12,6 +12,7 @@
 //! | [`format`](mod@format) | the tables, and the start of a new boot |
 //! | [`session_files`] | which sessions are alive |
 //! | [`session_table`] | session metadata, for listings |
+//! | [`statistics_table`] | what clients have counted |
 //! | [`mailbox`] | notifications between processes |
 //! | [`location`] | the paths, and their permissions |
 //! | [`busy`] | waiting for other writers |
@@ -36,6 +37,8 @@ mod mailbox;
 mod session_files;
 #[cfg(target_os = "linux")]
 mod session_table;
+#[cfg(target_os = "linux")]
+mod statistics_table;
 #[cfg(target_os = "linux")]
 mod store;
 #[cfg(all(test, target_os = "linux"))]

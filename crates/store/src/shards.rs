@@ -335,6 +335,7 @@ impl Store for Shards {
 mod tests {
     use super::*;
     use crate::memory::MemoryStore;
+    use leasehold_core::{ClassStatistics, MergeStatistics};
 
     fn shards(names: &[&str]) -> Shards {
         let shard = |name: &&str| ((*name).to_owned(), Arc::new(MemoryStore::new()) as Arc<dyn Store>);
@@ -385,6 +386,24 @@ mod tests {
             }
         }
         assert!((800..1200).contains(&moved), "{moved}");
+    }
+
+    #[test]
+    fn statistics_are_on_the_first_shard() {
+        let all = shards(&["b", "a"]);
+        let within = Duration::from_secs(1);
+        let run = |store: &dyn Store, op: &SessionOp| {
+            futures_util::future::FutureExt::now_or_never(store.execute_session(Partition::ONLY, op, within))
+        };
+        let counted = ClassStatistics { losses: 1, ..ClassStatistics::default() };
+        let merge = MergeStatistics { classes: vec![("jobs".into(), 0, counted)] };
+        let merged = run(&all, &SessionOp::MergeStatistics(merge));
+        assert!(matches!(merged, Some(Outcome::Done(SessionReply::MergeStatistics))));
+        let count = |store: &dyn Store| match run(store, &SessionOp::ListStatistics) {
+            Some(Outcome::Done(SessionReply::Statistics(list))) => list.classes.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((count(&all), count(&*all.shards[0].store), count(&*all.shards[1].store)), (1, 1, 0));
     }
 
     #[test]

@@ -157,16 +157,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Executes one operation on the sessions of a partition, and returns within `within`. A [list](SessionOp::List) covers
-    /// all partitions, whichever is named: it contains a session of several partitions several times.
+    /// all partitions, whichever is named: it contains a session of several partitions several times. Statistics are those of one
+    /// partition, [`Partition::ONLY`].
     fn execute_session<'a>(
         &'a self,
         _partition: Partition,
-        _op: &'a SessionOp,
+        op: &'a SessionOp,
         _within: Duration,
     ) -> BoxFuture<'a, Outcome<SessionReply>> {
-        let text = "this store keeps no sessions and cannot list what they hold: inspect a lock by its name"
-            .to_owned();
-        let fault = Fault::new(FaultKind::Unusable(text), Phase::Send, "store");
+        let text = match op {
+            SessionOp::MergeStatistics(_) | SessionOp::ListStatistics => {
+                "this store keeps no statistics of its clients"
+            }
+            _ => "this store keeps no sessions and cannot list what they hold: inspect a lock by its name",
+        };
+        let fault = Fault::new(FaultKind::Unusable(text.to_owned()), Phase::Send, "store");
         Box::pin(ready(Outcome::Failed(Executed::No, fault)))
     }
 

@@ -22,6 +22,7 @@ mod reentrant_holds;
 mod session;
 mod shared;
 mod shared_holders;
+mod statistics;
 mod value;
 mod watermark;
 
@@ -33,5 +34,6 @@ pub use record::{QueueEntry, QueueEntryId, Record, RecordedHolder, Reserved};
 pub use reentrant_holds::{ReentrantHold, ReentrantHolds};
 pub use session::{SessionLookup, SessionRecord, SessionStatus, Sessions, all_alive};
 pub use shared_holders::{SharedHold, SharedHolders};
+pub use statistics::StatisticsTable;
 pub use value::{Content, Value};
 pub use watermark::Watermark;

@@ -5,9 +5,10 @@
 //! 3. The record outlives the session for a while, so that another client can find and end what the dead
 //!    session held.
 
+use crate::model::StatisticsTable;
 use crate::{
     DEAD_SESSION_TTL, Heartbeat, HeartbeatReply, Lock, SessionEntry, SessionId, SessionOp, SessionReply,
-    whole_millis,
+    Skipped, StatisticsList, whole_millis,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,13 +37,15 @@ pub const fn all_alive(_: SessionId) -> SessionStatus {
     SessionStatus::Alive(u64::MAX)
 }
 
-/// All sessions of a store.
+/// All sessions of a store, and the statistics of their clients.
 ///
 /// See [`SessionOp`] for an example.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sessions {
     /// Their records.
     pub records: BTreeMap<SessionId, SessionRecord>,
+    /// The statistics.
+    pub statistics: StatisticsTable,
 }
 
 /// The record of a session.
@@ -84,6 +87,15 @@ impl Sessions {
                 let mut found = self.list(now_ms);
                 found.retain(|entry| sessions.contains(&entry.session));
                 SessionReply::List(found.into())
+            }
+            SessionOp::MergeStatistics(merge) => {
+                self.statistics.merge(now_ms, merge);
+                SessionReply::MergeStatistics
+            }
+            SessionOp::ListStatistics => {
+                self.statistics.expire(now_ms);
+                let classes = self.statistics.classes.clone().into_iter().collect();
+                SessionReply::Statistics(StatisticsList { classes, skipped: Skipped::default() })
             }
         }
     }

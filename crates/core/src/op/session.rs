@@ -4,7 +4,7 @@
 //! it is alive without another heartbeat, and which locks it holds, for people to read. The meaning of every
 //! operation is defined by [`model::Sessions`](crate::model::Sessions).
 
-use crate::{Label, Lock, SessionId};
+use crate::{Label, Lock, MergeStatistics, SessionId, StatisticsList};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,7 +61,7 @@ impl SessionMetadata {
     }
 }
 
-/// One operation on the sessions of a store.
+/// One operation on the sessions of a store, or on its statistics.
 ///
 /// ```
 /// use leasehold_core::model::Sessions;
@@ -93,6 +93,11 @@ pub enum SessionOp {
     List,
     /// Look some sessions of the partition up. Changes nothing.
     Find(Vec<SessionId>),
+    /// Merge what a client has counted into the statistics of the store. The partition is [`Partition::ONLY`](crate::Partition::ONLY):
+    /// a store with several keeps them in that one.
+    MergeStatistics(MergeStatistics),
+    /// List the statistics of the store, of the same partition. Changes nothing.
+    ListStatistics,
 }
 
 /// Begin a session, or keep it alive.
@@ -137,6 +142,10 @@ pub enum SessionReply {
     End,
     /// To a [`SessionOp::List`] or a [`SessionOp::Find`].
     List(SessionList),
+    /// To a [`SessionOp::MergeStatistics`].
+    MergeStatistics,
+    /// To a [`SessionOp::ListStatistics`].
+    Statistics(StatisticsList),
 }
 
 /// Sessions of a store, and what was found in their place.

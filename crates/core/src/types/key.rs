@@ -262,6 +262,21 @@ impl KeySpace {
         self.in_slot(slot, format_args!(":watermark"))
     }
 
+    /// The statistics of the clients, on a single server, or in this slot of a cluster.
+    ///
+    /// ```
+    /// use leasehold_core::KeySpace;
+    ///
+    /// assert_eq!(KeySpace::default().statistics(None), "leasehold:{statistics}");
+    /// assert_eq!(KeySpace::default().statistics(Some(0)), "leasehold:{3560}:statistics");
+    /// ```
+    pub fn statistics(&self, slot: Option<u16>) -> String {
+        match slot {
+            Some(slot) => self.in_slot(slot, format_args!(":statistics")),
+            None => self.tagged_prefix("statistics"),
+        }
+    }
+
     /// A key for trials of a server, in a slot if the server is a node of a cluster. `id` distinguishes concurrent trials.
     ///
     /// ```

@@ -123,6 +123,8 @@ fragments! {
     HEARTBEAT_TAIL = "heartbeat";
     SESSION_LIST_TAIL = "session_list";
     SESSION_READ_TAIL = "session_read";
+    STATISTICS_MERGE_TAIL = "statistics_merge";
+    STATISTICS_LIST_TAIL = "statistics_list";
     RELEASE_BY_TOKEN_TAIL = "release_by_token";
     REENTRANT_RELEASE_BY_TOKEN_TAIL = "reentrant_release_by_token";
     SHARED_RELEASE_BY_TOKEN_TAIL = "shared_release_by_token";
@@ -278,6 +280,11 @@ pub(crate) const HEARTBEAT: &str = script!("session heartbeat": FORMAT, NUMBERS,
 pub(crate) const SESSION_LIST: &str = script!("session list": FORMAT, SESSION_LIST_TAIL);
 pub(crate) const SESSION_READ: &str = script!("session read": FORMAT, NUMBERS, SESSION_READ_TAIL);
 
+/// What clients have counted.
+pub(crate) const STATISTICS_MERGE: &str =
+    script!("statistics merge": FORMAT, NUMBERS, CREATE_HASH, STATISTICS_MERGE_TAIL);
+pub(crate) const STATISTICS_LIST: &str = script!("statistics list": FORMAT, STATISTICS_LIST_TAIL);
+
 // Releases that do not need the record.
 pub(crate) const RELEASE_BY_TOKEN: &str = script!("mutex release_by_token": PUBLISH, RELEASE_BY_TOKEN_TAIL);
 pub(crate) const REENTRANT_RELEASE_BY_TOKEN: &str =
@@ -321,6 +328,8 @@ pub(crate) fn all_texts() -> Vec<&'static str> {
         HEARTBEAT,
         SESSION_LIST,
         SESSION_READ,
+        STATISTICS_MERGE,
+        STATISTICS_LIST,
         RELEASE_BY_TOKEN,
         REENTRANT_RELEASE_BY_TOKEN,
         SHARED_RELEASE_BY_TOKEN,

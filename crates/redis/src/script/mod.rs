@@ -10,7 +10,8 @@ use super::session_keys::SessionKeys;
 use leasehold_core::model::SessionRecord;
 use leasehold_core::{
     Acquire, Claim, Evict, Extend, ForceRelease, Heartbeat, Inspect, Kind, Liveness, Lock, LockKeys,
-    LockName, ObservedHolder, Op, Proclaim, Release, ReleaseAction, Resize, SessionId,
+    LockName, MAX_CLASSES, MergeStatistics, OTHER_CLASS, ObservedHolder, Op, Proclaim, Release,
+    ReleaseAction, Resize, STATISTICS_TTL, SessionId, whole_millis,
 };
 use redis::{Cmd, Pipeline, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 use std::borrow::{Borrow, Cow};
@@ -88,6 +89,8 @@ struct Scripts {
     heartbeat: Script,
     session_list: Script,
     session_read: Script,
+    statistics_merge: Script,
+    statistics_list: Script,
     release_by_token: Script,
     reentrant_release_by_token: Script,
     shared_release_by_token: Script,
@@ -108,6 +111,8 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     heartbeat: Script::new(lua::HEARTBEAT),
     session_list: Script::new(lua::SESSION_LIST),
     session_read: Script::new(lua::SESSION_READ),
+    statistics_merge: Script::new(lua::STATISTICS_MERGE),
+    statistics_list: Script::new(lua::STATISTICS_LIST),
     release_by_token: Script::new(lua::RELEASE_BY_TOKEN),
     reentrant_release_by_token: Script::new(lua::REENTRANT_RELEASE_BY_TOKEN),
     shared_release_by_token: Script::new(lua::SHARED_RELEASE_BY_TOKEN),
@@ -472,6 +477,21 @@ impl Call {
     /// The call that reads the records of sessions, or the first of them.
     pub(crate) fn session_read<'k>(records: impl IntoIterator<Item = &'k str, IntoIter: Clone>) -> Self {
         Self::of(&SCRIPTS.session_read, records)
+    }
+
+    /// The call that adds what a client has counted to the statistics.
+    pub(crate) fn merge_statistics(merge: &MergeStatistics, key: &str) -> Self {
+        let mut call = Self::of(&SCRIPTS.statistics_merge, [key]);
+        call.cmd.arg(whole_millis(STATISTICS_TTL)).arg(MAX_CLASSES).arg(OTHER_CLASS);
+        for (class, age_ms, counted) in &merge.classes {
+            call.cmd.arg(class).arg(*age_ms).arg(counted.to_text());
+        }
+        call
+    }
+
+    /// The call that lists the statistics.
+    pub(crate) fn list_statistics(key: &str) -> Self {
+        Self::of(&SCRIPTS.statistics_list, [key])
     }
 
     /// The call that writes the expiry of a key again, unchanged.

@@ -1,13 +1,16 @@
 //! Parses replies of the scripts into the core's types.
 //!
-//! [`session`] parses the replies to session operations, and [`value`] the parts of a reply.
+//! [`session`] parses the replies to session operations, [`statistics`](mod@statistics) those about statistics, and [`value`] the
+//! parts of a reply.
 
 mod session;
+mod statistics;
 #[cfg(test)]
 mod tests;
 mod value;
 
 pub(crate) use session::{heartbeat, now_us, session_records, sessions, word};
+pub(crate) use statistics::{statistics, statistics_merged};
 pub(crate) use value::Malformed;
 
 use leasehold_core::{

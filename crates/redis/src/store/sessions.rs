@@ -1,4 +1,4 @@
-//! Session operations: heartbeats, the end of a session, and listings.
+//! Session operations: heartbeats, the end of a session, listings, and statistics.
 
 use super::call_target::CallTarget;
 use super::{Backend, RedisStore, SessionOutcome};
@@ -8,7 +8,9 @@ use crate::script::Call;
 use crate::script::reply;
 use crate::session_keys::SessionKeys;
 use futures_util::future::join_all;
-use leasehold_core::{Heartbeat, Partition, SessionId, SessionList, SessionOp, SessionReply};
+use leasehold_core::{
+    Heartbeat, MergeStatistics, Partition, SessionId, SessionList, SessionOp, SessionReply,
+};
 use leasehold_store::{Executed, FaultKind, Outcome, Phase};
 use redis::{Pipeline, Value};
 use tokio::time::Instant;
@@ -30,6 +32,12 @@ impl RedisStore {
             SessionOp::List => self.list(deadline).await,
             SessionOp::Find(sessions) => {
                 self.find(&self.session_keys_at(partition), sessions, deadline).await
+            }
+            SessionOp::MergeStatistics(merge) => {
+                self.merge_statistics(&self.session_keys_at(partition), merge, deadline).await
+            }
+            SessionOp::ListStatistics => {
+                self.list_statistics(&self.session_keys_at(partition), deadline).await
             }
             _ => {
                 let text = "this version of the store does not know it".to_owned();
@@ -149,6 +157,36 @@ impl RedisStore {
             rest = &rest[self.well_formed(reply::session_records(some, &value, list))?..];
         }
         Ok(())
+    }
+
+    /// Adds what a client has counted to the statistics of its partition.
+    async fn merge_statistics(
+        &self,
+        session_keys: &SessionKeys<'_>,
+        merge: &MergeStatistics,
+        deadline: Instant,
+    ) -> Result<SessionReply, SessionOutcome> {
+        let call = Call::merge_statistics(merge, &session_keys.statistics());
+        let slot = session_keys.slot.unwrap_or(0);
+        let (value, target) = self.reply(slot, &call, false, OnTryAgain::Retry, deadline).await?;
+        self.check_error(&value, &target)?;
+        match self.well_formed(reply::statistics_merged(&value))? {
+            Ok(()) => Ok(SessionReply::MergeStatistics),
+            Err(refused) => {
+                let kind = FaultKind::Unusable(format!("the statistics: {refused}"));
+                Err(Outcome::Failed(Executed::No, self.fault(kind, Phase::Reply)))
+            }
+        }
+    }
+
+    async fn list_statistics(
+        &self,
+        session_keys: &SessionKeys<'_>,
+        deadline: Instant,
+    ) -> Result<SessionReply, SessionOutcome> {
+        let call = Call::list_statistics(&session_keys.statistics());
+        let value = self.checked_reply(session_keys.slot.unwrap_or(0), &call, deadline).await?;
+        Ok(SessionReply::Statistics(self.well_formed(reply::statistics(&value))?))
     }
 
     /// The reply to a call that changes nothing.

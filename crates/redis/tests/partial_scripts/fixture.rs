@@ -301,7 +301,7 @@ impl Fixture {
             };
             records.insert(session, record?);
         }
-        Ok(Sessions { records })
+        Ok(Sessions { records, ..Sessions::default() })
     }
 
     /// The model's state of the lock for this state of the keys.

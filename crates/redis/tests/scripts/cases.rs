@@ -4,12 +4,12 @@ use crate::fixture::Fixture;
 use crate::sequence::Sequence;
 use leasehold_core::model::SharedHold;
 use leasehold_core::{
-    Acquire, Acquired, Claim, Enqueue, Evict, Extend, Extended, FencingToken, ForceRelease, Inspect, Kind,
-    Label, Liveness, LockMode, ObservedHolder, OwnValue, Release, ReleaseAction, Reserve, SessionId,
-    TokenBlock,
+    Acquire, Acquired, Claim, ClassStatistics, Enqueue, Evict, Extend, Extended, FencingToken, ForceRelease,
+    Inspect, Kind, Label, Liveness, LockMode, MergeStatistics, ObservedHolder, OwnValue, Release,
+    ReleaseAction, Reserve, SessionId, TimeHistogram, TokenBlock,
 };
-use leasehold_store::{Op, Reply};
-use leasehold_testkit::share_of_seeds;
+use leasehold_store::{Op, Reply, SessionOp};
+use leasehold_testkit::{Random, share_of_seeds};
 use std::collections::BTreeMap;
 use std::env;
 
@@ -450,6 +450,69 @@ fn texts_of_users_are_texts() {
         sequence.check(&Op::Inspect(Inspect { claim: Some(waiter.clone()), details: false }));
         sequence.check(&release(&waiter));
     }
+}
+
+/// Random merges, until the classes are too many, and until the statistics begin anew.
+#[test]
+fn the_scripts_of_statistics_mean_what_the_model_means() {
+    let mut fixture = Fixture::new();
+    fixture.flush_scripts = true;
+    let mut sequence = fixture.begin(Kind::Mutex, 0);
+    let (mut expired, mut most) = (0, 0);
+    for n in 0..400_u64 {
+        let random = sequence.workload.random();
+        let times = |random: &Random| {
+            let mut histogram = TimeHistogram::default();
+            for _ in 0..random.below(4) {
+                let count = *random.pick(&[1, 2, 1_000, (1 << 53) - 1, u64::MAX]);
+                histogram.add(*random.pick(&[0, 1, 57, 58, 216]), count);
+            }
+            histogram
+        };
+        let number = |random: &Random| *random.pick(&[0, 0, 1, 7, (1 << 53) - 2, u64::MAX]);
+        let mut classes = Vec::new();
+        for _ in 0..=random.below(3) {
+            let class = random.pick(&["jobs", "orders/*", "other", "%d = (.*)\t'", "", "new"]);
+            let class =
+                if *class == "new" { format!("class {}", random.below(260)) } else { (*class).to_owned() };
+            let counted = ClassStatistics {
+                holds: times(random),
+                waits: times(random),
+                taken: number(random),
+                refused: number(random),
+                losses: number(random),
+                longest_hold_us: number(random),
+                longest_wait_us: number(random),
+                ..ClassStatistics::default()
+            };
+            classes.push((class, *random.pick(&[0, 1, 10_000, u64::MAX]), counted));
+        }
+        // Enough classes for the limit, in some periods.
+        if n % 100 == 50 {
+            classes.extend((0..210).map(|n| (format!("class {n}"), 0, ClassStatistics::default())));
+        }
+        let step_us = *random.pick(&[0, 999, 1_000, 10_000_000, 3_600_000_000]);
+        let before = sequence.sessions.statistics.expires_ms;
+        sequence.execute_session(&SessionOp::MergeStatistics(MergeStatistics { classes }));
+        let table = &sequence.sessions.statistics;
+        expired += u64::from(before != 0 && before != table.expires_ms);
+        most = most.max(table.classes.len());
+        let key = sequence.fixture.keys.statistics(None);
+        let ttl = sequence.raw(&["PTTL", &key]).integer().expect("a number");
+        let expires_ms = sequence.fixture.now_us.cast_signed() / 1000 + ttl;
+        assert_eq!(expires_ms, sequence.sessions.statistics.expires_ms.cast_signed(), "when they end");
+        sequence.execute_session(&SessionOp::ListStatistics);
+        sequence.step_us(step_us);
+        if n % 100 == 99 {
+            let to_end_us = (sequence.sessions.statistics.expires_ms * 1000) - sequence.fixture.now_us;
+            // In the last millisecond they are still there, and in the next one they are not.
+            sequence.step_us(to_end_us.cast_signed());
+            sequence.execute_session(&SessionOp::ListStatistics);
+            sequence.step_us(1_000);
+            sequence.execute_session(&SessionOp::ListStatistics);
+        }
+    }
+    assert!(expired >= 3 && most == 201, "{expired} times anew, {most} classes");
 }
 
 fn acquire(claim: &Claim, lease_ms: u64, queue: Option<Enqueue>) -> Op {

@@ -3,9 +3,12 @@
 use super::fixture::{
     LONG, acquire, alive, claim, connect, execute, granted, heartbeat, inspect, job, nonce, session,
 };
-use leasehold_core::{Acquired, Heartbeat, Inspect, KeySpace, Label, Partition, SessionId, SessionList};
+use leasehold_core::{
+    Acquired, ClassStatistics, Heartbeat, Inspect, KeySpace, Label, MergeStatistics, Partition, SessionId,
+    SessionList, StatisticsList,
+};
 use leasehold_redis::RedisStore;
-use leasehold_store::{Op, Outcome, Reply, SessionOp, SessionReply, Store};
+use leasehold_store::{Executed, Op, Outcome, Reply, SessionOp, SessionReply, Store};
 use leasehold_testkit::{Cluster, RedisServer};
 
 const INDEX: &str = "leasehold:{sessions}";
@@ -187,4 +190,76 @@ async fn a_cluster_lists_around_what_is_damaged() {
     assert_eq!((list.entries.len(), list.skipped.count), (1, 2), "{list:?}");
     let found = sent(&store, partition, SessionOp::Find(vec![session(1)])).await;
     assert_eq!((sessions_of(&found), found.skipped.count), (vec![session(1)], 0));
+}
+
+async fn statistics(store: &RedisStore) -> StatisticsList {
+    match store.execute_session(Partition::ONLY, &SessionOp::ListStatistics, LONG).await {
+        Outcome::Done(SessionReply::Statistics(list)) => list,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn merge(store: &RedisStore, class: &str) -> Result<(), String> {
+    let counted = ClassStatistics { losses: 1, ..ClassStatistics::default() };
+    let merge = MergeStatistics { classes: vec![(class.to_owned(), 0, counted)] };
+    match store.execute_session(Partition::ONLY, &SessionOp::MergeStatistics(merge), LONG).await {
+        Outcome::Done(SessionReply::MergeStatistics) => Ok(()),
+        Outcome::Failed(Executed::No, fault) => Err(fault.to_string()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn statistics_that_cannot_be_read_are_counted_and_begin_anew() {
+    const KEY: &[u8] = b"leasehold:{statistics}";
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    assert_eq!(statistics(&store).await, StatisticsList::default());
+    merge(&store, "jobs").await.unwrap();
+    let large = vec![b'1'; 100_000];
+    for (field, value) in [
+        (&b"c:text"[..], &b"no time"[..]),
+        (b"c:\xff", b"1 2 h3=4"),
+        (b"x", b"1"),
+        (b"c:large", &large),
+        (&large, b"1 2"),
+    ] {
+        call(&server, &[b"HSET", KEY, field, value]);
+    }
+    let list = statistics(&store).await;
+    assert_eq!((list.classes.len(), list.skipped.count), (1, 5), "{list:?}");
+    merge(&store, "text").await.unwrap();
+    let list = statistics(&store).await;
+    assert_eq!((list.classes.len(), list.skipped.count), (2, 4), "{list:?}");
+    for n in 0..300 {
+        call(&server, &[b"HSET", KEY, format!("x{n}").as_bytes(), b"1"]);
+    }
+    let list = statistics(&store).await;
+    assert_eq!((list.classes.len(), list.skipped.count), (0, 1), "{list:?}");
+    for (damage, reason) in [
+        (&[b"HSET", KEY, b"format", b"2"][..], "the statistics have another format"),
+        (&[b"SET", KEY, b"x"], "the key of the statistics is no hash"),
+    ] {
+        call(&server, &[b"DEL", KEY]);
+        call(&server, damage);
+        let list = statistics(&store).await;
+        assert_eq!((list.classes.len(), list.skipped.first.as_deref()), (0, Some(reason)));
+        let refused = merge(&store, "jobs").await.expect_err("it is not ours");
+        assert!(refused.contains("the statistics: "), "{refused}");
+    }
+    call(&server, &[b"DEL", KEY]);
+    merge(&store, "jobs").await.unwrap();
+    assert_eq!(statistics(&store).await.classes.len(), 1);
+}
+
+#[tokio::test]
+async fn a_cluster_keeps_statistics_in_one_slot() {
+    let cluster = Cluster::start(3, 0).unwrap();
+    let [one, other] = [cluster.url(), cluster.url()].map(|url| url.parse().unwrap());
+    let (one, other) = (RedisStore::connect(one).await.unwrap(), RedisStore::connect(other).await.unwrap());
+    merge(&one, "jobs").await.unwrap();
+    merge(&other, "jobs").await.unwrap();
+    let list = statistics(&one).await;
+    let [(class, kept)] = &list.classes[..] else { panic!("{list:?}") };
+    assert_eq!((class.as_str(), kept.losses), ("jobs", 2));
 }

@@ -188,7 +188,8 @@ impl Server {
         look(failures).await;
         self.hold_all(ALIVE_MS).await;
         look(failures).await;
-        for op in [SessionOp::List, SessionOp::Find(vec![session(1), session(2)])] {
+        for op in [SessionOp::List, SessionOp::Find(vec![session(1), session(2)]), SessionOp::ListStatistics]
+        {
             session_done(user, &op, failures).await;
         }
         // An audit, and keys of other libraries.

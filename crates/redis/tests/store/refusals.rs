@@ -6,9 +6,9 @@ use crate::fixture::{
     unknown,
 };
 use leasehold_core::{
-    Acquire, Acquired, Claim, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased, HeartbeatReply,
-    HoldStatus, Inspect, MultiAcquired, ObservedHolder, OwnValue, Partition, Refused, Release, ReleaseAction,
-    Reserve, TokenBlock,
+    Acquire, Acquired, Claim, ClassStatistics, Evict, Evicted, Extend, Extended, ForceRelease, ForceReleased,
+    HeartbeatReply, HoldStatus, Inspect, MergeStatistics, MultiAcquired, ObservedHolder, OwnValue, Partition,
+    Refused, Release, ReleaseAction, Reserve, TokenBlock,
 };
 use leasehold_redis::{Permissions, RedisConfig, RedisStore, ServerVersion};
 use leasehold_store::{
@@ -249,6 +249,12 @@ async fn the_permissions_that_the_docs_name_suffice() {
         receive(&mut inbox).await,
         Some(Received::Notification(Notification::ForceReleased { .. }))
     ));
+    let counted = ClassStatistics { losses: 1, ..ClassStatistics::default() };
+    let merge = MergeStatistics { classes: vec![("jobs:*".into(), 0, counted)] };
+    let merged = execute_session(&store, &SessionOp::MergeStatistics(merge)).await;
+    assert_eq!(merged, SessionReply::MergeStatistics);
+    let listed = execute_session(&store, &SessionOp::ListStatistics).await;
+    assert!(matches!(listed, SessionReply::Statistics(list) if list.classes.len() == 1));
     assert_eq!(execute_session(&store, &SessionOp::End(session(2))).await, SessionReply::End);
     tokio::time::sleep(Duration::from_millis(2)).await;
     let look = Acquire { predecessor: Some(session(2)), ..ask(&claim(3), Some(nonce(3))) };

@@ -4,12 +4,15 @@ use super::{
     HOUR_US, RecordingSink, SECOND_US, TestHost, WALL_US, WITHIN, acquire, ask, audit, begin, done, entry,
     evict, execute_session, granted, inspect, label, listed, lock, release, session,
 };
+use crate::store::SqliteStore;
+use leasehold_core::model::StatisticsTable;
 use leasehold_core::{
-    Acquire, Acquired, Evicted, HeartbeatReply, Inspect, Liveness, Op, Partition, Reply, SessionOp,
-    SessionReply,
+    Acquire, Acquired, ClassStatistics, Evicted, HeartbeatReply, Inspect, Liveness, MergeStatistics, Op,
+    Partition, Reply, SessionOp, SessionReply, StatisticsList,
 };
 use leasehold_store::{SessionTracking, Store};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 #[tokio::test]
 async fn a_detached_hold_outlives_its_process() {
@@ -125,4 +128,64 @@ async fn a_session_that_ends_leaves_no_row_behind() {
         tokio::task::yield_now().await;
     }
     assert_eq!(host.query::<i64>(rows), 0, "the last handle was dropped");
+}
+
+#[tokio::test]
+async fn statistics_are_those_of_the_model_and_outlive_a_boot() {
+    let host = TestHost::new();
+    let (one, other) = (host.open("boot-1", WALL_US).await, host.open("boot-1", WALL_US).await);
+    let mut model = StatisticsTable::default();
+    let merge = |class: &str, losses| {
+        let counted = ClassStatistics { losses, longest_wait_us: losses, ..ClassStatistics::default() };
+        MergeStatistics { classes: vec![(class.to_owned(), 7, counted)] }
+    };
+    assert_eq!(
+        execute_session(&one, SessionOp::ListStatistics).await,
+        SessionReply::Statistics(StatisticsList::default())
+    );
+    for (store, class, losses) in [(&one, "jobs", 3), (&other, "jobs", 4), (&other, "orders/*", 1)] {
+        let merge = merge(class, losses);
+        let now_ms = host.clock.load(Ordering::Relaxed) / 1000;
+        model.merge(now_ms, &merge);
+        assert_eq!(
+            execute_session(store, SessionOp::MergeStatistics(merge)).await,
+            SessionReply::MergeStatistics
+        );
+        host.advance(SECOND_US);
+    }
+    let listed = async |store: &SqliteStore| match execute_session(store, SessionOp::ListStatistics).await {
+        SessionReply::Statistics(list) => list.classes,
+        other => panic!("{other:?}"),
+    };
+    let expected: Vec<_> = model.classes.clone().into_iter().collect();
+    let found = listed(&one).await;
+    let losses = |classes: &[(String, ClassStatistics)]| -> Vec<_> {
+        classes.iter().map(|(class, kept)| (class.clone(), kept.losses, kept.to_ms - kept.from_ms)).collect()
+    };
+    assert_eq!(losses(&found), losses(&expected));
+    drop((one, other));
+    let store = host.open("boot-2", WALL_US).await;
+    assert_eq!(listed(&store).await, found);
+    host.advance(7 * 24 * HOUR_US + 60 * SECOND_US);
+    assert_eq!(listed(&store).await, [], "after seven days they begin anew");
+}
+
+#[tokio::test]
+async fn a_file_without_statistics_gets_them() {
+    let host = TestHost::new();
+    drop(host.open("boot-1", WALL_US).await);
+    let connection = rusqlite::Connection::open(host.path()).expect("a database");
+    connection.execute_batch("DROP TABLE statistics").expect("it is there");
+    drop(connection);
+    let store = host.open("boot-1", WALL_US).await;
+    let counted = ClassStatistics { losses: 1, ..ClassStatistics::default() };
+    let merge = MergeStatistics { classes: vec![("jobs".into(), 0, counted)] };
+    let merged = execute_session(&store, SessionOp::MergeStatistics(merge)).await;
+    assert_eq!(merged, SessionReply::MergeStatistics);
+    let connection = rusqlite::Connection::open(host.path()).expect("a database");
+    connection.execute_batch("UPDATE statistics SET state = 'x'").expect("it is there");
+    let SessionReply::Statistics(list) = execute_session(&store, SessionOp::ListStatistics).await else {
+        panic!("another reply")
+    };
+    assert_eq!((list.classes.len(), list.skipped.count), (0, 1));
 }

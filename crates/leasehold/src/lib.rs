@@ -103,6 +103,7 @@ pub use client::listing::Listing;
 pub use client::locks::{LockOptions, Locks};
 pub use client::monitor::{Eviction, Monitor, MonitorReport};
 pub use client::session_info::{SessionInfo, SessionWait};
+pub use client::statistics::LockStatistics;
 pub use client::stats::{Losses, Stats};
 #[cfg(feature = "signal")]
 pub use client::stop::StopError;
@@ -142,7 +143,7 @@ pub use leasehold_core as core;
 pub use leasehold_core::{
     AuditEntry, Backoff, Ended, FencingToken, Fingerprint, HistoryEntry, Holder, KeyError, Label, LabelError,
     Lease, LeaseError, LockMode, LockName, MAX_HISTORY, Moment, NameError, ObservedHolder, OwnValue,
-    OwnValueError, Refused, RetryPolicy, SessionId, SessionMetadata, Skipped, Votes,
+    OwnValueError, Refused, RetryPolicy, SessionId, SessionMetadata, Skipped, TimeHistogram, Votes,
 };
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{optimistic, redis};

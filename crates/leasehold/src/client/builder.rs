@@ -95,7 +95,7 @@ impl ClientBuilder {
             timings,
             enclosing: Vec::new(),
             environment: None,
-            telemetry: TelemetrySettings::default(),
+            telemetry: TelemetrySettings { statistics: true, ..TelemetrySettings::default() },
             #[cfg(feature = "metrics")]
             metrics: true,
         }
@@ -346,6 +346,24 @@ impl ClientBuilder {
         self
     }
 
+    /// Sets whether this client counts its holds, waits and losses by [class](crate::Mutex::class), and merges that into the
+    /// statistics of the store: [`Client::lock_statistics`]. Default: it does.
+    ///
+    /// A client that uses locks sends one small request in ten seconds for it, and another one when it ends. The store keeps
+    /// counts of times, of 200 classes at most, for 7 days; it keeps no names of locks, unless they have nothing that looks like
+    /// an id. Nothing is counted by a client [without a session](Self::without_session), and for a
+    /// [quorum](crate::store::QuorumStore), which keeps no statistics.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = leasehold::Client::builder("memory:").statistics(false).connect().await?;
+    /// # let _ = client; Ok(()) }
+    /// ```
+    pub fn statistics(mut self, counts: bool) -> Self {
+        self.telemetry.statistics = counts;
+        self
+    }
+
     /// Sets whether this client reports to the recorder of the [`metrics`](https://docs.rs/metrics) facade that is installed.
     /// Default with the feature `metrics`: it does, like other libraries that use this facade. Without a recorder, nothing
     /// is recorded.
@@ -515,11 +533,9 @@ impl ClientBuilder {
         }
         // A store that tracks sessions by itself is there already.
         let lazily = lazily && store.capabilities().sessions != SessionTracking::ByStore;
-        #[cfg_attr(
-            not(feature = "metrics"),
-            allow(unused_mut, reason = "only that feature adds an observer")
-        )]
         let mut telemetry = self.telemetry;
+        telemetry.statistics &=
+            self.timings.session.is_some() && store.capabilities().sessions != SessionTracking::Never;
         #[cfg(feature = "metrics")]
         if self.metrics {
             telemetry.observers.push(Arc::new(MetricsObserver::new()));

@@ -9,6 +9,7 @@ pub(crate) mod monitor;
 mod open;
 pub(crate) mod session_info;
 mod session_metadata;
+pub(crate) mod statistics;
 pub(crate) mod stats;
 #[cfg(feature = "signal")]
 pub(crate) mod stop;
@@ -34,6 +35,7 @@ use inventory::LockInfo;
 use leasehold_core::{Lock, LockName, Moment, NameError, SessionId};
 use listing::Listing;
 use session_info::SessionInfo;
+use statistics::LockStatistics;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -389,6 +391,21 @@ impl Client {
         is_wanted: impl Fn(&LockName) -> bool,
     ) -> Result<Listing<LockInfo>, InspectError> {
         inventory::scan(&self.engine, start, within, is_wanted).await
+    }
+
+    /// Lists the statistics of the store by [class](crate::Mutex::class) of lock: how long locks were held and waited for, and how many
+    /// holds were lost, as all clients have counted it within the last 7 days at most. See [`LockStatistics`].
+    ///
+    /// A client merges what it has counted every ten seconds, and when it ends, unless its
+    /// [statistics](ClientBuilder::statistics) are off. What cannot be read is [counted](Listing::skipped), and left out.
+    ///
+    /// Fails if the store does not reply within the call timeout, or refuses the request. A
+    /// [quorum](crate::store::QuorumStore) keeps no statistics and refuses the request. A store of several servers keeps all of
+    /// them on one.
+    ///
+    /// Cancel safety: dropping the future changes nothing.
+    pub async fn lock_statistics(&self) -> Result<Listing<LockStatistics>, InspectError> {
+        statistics::lock_statistics(&self.engine).await
     }
 
     /// Reads what waits for what in all processes that use the store, and which of them wait for each other: see [`WaitGraph`].

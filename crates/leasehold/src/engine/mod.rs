@@ -49,7 +49,7 @@ use futures_util::future::BoxFuture;
 use keeper::Keeper;
 use leasehold_core::{
     Label, Lock, Moment, Op, Partition, Reply, SessionEntry, SessionId, SessionList, SessionMetadata,
-    SessionOp, SessionReply,
+    SessionOp, SessionReply, StatisticsList,
 };
 use leasehold_store::{Environment, jitter};
 use local::lock_table::LockTable;
@@ -257,6 +257,17 @@ impl Engine {
         self.read_sessions(partition, &SessionOp::Find(sessions)).await
     }
 
+    /// Lists the statistics of the store. Retries like [`list_sessions`](Self::list_sessions).
+    pub(crate) async fn list_statistics(&self) -> Result<StatisticsList, CallFailure> {
+        let op = &SessionOp::ListStatistics;
+        let send = |left| self.store.execute_session(Partition::ONLY, op, left);
+        let call = self.timings.call;
+        match retry(&*self.environment, &self.telemetry, op, call, send).await?.reply {
+            SessionReply::Statistics(list) => Ok(list),
+            _ => Err(other_reply()),
+        }
+    }
+
     async fn read_sessions(&self, partition: Partition, op: &SessionOp) -> Result<SessionList, CallFailure> {
         let send = |left| self.store.execute_session(partition, op, left);
         if let SessionReply::List(list) =
@@ -264,10 +275,15 @@ impl Engine {
         {
             return Ok(SessionList { entries: merge_by_client(list.entries), ..list });
         }
-        let text = "its reply does not match the request".to_owned();
-        let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
-        Err(CallFailure { fault, executed: Executed::No })
+        Err(other_reply())
     }
+}
+
+/// The failure of a request whose reply is one to another request.
+fn other_reply() -> CallFailure {
+    let text = "its reply does not match the request".to_owned();
+    let fault = Fault::new(FaultKind::Failed(text), Phase::Reply, "the store");
+    CallFailure { fault, executed: Executed::No }
 }
 
 /// Merges entries of one client: it has one session per partition, normally all with the same id.

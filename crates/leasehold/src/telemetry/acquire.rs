@@ -2,6 +2,7 @@
 
 use super::hold::{HeldTrace, HoldTrace};
 use super::observer::{Acquired, HandedOff, Handover, NotAcquired, NotAcquiredReason, Waiting};
+use super::statistics::AcquireCount;
 use super::{Class, TARGET, Telemetry, millis, record};
 use crate::lost_reason::LostReason;
 use leasehold_core::machine::contender::WaitStatus;
@@ -16,7 +17,7 @@ use tracing::field::Empty;
 pub(crate) struct AcquireTrace<'a> {
     telemetry: &'a Arc<Telemetry>,
     lock: &'a Lock,
-    /// Set if an observer or a span needs it.
+    /// Set if an observer, the statistics or a span need it.
     class: Option<Class>,
     began: Moment,
     /// Set once it has found the lock taken.
@@ -58,7 +59,7 @@ impl Telemetry {
             error.type = Empty,
             otel.status_code = Empty,
         );
-        let needs_class = self.is_observed() || !span.is_disabled();
+        let needs_class = self.needs_class() || !span.is_disabled();
         let class =
             needs_class.then(|| class.get_or_init(|| self.classes.of_name(lock.name.as_str())).clone());
         if let Some(class) = &class {
@@ -84,7 +85,8 @@ impl AcquireTrace<'_> {
             return;
         }
         self.telemetry.counters.waiting.add();
-        let Some(class) = &self.class else { return };
+        let is_reported = self.telemetry.is_observed() || !self.span.is_disabled();
+        let Some(class) = self.class.as_ref().filter(|_| is_reported) else { return };
         let (status, since) = (status(), self.elapsed());
         let (ahead, holder) = (status.position, holder_of(&status));
         if let Some(ahead) = ahead {
@@ -174,6 +176,7 @@ impl AcquireTrace<'_> {
         self.telemetry.counters.acquired.add();
         let waited = self.end("acquired");
         let was_taken = *self.was_taken.get_mut();
+        self.count(AcquireCount::Waited { taken: was_taken }, waited);
         self.telemetry.notify_of(self.lock, self.class.as_ref(), |observer, lock| {
             observer.acquired(&Acquired { lock, waited, was_taken, fence, detached });
         });
@@ -192,9 +195,21 @@ impl AcquireTrace<'_> {
         }
         let waited = self.end(outcome.as_str());
         let was_taken = *self.was_taken.get_mut();
+        match outcome {
+            NotAcquiredReason::TimedOut => self.count(AcquireCount::Waited { taken: true }, waited),
+            NotAcquiredReason::Taken => self.count(AcquireCount::Refused, waited),
+            NotAcquiredReason::Failed | NotAcquiredReason::Cancelled | NotAcquiredReason::Closed => {}
+        }
         self.telemetry.notify_of(self.lock, self.class.as_ref(), |observer, lock| {
             observer.not_acquired(&NotAcquired { lock, waited, was_taken, outcome });
         });
+    }
+
+    /// Counts it for the statistics.
+    fn count(&self, count: AcquireCount, waited: Duration) {
+        if let (Some(counted), Some(class)) = (self.telemetry.counted(), &self.class) {
+            counted.acquire(self.lock.kind, class, count, waited, self.began + waited);
+        }
     }
 
     /// Records the end. Returns how long it took, if anything needs that.

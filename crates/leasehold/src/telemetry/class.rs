@@ -4,13 +4,14 @@
 //! 2. A client has at most [`MAX_CLASSES`], and then [`OTHER`]: names that look like words cannot make more.
 
 use leasehold_core::LockName;
+/// The largest number of classes of a client, without the last one.
+pub(super) use leasehold_core::MAX_CLASSES;
+use leasehold_core::OTHER_CLASS;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The largest number of classes of a client, without the last one.
-pub(super) const MAX_CLASSES: usize = 200;
 /// The class of all further locks.
-pub(super) const OTHER: &str = "other";
+pub(super) const OTHER: &str = OTHER_CLASS;
 /// The longest class, in bytes.
 const MAX_LEN: usize = 80;
 /// The shortest run of hexadecimal digits that is an id, if it has decimal digits and letters.
@@ -115,7 +116,7 @@ impl Classes {
 }
 
 /// The class that a name stands for: numbers, hexadecimal runs, UUIDs and other ids are replaced by `*`.
-fn collapse(name: &str) -> String {
+pub(super) fn collapse(name: &str) -> String {
     let mut class = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(first) = rest.chars().next() {
@@ -176,7 +177,7 @@ fn collapse_run(run: &str, class: &mut String) {
 }
 
 /// The part of a class that is kept.
-fn shorten(class: &str) -> &str {
+pub(super) fn shorten(class: &str) -> &str {
     &class[..class.floor_char_boundary(MAX_LEN)]
 }
 

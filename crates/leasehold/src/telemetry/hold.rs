@@ -27,7 +27,7 @@ enum HoldState {
 /// What is known of a hold while it lasts.
 pub(super) struct HeldTrace {
     pub(super) telemetry: Arc<Telemetry>,
-    /// Set if an observer or a span needs it.
+    /// Set if an observer, the statistics or a span need it.
     pub(super) class: Option<Class>,
     /// Set if anything needs the time.
     pub(super) since: Option<Moment>,
@@ -62,6 +62,7 @@ impl HoldTrace {
         let Some(trace) = self.end() else { return };
         trace.telemetry.counters.released.add();
         let held = trace.end(lock, fence, how.as_str());
+        trace.count(lock, held, false);
         trace.telemetry.notify_of(lock, trace.class.as_ref(), |observer, lock| {
             observer.released(&Released { lock, fence, held, how });
         });
@@ -76,6 +77,7 @@ impl HoldTrace {
             record(&trace.span, "otel.status_code", "ERROR");
         }
         let held = trace.end(lock, fence, reason.as_str());
+        trace.count(lock, held, !matches!(reason, LostReason::ShutDown | LostReason::Released));
         trace.telemetry.notify_of(lock, trace.class.as_ref(), |observer, lock| {
             observer.lost(&Lost { lock, fence, held, reason });
         });
@@ -126,6 +128,14 @@ impl HeldTrace {
         record(&self.span, "lock.held_ms", millis(held));
         record(&self.span, "lock.ended", ended);
         held
+    }
+
+    /// Counts it for the statistics.
+    fn count(&self, lock: &Lock, held: Duration, is_lost: bool) {
+        if let (Some(counted), Some(class), Some(since)) = (self.telemetry.counted(), &self.class, self.since)
+        {
+            counted.hold(lock.kind, class, held, is_lost, since + held);
+        }
     }
 
     /// How long it lasts, if that is too long and was not logged.

@@ -6,6 +6,7 @@
 //!   [`ClientBuilder::metrics`](crate::ClientBuilder#method.metrics).
 //! - The spans `lock.acquire` and `lock.hold`, of level DEBUG and target `leasehold::lock`, cover the wait for a lock and the time
 //!   that a guard holds it. Their fields begin with `lock.`; an error has `error.type` and `otel.status_code` as well.
+//! - What the clients of a store count by class is merged there: [`Client::lock_statistics`](crate::Client::lock_statistics).
 //! - [`slow_wait`](crate::ClientBuilder::slow_wait) and [`slow_hold`](crate::ClientBuilder::slow_hold) log a warning.
 //!
 //! `docs/how-to/observe.md` in the repository lists all metrics and fields.
@@ -13,7 +14,8 @@
 // The engine and the handles of locks report here, a line for each event. This module imports nothing of them.
 //
 // 1. An observer is called while no mutex of the client is held, and a span is closed likewise: both run user code.
-// 2. Without an observer, a subscriber and limits, an acquire and its release change some atomics and read no clock.
+// 2. Without an observer, a subscriber and limits, an acquire and its release change some atomics, and read the clock only if they
+//    are counted for the statistics.
 
 mod acquire;
 mod class;
@@ -23,6 +25,7 @@ mod hold;
 mod metrics;
 mod observer;
 mod request;
+mod statistics;
 
 pub(crate) use acquire::{AcquireTrace, AcquiredTrace};
 pub(crate) use class::Class;
@@ -36,8 +39,9 @@ pub use observer::{
     Released, RenewalFailed, Renewed, RequestOutcome, Requested, SessionRenewed, Stalled, Waiting,
 };
 pub(crate) use request::Operation;
+pub(crate) use statistics::Counted;
 
-use class::Classes;
+use class::{Classes, collapse, shorten};
 use leasehold_core::{Lock, Moment};
 use leasehold_store::Environment;
 use std::fmt;
@@ -59,6 +63,8 @@ pub(crate) struct TelemetrySettings {
     pub(crate) slow_wait: Option<Duration>,
     /// The longest hold without a warning, if there is a limit.
     pub(crate) slow_hold: Option<Duration>,
+    /// Whether what the client does is counted for the statistics of the store.
+    pub(crate) statistics: bool,
 }
 
 /// Receives what the parts of a client report.
@@ -67,11 +73,30 @@ pub(crate) struct Telemetry {
     environment: Arc<dyn Environment>,
     classes: Classes,
     pub(crate) counters: Counters,
+    /// Set if the client counts for the statistics of the store.
+    counted: Option<Counted>,
+}
+
+/// Returns the class of the locks of this name, unless they are given [one](crate::Mutex::class): with `*` in place of numbers,
+/// hexadecimal runs, UUIDs and other ids.
+///
+/// ```
+/// assert_eq!(leasehold::telemetry::class_of("orders/42"), "orders/*");
+/// assert_eq!(leasehold::telemetry::class_of("nightly"), "nightly");
+/// ```
+pub fn class_of(name: &str) -> String {
+    shorten(&collapse(name)).to_owned()
 }
 
 impl Telemetry {
     pub(crate) fn new(settings: TelemetrySettings, environment: Arc<dyn Environment>) -> Self {
-        Self { settings, environment, classes: Classes::default(), counters: Counters::default() }
+        let counted = settings.statistics.then(Counted::new);
+        Self { settings, environment, classes: Classes::default(), counters: Counters::default(), counted }
+    }
+
+    /// What is counted for the statistics of the store, if anything.
+    pub(crate) const fn counted(&self) -> Option<&Counted> {
+        self.counted.as_ref()
     }
 
     /// The class of this name.
@@ -79,9 +104,9 @@ impl Telemetry {
         self.classes.named(name)
     }
 
-    /// Makes the class of a lock from its name, if an observer needs it and none is given.
+    /// Makes the class of a lock from its name, if it is needed and none is given.
     pub(crate) fn name_class(&self, lock: &Lock, class: &OnceLock<Class>) {
-        if self.is_observed() {
+        if self.needs_class() {
             class.get_or_init(|| self.classes.of_name(lock.name.as_str()));
         }
     }
@@ -111,10 +136,15 @@ impl Telemetry {
         !self.settings.observers.is_empty()
     }
 
+    /// Whether an observer or the statistics need the class of each lock.
+    fn needs_class(&self) -> bool {
+        self.is_observed() || self.counted.is_some()
+    }
+
     /// Whether anything needs the time.
     fn is_timed(&self) -> bool {
-        let TelemetrySettings { observers, slow_wait, slow_hold } = &self.settings;
-        !observers.is_empty() || slow_wait.is_some() || slow_hold.is_some()
+        let TelemetrySettings { observers, slow_wait, slow_hold, statistics } = &self.settings;
+        !observers.is_empty() || slow_wait.is_some() || slow_hold.is_some() || *statistics
     }
 
     fn now(&self) -> Moment {
@@ -149,7 +179,7 @@ impl fmt::Debug for TelemetrySettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct("TelemetrySettings");
         text.field("observers", &self.observers.len()).field("slow_wait", &self.slow_wait);
-        text.field("slow_hold", &self.slow_hold).finish()
+        text.field("slow_hold", &self.slow_hold).field("statistics", &self.statistics).finish()
     }
 }
 

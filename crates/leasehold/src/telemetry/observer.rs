@@ -305,7 +305,7 @@ pub struct Stalled {
 #[non_exhaustive]
 pub struct Requested {
     /// What was requested: `acquire`, `extend`, `release`, `evict`, `force_release`, `inspect`, `resize`, `raise_fence`, `proclaim`, or,
-    /// about sessions, `heartbeat`, `end_session` or `list_sessions`.
+    /// about sessions, `heartbeat`, `end_session` or `list_sessions`; or `merge_statistics` or `list_statistics`.
     pub operation: &'static str,
     /// Whether it was executed.
     pub outcome: RequestOutcome,

@@ -41,6 +41,8 @@ impl Operation for SessionOp {
             Self::Heartbeat(_) => "heartbeat",
             Self::End(_) => "end_session",
             Self::List | Self::Find(_) => "list_sessions",
+            Self::MergeStatistics(_) => "merge_statistics",
+            Self::ListStatistics => "list_statistics",
             _ => "other",
         }
     }

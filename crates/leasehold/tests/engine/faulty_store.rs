@@ -43,6 +43,9 @@ pub(crate) enum Behavior {
     ForceReleaseFirst,
 }
 
+/// What happens to each operation on the sessions or the statistics. A failure means that it was certainly not executed.
+pub(crate) type SessionRule = Arc<dyn Fn(&SessionOp) -> Behavior + Send + Sync>;
+
 /// What happens to each operation on a lock.
 pub(crate) type Rule = Arc<dyn Fn(&Lock, &Op) -> Behavior + Send + Sync>;
 
@@ -50,6 +53,7 @@ pub(crate) type Rule = Arc<dyn Fn(&Lock, &Op) -> Behavior + Send + Sync>;
 pub(crate) struct FaultyStore {
     pub(crate) inner: MemoryStore,
     pub(crate) rule: Rule,
+    pub(crate) session_rule: SessionRule,
     /// Set if it keeps sessions. Otherwise holds end by their leases alone.
     pub(crate) keeps_sessions: bool,
     /// How long it waits for replicas to confirm a hold, if they must; none does.
@@ -74,6 +78,7 @@ impl FaultyStore {
         Self {
             inner: inner.clone(),
             rule: Arc::new(rule),
+            session_rule: Arc::new(|_| Behavior::Execute),
             keeps_sessions: false,
             confirms_after: None,
             heartbeats_fail: Arc::default(),
@@ -193,6 +198,22 @@ impl Store for FaultyStore {
             if self.heartbeats_fail.load(Ordering::SeqCst) {
                 sleep(within).await;
                 return unknown(FaultKind::TimedOut);
+            }
+            match (self.session_rule)(op) {
+                Behavior::LoseRequest => {
+                    sleep(within).await;
+                    return unknown(FaultKind::TimedOut);
+                }
+                Behavior::LoseReply => {
+                    self.inner.execute_session(place, op, within).await;
+                    sleep(within).await;
+                    return unknown(FaultKind::TimedOut);
+                }
+                Behavior::Fail => {
+                    let fault = Fault::new(FaultKind::Unreachable, Phase::Send, "a faulty store");
+                    return Outcome::Failed(Executed::No, fault);
+                }
+                _ => {}
             }
             self.inner.execute_session(place, op, within).await
         })

@@ -16,6 +16,7 @@ mod release;
 mod renewal;
 mod sessions;
 mod shutdown;
+mod statistics;
 mod telemetry;
 mod unanswered_release;
 #[path = "../common/until.rs"]

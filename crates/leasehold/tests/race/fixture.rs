@@ -32,7 +32,13 @@ impl Fixture {
     /// A client with its own connection, and one more for its keeper.
     pub(crate) async fn client(&self) -> Client {
         let builder = Client::with_store(self.server.connect()).environment(self.environment.clone());
-        let client = builder.label("a client").watchdog_lease(LEASE).session_ttl(SESSION).connect().await;
+        let client = builder
+            .label("a client")
+            .statistics(false)
+            .watchdog_lease(LEASE)
+            .session_ttl(SESSION)
+            .connect()
+            .await;
         client.expect("the server has no faults")
     }
 

@@ -82,6 +82,7 @@ impl Process {
                 let store = RedisStore::connect(config.clone()).await?;
                 Client::with_store(store)
                     .label(&self.name)
+                    .statistics(false)
                     .call_timeout(self.workload.call_timeout)
                     .outage_limit(Duration::from_secs(5))
                     .watchdog_lease(WATCHDOG)

@@ -149,6 +149,7 @@ async fn run_client(
         .environment(environment)
         .label(client.to_string())
         .instance_id(client.to_string())
+        .statistics(false)
         .watchdog_lease(config.watchdog)
         .call_timeout(config.call_timeout)
         .outage_limit(OUTAGE_LIMIT)

@@ -141,6 +141,8 @@ async fn connect(store: &SimStore, session_config: SessionConfig) -> Result<Clie
     let builder = Client::with_store(MutantStore::new(store.clone(), store.world.sim.mutant))
         .environment(store.world.clone())
         .label(store.world.host.to_string())
+        // Nothing of what is checked depends on them.
+        .statistics(false)
         .watchdog_lease(session_config.watchdog)
         .call_timeout(config.call_timeout)
         .outage_limit(Duration::from_secs(20));

@@ -45,6 +45,7 @@ mod reconnect;
 mod run;
 mod shutdown;
 mod state;
+mod statistics;
 
 pub(super) use cleanup::latest_end;
 pub(super) use outstanding::Outstanding;
@@ -72,6 +73,7 @@ use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use outstanding::AllOutstanding;
 use renewal_batcher::{BatchSlot, RenewalBatcher};
 use shutdown_report::ShutdownReport;
+use statistics::Merging;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -92,6 +94,8 @@ pub(super) struct Shared {
     session_factory: SessionFactory,
     sessions: Arc<Sessions>,
     state: Mutex<State>,
+    /// Whether what the client counts is merged into the store.
+    merging: Merging,
     /// Wakes the keeper.
     wake: Notify,
     /// Notified when no cleanup is left.
@@ -284,6 +288,7 @@ impl Keeper {
             session_factory,
             sessions,
             state: Mutex::new(state),
+            merging: Merging::default(),
             wake: Notify::new(),
             cleanups_done: Notify::new(),
             closed: CancellationToken::new(),
@@ -291,6 +296,7 @@ impl Keeper {
             process_ends: CancellationToken::new(),
         });
         shared.watch_holds();
+        shared.watch_statistics();
         environment.spawn_keeper(Box::pin(run::run(shared.clone())))?;
         #[cfg(not(shuttle))]
         exit::register(&shared);

@@ -7,6 +7,7 @@ use super::extend::extend;
 use super::handoff::send_reserve;
 use super::reconnect::repeat_releases;
 use super::sessions::{begin, end_sessions, end_unused, send_heartbeats};
+use super::statistics::merge_statistics;
 use super::{Shared, shutdown_report};
 use crate::engine::{LostReason, flush_store};
 use futures_util::StreamExt;
@@ -58,6 +59,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if !work.activity.is_empty() {
             running.push(Box::pin(send_activity(shared.clone(), work.activity)));
         }
+        if work.closing.is_none() && shared.begins_merge(now) {
+            running.push(Box::pin(merge_statistics(shared.clone())));
+        }
         if !work.lapsed.is_empty() {
             shared.sessions.handle_lapsed();
             work.lapsed.iter().for_each(|_| shared.telemetry().session_lapsed());
@@ -91,7 +95,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
             flushed = true;
             running.push(Box::pin(flush_before_end(shared.clone())));
         }
-        planned = work.next.map(|at| at.min(now + MAX_SLEEP));
+        let merge = shared.merge_due().filter(|_| work.closing.is_none());
+        planned = work.next.map(|at| at.min(now + MAX_SLEEP)).into_iter().chain(merge).min();
         let sleep = async {
             match planned {
                 Some(at) => shared.environment.sleep_until(at).await,

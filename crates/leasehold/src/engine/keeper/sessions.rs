@@ -2,6 +2,7 @@
 //!
 //! What a heartbeat reports is up to [`SessionHeartbeat`], and when it is due to the core.
 
+use super::statistics::merge_last;
 use super::{Shared, State, TrackedHold, TrackingId, Work};
 use crate::engine::hold::Hold;
 use crate::engine::keeper::heartbeat::{
@@ -11,7 +12,7 @@ use crate::engine::session::{BeginFailure, Session, Sessions, fresh_id};
 use crate::engine::{LostReason, NEVER};
 use crate::store::Outcome;
 use crate::telemetry::Operation;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::{HeartbeatReply, Lock, Moment, Partition, SessionId, SessionOp, SessionReply};
 use leasehold_store::jitter;
@@ -318,7 +319,7 @@ pub(super) async fn end_unused(shared: Arc<Shared>, session: Arc<Session>) {
     shared.finish_change(partition);
 }
 
-/// Ends all sessions at the store, with a single attempt: otherwise they lapse.
+/// Ends all sessions at the store, with a single attempt: otherwise they lapse. Merges what was counted last.
 pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     let heartbeats: Vec<_> = shared.state().heartbeats.take().collect();
     let within = shared.timings.call.min(by.unwrap_or(NEVER).since(shared.environment.now()));
@@ -328,7 +329,7 @@ pub(super) async fn end_sessions(shared: &Shared, by: Option<Moment>) {
     });
     let ends: Vec<_> = ends.collect();
     if !within.is_zero() {
-        join_all(ends).await;
+        join(join_all(ends), merge_last(shared, within)).await;
     }
 }
 

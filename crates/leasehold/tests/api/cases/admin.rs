@@ -25,7 +25,8 @@ on_every_store! {
     held_by_this_client_is_the_answer_for_every_kind,
     a_history_lists_the_last_holds_that_were_released,
     every_kind_has_a_history_if_it_is_wanted,
-    a_client_without_a_session_is_not_listed;
+    a_client_without_a_session_is_not_listed,
+    what_clients_have_counted_is_in_the_store_when_they_end;
     memory: a_monitor_frees_the_locks_of_a_dead_session, operators_find_all_holders_of_a_shared_lock;
     sqlite: operators_find_all_holders_of_a_shared_lock;
     // With SQLite a session is dead once its process has ended; the tests of the program kill one.
@@ -226,6 +227,27 @@ async fn a_forced_release_grants_to_the_next_waiter(store: &TestStore) {
     assert_eq!(entry.holder.as_ref().map(Label::as_str), Some("billing"));
     assert_eq!(entry.actor.as_str(), "the night shift");
     next.release().await.unwrap();
+}
+
+async fn what_clients_have_counted_is_in_the_store_when_they_end(store: &TestStore) {
+    let (one, other) = (labelled(store, "billing").await, labelled(store, "export").await);
+    for (client, name) in [(&one, "a/1"), (&one, "a/2"), (&other, "a/3"), (&other, "b")] {
+        let guard = client.mutex(name).unwrap().acquire().await.unwrap();
+        sleep(20 * MS).await;
+        guard.release().await.unwrap();
+    }
+    let given = one.mutex("of a class").unwrap().class("a/*").acquire().await.unwrap();
+    given.release().await.unwrap();
+    for client in [one, other] {
+        client.shutdown(20 * S).await.unwrap();
+    }
+    let reader = store.builder().without_session().connect().await.unwrap();
+    let found = reader.lock_statistics().await.unwrap();
+    assert!(found.skipped.is_empty(), "{found:?}");
+    let [a, b] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((a.class.as_str(), b.class.as_str()), ("a/*", "b"));
+    assert_eq!((a.holds.count(), a.waits.count(), b.holds.count(), b.losses), (4, 4, 1, 0), "{found:?}");
+    assert!(b.longest_hold >= 20 * MS && b.from < b.to, "{b:?}");
 }
 
 async fn a_history_lists_the_last_holds_that_were_released(store: &TestStore) {

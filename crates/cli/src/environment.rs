@@ -15,6 +15,8 @@ pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
 pub(crate) const STATE_DIR: &str = "LEASEHOLD_STATE_DIR";
 /// How many holds the history of each lock keeps that this program acquires.
 pub(crate) const HISTORY: &str = "LEASEHOLD_HISTORY";
+/// Whether what this program does is counted for the statistics of the store: `on` or `off`.
+pub(crate) const STATISTICS: &str = "LEASEHOLD_STATISTICS";
 /// The owner for which a reentrant lock is acquired. A command under such a lock receives it.
 pub(crate) const OWNER: &str = "LEASEHOLD_OWNER";
 /// The names of the locks of a command, one a line. Commands receive it; a program inside of such a command names these locks as

@@ -2,6 +2,7 @@
 //!
 //! It knows of locks only what the library offers, and works on its main thread alone.
 
+mod advice;
 mod backoff;
 mod children;
 mod commands;

@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod acquire;
+pub(crate) mod advise;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod free;
@@ -45,6 +46,7 @@ enum Command {
     Ls(ls::LsArgs),
     Graph(graph::GraphArgs),
     Top(top::TopArgs),
+    Advise(advise::AdviseArgs),
     Free(free::FreeArgs),
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
@@ -79,6 +81,7 @@ impl Command {
             Self::Ls(args) => &args.log,
             Self::Graph(args) => &args.log,
             Self::Top(args) => &args.log,
+            Self::Advise(args) => &args.log,
             Self::Free(args) => &args.log,
             Self::Monitor(args) => &args.log,
             Self::Doctor(args) => &args.log,
@@ -99,6 +102,7 @@ impl Command {
             Self::Ls(args) => ls::ls(args).await,
             Self::Graph(args) => graph::graph(args).await,
             Self::Top(args) => top::top(args).await,
+            Self::Advise(args) => advise::advise(args).await,
             Self::Free(args) => free::free(args).await,
             Self::Monitor(args) => monitor::monitor(args).await,
             Self::Doctor(args) => doctor::doctor(args).await,
@@ -130,6 +134,7 @@ Examples:
   leasehold ls                                   all held locks
   leasehold graph                                what waits for what
   leasehold top                                  follow all of it on the screen
+  leasehold advise nightly                       the lease that fits
   leasehold free nightly                         take it from its holder
   leasehold doctor                               find unsafe server settings
   leasehold where                                the store in use

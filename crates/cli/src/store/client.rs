@@ -1,7 +1,7 @@
 //! A client of the store: its configuration from the options, and its end.
 
 use crate::backoff::{Backoff, half_jittered};
-use crate::environment::{HISTORY, USERNAME, enclosing_holds, variable};
+use crate::environment::{HISTORY, STATISTICS, USERNAME, enclosing_holds, variable};
 use crate::lock::wait_limit::WaitLimit;
 use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
@@ -52,6 +52,17 @@ fn history_entries(text: &str) -> Result<u16, Failure> {
     })
 }
 
+/// The setting in `LEASEHOLD_STATISTICS`.
+fn counts_statistics(text: &str) -> Result<bool, Failure> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => {
+            Err(Failure::usage(anyhow!("{STATISTICS} is `{}`, but must be `on` or `off`", printable(other))))
+        }
+    }
+}
+
 impl ClientConfig {
     /// The store from the options, with its credentials. May read standard input.
     pub(crate) fn from_args(args: &StoreArgs) -> Result<Self, Failure> {
@@ -79,6 +90,9 @@ impl ClientConfig {
         }
         if let Some(entries) = variable(HISTORY)? {
             builder = builder.history(history_entries(&entries)?);
+        }
+        if let Some(counts) = variable(STATISTICS)? {
+            builder = builder.statistics(counts_statistics(&counts)?);
         }
         for (lock, fence) in enclosing_holds() {
             builder = builder.enclosing_hold(&lock, fence);

@@ -71,7 +71,7 @@ impl Fixture {
     /// The program with arguments. Its environment contains the store and no other variable of this project.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        for name in ["PASSWORD", "USERNAME", "NAME", "FENCE", "OWNER"] {
+        for name in ["PASSWORD", "USERNAME", "NAME", "FENCE", "OWNER", "STATISTICS"] {
             command.env_remove(format!("LEASEHOLD_{name}"));
         }
         command.args(arguments).current_dir(self.dir.path());

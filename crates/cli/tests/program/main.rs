@@ -3,6 +3,7 @@
 
 mod acl;
 mod admin;
+mod advise;
 mod daemon;
 mod damaged;
 mod default_store;

@@ -3,10 +3,9 @@
 //! 1. A class is given, or made from the name: what looks like an id is replaced by `*`.
 //! 2. A client has at most [`MAX_CLASSES`], and then [`OTHER`]: names that look like words cannot make more.
 
-use leasehold_core::LockName;
 /// The largest number of classes of a client, without the last one.
 pub(super) use leasehold_core::MAX_CLASSES;
-use leasehold_core::OTHER_CLASS;
+use leasehold_core::{LockName, OTHER_CLASS};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 

@@ -73,7 +73,7 @@ pub(crate) async fn advise(args: &AdviseArgs) -> Result<Exit, Failure> {
 fn nothing(class: Option<&str>) -> String {
     let of = class.map(|class| format!(" of `{}`", printable(class))).unwrap_or_default();
     format!(
-        "no statistics{of}: clients count the locks that they hold, and merge that every 10 s and when they end, unless \
+        "no statistics{of}: clients count the locks that they hold, and merge that every minute and when they end, unless \
          LEASEHOLD_STATISTICS=off\n"
     )
 }

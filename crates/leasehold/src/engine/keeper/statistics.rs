@@ -1,7 +1,7 @@
 //! Merges what the client counts into the statistics of the store.
 //!
-//! 1. A client that has counted something merges it once in [`MERGE_INTERVAL`], which is as long as four heartbeats, and when it
-//!    ends. One that uses no locks sends nothing.
+//! 1. A client that has counted something merges it once in [`MERGE_INTERVAL`], and when it ends. One that uses no locks sends
+//!    nothing. For the server a merge costs as much as ten heartbeats, so the interval is that of more than twenty.
 //! 2. A merge that is executed twice counts twice. So one without an answer is not sent again: what it had may be lost, and is never
 //!    counted twice.
 //! 3. A store that refuses is not asked again: it keeps no statistics, or this user may not.
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How often a client merges (1).
-const MERGE_INTERVAL: Duration = Duration::from_secs(10);
+const MERGE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Whether this client merges.
 #[derive(Default)]

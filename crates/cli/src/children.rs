@@ -5,7 +5,7 @@
 //! 1. That one reaps any child. A helper is registered before anything can reap it, and its status is kept for its owner.
 //! 2. A helper leads a process group of its own, which is killed if its output is no longer needed.
 
-use crate::environment::{PASSWORD, STORE};
+use crate::environment::{BOARD_TOKEN, PASSWORD, STORE};
 use crate::store::url;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process_group, waitpid};
@@ -110,7 +110,7 @@ pub(crate) fn wait_any(options: WaitOptions) -> rustix::io::Result<Option<(Pid, 
 
 /// Takes the passwords out of what a process inherits.
 pub(crate) fn without_passwords(command: &mut Command) {
-    command.env_remove(PASSWORD);
+    command.env_remove(PASSWORD).env_remove(BOARD_TOKEN);
     if let Some(url) = std::env::var_os(STORE).as_deref().and_then(url::inherited) {
         // Not removed: a nested command would use another store, where it excludes no other process. Without the
         // password the store refuses it with an error.

@@ -11,6 +11,8 @@ pub(crate) const STORE: &str = "LEASEHOLD_STORE";
 pub(crate) const USERNAME: &str = "LEASEHOLD_USERNAME";
 /// The password of the server. No command receives it.
 pub(crate) const PASSWORD: &str = "LEASEHOLD_PASSWORD";
+/// The token of the web page of `board`. No command receives it.
+pub(crate) const BOARD_TOKEN: &str = "LEASEHOLD_BOARD_TOKEN";
 /// The directory of what this program remembers for the user, in place of the one beside the default store.
 pub(crate) const STATE_DIR: &str = "LEASEHOLD_STATE_DIR";
 /// How many holds the history of each lock keeps that this program acquires.

@@ -4,6 +4,7 @@
 
 mod advice;
 mod backoff;
+mod board;
 mod children;
 mod commands;
 mod daemon;

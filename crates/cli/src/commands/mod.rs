@@ -3,6 +3,7 @@
 pub(crate) mod acl;
 pub(crate) mod acquire;
 pub(crate) mod advise;
+pub(crate) mod board;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod free;
@@ -47,6 +48,7 @@ enum Command {
     Graph(graph::GraphArgs),
     Top(top::TopArgs),
     Advise(advise::AdviseArgs),
+    Board(board::BoardArgs),
     Free(free::FreeArgs),
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
@@ -82,6 +84,7 @@ impl Command {
             Self::Graph(args) => &args.log,
             Self::Top(args) => &args.log,
             Self::Advise(args) => &args.log,
+            Self::Board(args) => &args.log,
             Self::Free(args) => &args.log,
             Self::Monitor(args) => &args.log,
             Self::Doctor(args) => &args.log,
@@ -103,6 +106,7 @@ impl Command {
             Self::Graph(args) => graph::graph(args).await,
             Self::Top(args) => top::top(args).await,
             Self::Advise(args) => advise::advise(args).await,
+            Self::Board(args) => board::board(args).await,
             Self::Free(args) => free::free(args).await,
             Self::Monitor(args) => monitor::monitor(args).await,
             Self::Doctor(args) => doctor::doctor(args).await,
@@ -135,6 +139,7 @@ Examples:
   leasehold graph                                what waits for what
   leasehold top                                  follow all of it on the screen
   leasehold advise nightly                       the lease that fits
+  leasehold board                                all that as a web page
   leasehold free nightly                         take it from its holder
   leasehold doctor                               find unsafe server settings
   leasehold where                                the store in use

@@ -10,26 +10,27 @@ use std::fmt::Write as _;
 
 /// What is drawn.
 #[derive(Default)]
-struct Drawing {
-    nodes: Vec<Node>,
+pub(crate) struct Drawing {
+    pub(crate) nodes: Vec<Node>,
     numbers: BTreeMap<(Shape, String), usize>,
     /// From, to, whether it is a wait, and whether it belongs to a cycle.
-    edges: BTreeSet<(usize, usize, bool, bool)>,
+    pub(crate) edges: BTreeSet<(usize, usize, bool, bool)>,
 }
 
-struct Node {
-    shape: Shape,
-    label: String,
+pub(crate) struct Node {
+    pub(crate) shape: Shape,
+    /// Without what a terminal would interpret.
+    pub(crate) label: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Shape {
+pub(crate) enum Shape {
     Lock,
     Process,
 }
 
 impl Drawing {
-    fn new(graph: &WaitGraph) -> Self {
+    pub(crate) fn new(graph: &WaitGraph) -> Self {
         let mut drawing = Self::default();
         let mut in_cycles: BTreeSet<(&str, &str)> = BTreeSet::new();
         let mut held_in_cycles: BTreeSet<(&str, &str)> = BTreeSet::new();

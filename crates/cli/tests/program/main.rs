@@ -4,6 +4,8 @@
 mod acl;
 mod admin;
 mod advise;
+mod board;
+mod browser;
 mod daemon;
 mod damaged;
 mod default_store;

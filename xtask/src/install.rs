@@ -26,6 +26,11 @@ pub(crate) fn prometheus() -> Result<()> {
     package("prometheus")
 }
 
+/// Installs Chromium with the program that drives it, in which the tests open the page of `leasehold board`.
+pub(crate) fn browser() -> Result<()> {
+    package_with("chromedriver", "chromium-driver")
+}
+
 /// The variable that names the program `typos`.
 const TYPOS: &str = "LEASEHOLD_TYPOS";
 

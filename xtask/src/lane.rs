@@ -111,11 +111,13 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
             install::redis()?;
             install::openssl()?;
             install::prometheus()?;
+            install::browser()?;
             Programs::new()
         }
         Lane::Full => {
             install::openssl()?;
             install::prometheus()?;
+            install::browser()?;
             install_servers(&Server::ALL)?
         }
     };
@@ -146,6 +148,7 @@ pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) 
     install::redis()?;
     install::openssl()?;
     install::prometheus()?;
+    install::browser()?;
     let binaries = cargo::build_tests(&metadata, PARTS, options)?;
     let on = |part: &Part, server| Part { server, is_shared: false, ..*part };
     let on_path = PARTS.iter().filter(|part| part.server == Server::Redis70);

@@ -22,7 +22,7 @@ enum Setting {
     On(Server),
 }
 
-const PROOFS: [Proof; 8] = [
+const PROOFS: [Proof; 9] = [
     // The rounds of a quorum in many orders of events.
     Proof {
         name: "rounds",
@@ -72,6 +72,13 @@ const PROOFS: [Proof; 8] = [
         arguments: &["--test", "scripts", "--", "the_scripts_of_", "--nocapture"],
         setting: Setting::Variable("LEASEHOLD_SEQUENCES", "10000"),
     },
+    // Ten minutes of a browser that shows a thousand locks, of which ten thousand change in a minute.
+    Proof {
+        name: "board",
+        package: "leasehold-cli",
+        arguments: &["--test", "program", "--", "board::a_browser_left_open", "--nocapture"],
+        setting: Setting::Variable("LEASEHOLD_BOARD_SECONDS", "600"),
+    },
     // The rows of docs/reference/failure-modes.md.
     Proof {
         name: "valkey",
@@ -103,6 +110,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         bail!("there is no proof `{unknown}`: there are {}", names.join(", "));
     }
     install::redis()?;
+    install::browser()?;
     let is_named = |name: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == name);
     for Proof { package, arguments, setting, .. } in PROOFS.iter().filter(|proof| is_named(proof.name)) {
         let (name, value) = match setting {

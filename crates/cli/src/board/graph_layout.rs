@@ -5,6 +5,7 @@
 use crate::board::charts::unix_ms;
 use crate::output::graph_drawing::{Drawing, Shape};
 use crate::output::printable::printable;
+use crate::output::session_report::COMMAND_LABEL;
 use leasehold::{Label, SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
 use serde::Serialize;
 
@@ -243,7 +244,11 @@ fn holder(holder: &WaitHolder) -> String {
 fn process(about: Option<&SessionMetadata>) -> String {
     about.map_or_else(
         || "an unknown process".to_owned(),
-        |about| format!("{}/{} ({})", printable(&about.host), about.pid, printable(&about.program)),
+        |about| {
+            let label = about.labels.iter().find(|(name, _)| *name == COMMAND_LABEL).map(|(_, value)| value);
+            let program = label.filter(|command| !command.is_empty()).unwrap_or(&about.program);
+            format!("{}/{} ({})", printable(&about.host), about.pid, printable(program))
+        },
     )
 }
 

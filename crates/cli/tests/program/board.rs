@@ -1,21 +1,27 @@
 //! `leasehold board` in a real browser.
 
 use crate::browser::Browser;
-use crate::fixture::{Fixture, LIMIT, expect, finish, start, start_with_errors, status, until};
+use crate::fixture::{Fixture, expect, start, status, until};
+use leasehold::Client;
 use leasehold_testkit::{RedisServer, Worker};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Starts the board; returns the link that it prints.
 fn board(fixture: &Fixture, options: &[&str]) -> (Worker, String) {
     let mut board = start(fixture.command(&[&["board", "--listen", "127.0.0.1:0"], options].concat()));
     let link = expect(&mut board, "http://");
-    (board, link)
+    (board, format!("http://{link}"))
 }
 
 /// A process that holds a lock until it is ended, or waits for it.
 fn run(fixture: &Fixture, name: &str, options: &[&str]) -> Worker {
-    start(fixture.command(&[&["run", name], options, &["--", "sh", "-c", "echo held; sleep 1000"]].concat()))
+    start(
+        fixture
+            .command(&[&["run", name], options, &["--", "sh", "-c", "echo held; exec sleep 1000"]].concat()),
+    )
 }
 
 /// The row of a lock: the texts of its cells.
@@ -233,6 +239,149 @@ fn elsewhere_than_on_this_machine_the_board_needs_a_token() {
 #[test]
 fn a_store_without_sessions_has_no_board() {
     let fixture = Fixture::at("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3".to_owned());
-    let outcome = finish(fixture.command(&["board", "--listen", "127.0.0.1:0"]), "");
+    let outcome = fixture.run(&["board", "--listen", "127.0.0.1:0"]);
     assert_ne!(outcome.status.code(), Some(0), "{outcome:?}");
+}
+
+/// How many locks are held, and how many of them change their holder in a minute.
+const LOCKS: usize = 1_000;
+const CHANGES_A_MINUTE: u64 = 10_000;
+/// How long the browser is left open, in seconds: 600 for `cargo xtask verify board`.
+const SECONDS: &str = "LEASEHOLD_BOARD_SECONDS";
+
+/// Holds locks, and releases and acquires them in turns, until it is told to end.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    changes: Arc<AtomicU64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    const CLIENTS: usize = 4;
+
+    fn start(url: &str) -> Self {
+        let (is_over, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (over, count, url) = (Arc::clone(&is_over), Arc::clone(&changes), url.to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let run = move || {
+            runtime.block_on(async {
+                let clients = (0..Self::CLIENTS).map(|n| Self::hold(&url, n, &over, &count));
+                futures_util::future::join_all(clients).await;
+            });
+        };
+        Self { is_over, changes, thread: Some(std::thread::spawn(run)) }
+    }
+
+    async fn hold(url: &str, number: usize, over: &AtomicBool, count: &AtomicU64) {
+        let client = Client::connect(url).await.expect("the server runs");
+        let name = |n: usize| format!("held/{}", n * Self::CLIENTS + number);
+        let mut guards = Vec::new();
+        for n in 0..LOCKS / Self::CLIENTS {
+            let lock = client.mutex(name(n)).expect("a name");
+            guards.push(Some(lock.acquire().await.expect("it is free")));
+        }
+        let pause = Duration::from_secs(60) * u32::try_from(Self::CLIENTS).expect("few");
+        let mut due = tokio::time::interval(pause / u32::try_from(CHANGES_A_MINUTE).expect("few"));
+        let mut n = 0;
+        while !over.load(Ordering::Relaxed) {
+            due.tick().await;
+            if let Some(guard) = guards[n].take() {
+                guard.release().await.expect("it is held");
+            }
+            let lock = client.mutex(name(n)).expect("a name");
+            guards[n] = Some(lock.acquire().await.expect("it is free"));
+            count.fetch_add(1, Ordering::Relaxed);
+            n = (n + 1) % guards.len();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// What the page takes, after what is not needed has been collected.
+#[derive(Debug)]
+struct Sizes {
+    heap: f64,
+    nodes: f64,
+    listeners: f64,
+    elements: u64,
+    board_kb: u64,
+}
+
+impl Sizes {
+    fn of(browser: &Browser, board: u32) -> Self {
+        for _ in 0..3 {
+            browser.devtools("HeapProfiler.collectGarbage", &json!({}));
+        }
+        let metrics = browser.devtools("Performance.getMetrics", &json!({}));
+        let metric = |name: &str| {
+            let mut all = metrics["metrics"].as_array().expect("metrics").iter();
+            all.find(|metric| metric["name"] == name).and_then(|metric| metric["value"].as_f64()).expect(name)
+        };
+        let status = std::fs::read_to_string(format!("/proc/{board}/status")).expect("the board runs");
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        Self {
+            heap: metric("JSHeapUsedSize"),
+            nodes: metric("Nodes"),
+            listeners: metric("JSEventListeners"),
+            elements: browser.eval("document.getElementsByTagName('*').length").as_u64().expect("a number"),
+            board_kb: memory.trim().trim_end_matches(" kB").parse().expect("a number"),
+        }
+    }
+}
+
+/// Ticks of processor time that a process has taken; there are 100 in a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<_> = stat.rsplit_once(") ").expect("fields").1.split(' ').collect();
+    fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
+}
+
+#[test]
+fn a_browser_left_open_follows_many_changes_and_does_not_grow() {
+    let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok()).unwrap_or(15);
+    let server = RedisServer::start().expect("redis-server is installed");
+    let fixture = Fixture::redis(&server);
+    let load = Load::start(fixture.url());
+    let (board, link) = board(&fixture, &[]);
+    let browser = Browser::start();
+    browser.devtools("Performance.enable", &json!({}));
+    browser.goto(&link);
+    // Rows come and go: those that are held the longest are released next.
+    browser.eval("(document.querySelector('#sort').value = 'hold', document.querySelector('#sort').dispatchEvent(new Event('change')))");
+    let held = || browser.text("#total-held").parse::<usize>().unwrap_or(0);
+    until("all locks appear", || held() >= LOCKS * 98 / 100);
+    until("a page of them", || browser.eval("document.querySelectorAll('#rows-locks tr').length") == 100);
+    let pid = board.pid();
+    let before = Sizes::of(&browser, pid);
+    let (start, changes, busy) = (Instant::now(), load.changes.load(Ordering::Relaxed), ticks(pid));
+    let server_busy = ticks(server.pid().expect("it runs"));
+    std::thread::sleep(Duration::from_secs(seconds));
+    let took = start.elapsed().as_secs_f64();
+    let changes = load.changes.load(Ordering::Relaxed) - changes;
+    #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
+    let share = |ticks: u64| ticks as f64 / took;
+    println!(
+        "{changes} changes in {took:.0} s; the board took {:.1} % of a core, the server with all its clients {:.1} %",
+        share(ticks(pid) - busy),
+        share(ticks(server.pid().expect("it runs")) - server_busy)
+    );
+    let after = Sizes::of(&browser, pid);
+    println!("before {before:?}\nafter  {after:?}");
+    assert!(held() >= LOCKS * 95 / 100, "{}", held());
+    assert_eq!(browser.text("#connection"), "live");
+    // Each lock is acquired anew every six seconds: an older hold on the page would not be followed.
+    let oldest = browser.text("#rows-locks tr:first-child td:nth-child(4)");
+    let oldest: u64 = oldest.trim_end_matches('s').parse().expect("less than a minute");
+    assert!(oldest < 40, "{oldest} s");
+    assert!(after.heap < before.heap * 1.3 + 1e6, "{before:?} {after:?}");
+    assert!(after.nodes < before.nodes * 1.1 + 200.0, "{before:?} {after:?}");
+    assert!(after.listeners <= before.listeners + 10.0, "{before:?} {after:?}");
+    assert!(after.elements <= before.elements + 50, "{before:?} {after:?}");
+    assert!(after.board_kb < before.board_kb + 20_000, "{before:?} {after:?}");
 }

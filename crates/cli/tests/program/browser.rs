@@ -120,16 +120,12 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features }));
     }
 
-    /// A picture of the page, as a PNG in base64.
-    pub(crate) fn picture(&self) -> String {
-        let taken = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
-        taken["data"].as_str().expect("a picture").to_owned()
-    }
-
     /// The errors and warnings that the page has logged.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", &json!({ "type": "browser" }));
-        log.as_array().into_iter().flatten().map(|entry| entry["message"].to_string()).collect()
+        let entries = log.as_array().into_iter().flatten();
+        let grave = entries.filter(|entry| entry["level"] == "SEVERE" || entry["level"] == "WARNING");
+        grave.map(|entry| entry["message"].to_string()).collect()
     }
 
     fn command(&self, method: &str, path: &str, body: &Value) -> Value {

@@ -64,7 +64,7 @@ const age = (at) => (at === null ? "" : spoken(now() - at));
 const instant = (at) => new Date(at).toLocaleString();
 const count = (n, one, many) => `${n} ${n === 1 ? one : many}`;
 const orEmpty = (value) => (value === null || value === undefined ? "" : String(value));
-const rate = (value) => (value === null || value === undefined ? "" : value.toFixed(value < 10 ? 1 : 0));
+const rate = (value) => (value === null || value === undefined ? "" : value === 0 ? "0" : value.toFixed(value < 10 ? 1 : 0));
 
 // ---- Tables
 
@@ -300,7 +300,7 @@ function drawCharts() {
     chart.line.setAttribute("d", line);
     chart.area.setAttribute("d", area);
     setText(chart.value, last === null ? "-" : chart.text(last));
-    setText(chart.start, `${Math.round(span / 60000)} min ago`);
+    setText(chart.start, `−${Math.round(span / 60000)} min`);
     setText(chart.most, `most ${chart.text(most)}`);
     chart.svg.setAttribute("aria-label", last === null
       ? `${chart.title}: not known`
@@ -310,10 +310,10 @@ function drawCharts() {
 
 // ---- The graph
 
-const NODE_WIDTH = 190;
+const NODE_WIDTH = 230;
 const NODE_HEIGHT = 34;
-const LAYER = 270;
-const ROW = 58;
+const LAYER = 300;
+const ROW = 66;
 const MARGIN = 34;
 
 const shortened = (text, most) => {
@@ -333,7 +333,7 @@ function drawGraph(graph) {
     const group = drawn("g", { class: `node${node.is_lock ? " lock" : ""}${node.in_cycle ? " cycle" : ""}` });
     group.append(drawn("rect", { x, y, width: NODE_WIDTH, height: NODE_HEIGHT, rx: node.is_lock ? 3 : NODE_HEIGHT / 2 }));
     const text = drawn("text", { x: x + NODE_WIDTH / 2, y: y + NODE_HEIGHT / 2 + 4.5, "text-anchor": "middle" });
-    text.textContent = (node.in_cycle ? "↻ " : "") + shortened(node.label, node.in_cycle ? 23 : 25);
+    text.textContent = (node.in_cycle ? "↻ " : "") + shortened(node.label, node.in_cycle ? 26 : 29);
     const title = drawn("title", {});
     title.textContent = node.label;
     group.append(title, text);

@@ -32,7 +32,7 @@ pub(super) struct NotFreed {
 pub(super) async fn free(client: &Client, request: &FreeRequest) -> Result<(), NotFreed> {
     let name = LockName::new(request.name.as_str())
         .map_err(|error| NotFreed { status: StatusCode::BAD_REQUEST, message: error.to_string() })?;
-    let found = any_lock::find(client, &name).await.map_err(NotFreed::from_failure)?;
+    let found = any_lock::find(client, &name).await.map_err(|failure| NotFreed::from_failure(&failure))?;
     let Some(seen) = observed(&found, request.fence) else {
         return Err(NotFreed {
             status: StatusCode::CONFLICT,
@@ -58,7 +58,7 @@ fn observed(found: &FoundLock, fence: u64) -> Option<ObservedHolder> {
 }
 
 impl NotFreed {
-    fn from_failure(failure: Failure) -> Self {
+    fn from_failure(failure: &Failure) -> Self {
         let status =
             if failure.exit == Exit::UNAVAILABLE { StatusCode::BAD_GATEWAY } else { StatusCode::BAD_REQUEST };
         Self { status, message: printable(&failure.message()) }

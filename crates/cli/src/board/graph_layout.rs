@@ -144,7 +144,7 @@ fn place(nodes: usize, edges: &[(usize, usize)]) -> Vec<(usize, usize)> {
                 let (sum, count) =
                     neighbours.fold((0, 0), |(sum, count), other| (sum + rows[other], count + 1));
                 // In thousandths; without neighbours it stays.
-                if count == 0 { rows[node] * 1_000 } else { sum * 1_000 / count }
+                usize::checked_div(sum * 1_000, count).unwrap_or(rows[node] * 1_000)
             };
             layer.sort_by_cached_key(|&node| mean(node));
         }

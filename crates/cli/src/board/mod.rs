@@ -114,14 +114,14 @@ impl ShownLocks {
     }
 
     /// Replaces the locks of a stream.
-    fn set(&self, stream: u64, locks: Vec<Lock>) {
+    fn set(&self, stream: u64, locks: &[Lock]) {
         let mut by_stream = self.by_stream.lock().unwrap_or_else(PoisonError::into_inner);
         let old = if locks.is_empty() {
             by_stream.remove(&stream).unwrap_or_default()
-        } else if by_stream.get(&stream) == Some(&locks) {
+        } else if by_stream.get(&stream).is_some_and(|old| old == locks) {
             return;
         } else {
-            by_stream.insert(stream, locks.clone()).unwrap_or_default()
+            by_stream.insert(stream, locks.to_vec()).unwrap_or_default()
         };
         if old != locks {
             self.changed.notify_one();

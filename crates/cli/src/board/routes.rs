@@ -3,7 +3,7 @@
 //! Each request passes `guard` first (2 of [`board`](super)). The files of the page need no token: they contain nothing of the
 //! store.
 
-use crate::board::access::Refusal;
+use crate::board::access::{Access, Refusal};
 use crate::board::assets::{ASSETS, HEADERS};
 use crate::board::free::{self, FreeRequest};
 use crate::board::query::View;
@@ -46,7 +46,7 @@ pub(super) fn router(board: Arc<Board>) -> Router {
 /// Checks where a request comes from, and adds the headers of all responses.
 async fn guard(State(board): State<Arc<Board>>, request: Request, next: Next) -> Response {
     let access = &board.access;
-    let checked = access.check_host(request.headers()).and_then(|()| access.check_origin(request.headers()));
+    let checked = access.check_host(request.headers()).and_then(|()| Access::check_origin(request.headers()));
     let mut response = match checked {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -88,7 +88,7 @@ async fn sign_in(
     struct SignIn {
         token: String,
     }
-    board.access.check_change(&headers)?;
+    Access::check_change(&headers)?;
     let SignIn { token } = serde_json::from_slice(&body).map_err(|_| Refusal::Token)?;
     if !board.access.is_token(&token) {
         return Err(Refusal::Token);
@@ -115,7 +115,7 @@ async fn free_lock(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    board.access.check_change(&headers)?;
+    Access::check_change(&headers)?;
     board.access.check_token(&headers)?;
     board.access.check_free()?;
     let Ok(request) = serde_json::from_slice::<FreeRequest>(&body) else {

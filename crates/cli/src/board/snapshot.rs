@@ -48,7 +48,7 @@ impl<'a> Head<'a> {
 
 /// A part of a list.
 #[derive(Debug, Serialize)]
-pub(super) struct Rows<T> {
+pub(super) struct Part<T> {
     rows: Vec<T>,
     /// How many match the filter.
     total: usize,
@@ -59,7 +59,7 @@ pub(super) struct Rows<T> {
     pages: usize,
 }
 
-impl<T> Rows<T> {
+impl<T> Part<T> {
     fn new<S>(matching: &[S], all: usize, page: usize, row: impl Fn(&S) -> T) -> Self {
         let pages = matching.len().div_ceil(PAGE).max(1);
         let page = page.min(pages - 1);
@@ -85,7 +85,7 @@ pub(super) struct LockRow<'a> {
 }
 
 /// The locks that a query selects, in its order, and those of them that are on the page.
-pub(super) fn locks<'a>(fleet: &'a Fleet, query: &ListQuery) -> (Rows<LockRow<'a>>, Vec<Lock>) {
+pub(super) fn locks<'a>(fleet: &'a Fleet, query: &ListQuery) -> (Part<LockRow<'a>>, Vec<Lock>) {
     let is_shown = |view: &&LockView| {
         let label = view.status.as_ref().and_then(|status| status.holder.as_deref());
         let host = view.session.as_deref().and_then(host);
@@ -94,7 +94,7 @@ pub(super) fn locks<'a>(fleet: &'a Fleet, query: &ListQuery) -> (Rows<LockRow<'a
     };
     let mut matching: Vec<_> = fleet.locks.iter().filter(is_shown).collect();
     sort(query.sort, &mut matching);
-    let rows = Rows::new(&matching, fleet.locks.len(), query.page, |view| LockRow::new(view));
+    let rows = Part::new(&matching, fleet.locks.len(), query.page, |view| LockRow::new(view));
     let shown = matching.iter().skip(rows.page * PAGE).take(PAGE).map(|view| view.lock.clone()).collect();
     (rows, shown)
 }
@@ -154,7 +154,7 @@ pub(super) struct SessionRow {
 }
 
 /// The sessions that a query selects, the oldest first.
-pub(super) fn sessions(fleet: &Fleet, query: &ListQuery) -> Rows<SessionRow> {
+pub(super) fn sessions(fleet: &Fleet, query: &ListQuery) -> Part<SessionRow> {
     let is_shown = |session: &&SessionInfo| {
         let about = session.metadata.iter();
         let texts =
@@ -164,7 +164,7 @@ pub(super) fn sessions(fleet: &Fleet, query: &ListQuery) -> Rows<SessionRow> {
     };
     let mut matching: Vec<_> = fleet.sessions.iter().map(|session| &**session).filter(is_shown).collect();
     matching.sort_by_cached_key(|session| (session.since(), session.id.to_string()));
-    Rows::new(&matching, fleet.sessions.len(), query.page, |session| SessionRow::new(session))
+    Part::new(&matching, fleet.sessions.len(), query.page, |session| SessionRow::new(session))
 }
 
 impl SessionRow {
@@ -187,8 +187,8 @@ impl SessionRow {
 #[derive(Debug, Serialize)]
 #[serde(tag = "view", rename_all = "snake_case")]
 pub(super) enum Content<'a> {
-    Locks(Rows<LockRow<'a>>),
-    Sessions(Rows<SessionRow>),
+    Locks(Part<LockRow<'a>>),
+    Sessions(Part<SessionRow>),
     Graph(&'a GraphLayout),
 }
 

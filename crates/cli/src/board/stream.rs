@@ -59,7 +59,7 @@ struct Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        self.board.shown.set(self.number, Vec::new());
+        self.board.shown.set(self.number, &[]);
     }
 }
 
@@ -118,7 +118,7 @@ impl Page {
         match self.view.clone() {
             View::Locks(query) => {
                 let (rows, shown) = snapshot::locks(&fleet, &query);
-                self.board.shown.set(self.number, shown);
+                self.board.shown.set(self.number, &shown);
                 self.push(1, "content", &Content::Locks(rows));
                 self.push_charts(&fleet);
             }

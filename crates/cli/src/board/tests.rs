@@ -50,7 +50,8 @@ impl Served {
         let mut request =
             format!("{line} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
         for header in headers {
-            request += &format!("{header}\r\n");
+            request.push_str(header);
+            request.push_str("\r\n");
         }
         let mut stream = TcpStream::connect(self.at).await.expect("it listens");
         stream.write_all(format!("{request}\r\n{body}").as_bytes()).await.expect("it reads");

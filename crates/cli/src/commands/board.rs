@@ -36,11 +36,7 @@ pub(crate) struct BoardArgs {
     #[arg(long)]
     allow_free: bool,
 
-    /// Read the token of the page from the first line of a file [env: LEASEHOLD_BOARD_TOKEN]
-    ///
-    /// Who opens the page has to give it once. An address that other machines can reach needs a token. It has 16 characters at
-    /// least.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = TOKEN_HELP, long_help = TOKEN_LONG)]
     token_file: Option<PathBuf>,
 
     /// Make a token, and print a link that contains it
@@ -151,6 +147,15 @@ fn given_token(args: &BoardArgs) -> Result<Option<Secret>, Failure> {
     }
     Ok(variable(BOARD_TOKEN)?.map(Secret::new))
 }
+
+const TOKEN_HELP: &str =
+    "Read the token of the page from the first line of a file [env: LEASEHOLD_BOARD_TOKEN]";
+
+const TOKEN_LONG: &str = "\
+Read the token of the page from the first line of a file [env: LEASEHOLD_BOARD_TOKEN]
+
+A user who opens the page has to give it once. An address that other machines can reach needs a token. It has 16 characters \
+at least.";
 
 const AFTER_HELP: &str = "\
 Runs until SIGTERM, SIGINT, SIGHUP or SIGQUIT, and then ends with 0. Prints the

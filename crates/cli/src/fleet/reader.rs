@@ -116,6 +116,13 @@ struct Due {
     graph: Instant,
 }
 
+impl Due {
+    /// When there is something to do again. An empty screen is never due.
+    fn next(&self, wishes: &Wishes) -> Instant {
+        if wishes.on_screen.is_empty() { self.list } else { self.list.min(self.screen) }
+    }
+}
+
 impl Reader {
     async fn run(mut self) {
         let now = Instant::now();
@@ -131,7 +138,7 @@ impl Reader {
             let read = self.read(&wishes, &mut due).await;
             let pause = match read {
                 Ok(None) => {
-                    self.idle(due.list.min(due.screen)).await;
+                    self.idle(due.next(&wishes)).await;
                     continue;
                 }
                 Ok(Some(pause)) => {
@@ -253,6 +260,16 @@ mod tests {
         fleet.look_at([]);
         until(&mut fleet, "it is forgotten", |fleet| fleet.locks.is_empty()).await;
         until(&mut fleet, "nothing waits", |fleet| fleet.graph.waits.is_empty()).await;
+    }
+
+    #[test]
+    fn a_reader_without_a_screen_sleeps_until_the_next_list() {
+        let now = Instant::now();
+        let due = Due { list: now + LIST_EVERY, screen: now, graph: now };
+        assert_eq!(due.next(&Wishes::default()), now + LIST_EVERY);
+        let lock = Lock::mutex(leasehold::LockName::new("a").expect("a name"));
+        let wishes = Wishes { on_screen: Arc::new([lock]), is_paused: false };
+        assert_eq!(due.next(&wishes), now);
     }
 
     #[tokio::test]

@@ -46,7 +46,7 @@ fn a_lock_and_its_waiter_appear_and_a_click_frees_it() {
     assert!(!browser.url().contains("token"), "it stays in no address");
     let mut holder = run(&fixture, "nightly", &[]);
     expect(&mut holder, "held");
-    until("the lock appears", || row(&browser, "nightly").first().is_some());
+    until("the lock appears", || !row(&browser, "nightly").is_empty());
     assert_eq!(row(&browser, "nightly")[1..2], ["mutex"]);
     let mut waiter = run(&fixture, "nightly", &[]);
     until("the waiter appears", || row(&browser, "nightly").get(4).map(String::as_str) == Some("1"));
@@ -150,7 +150,9 @@ fn keyboard_and_screen_reader_find_everything() {
     // The focus stays while rows change and move.
     browser.eval("document.querySelector('#rows-locks a').focus()");
     let mut others: Vec<_> = (0..3).map(|n| run(&fixture, &format!("a/{n}"), &[])).collect();
-    others.iter_mut().for_each(|other| drop(expect(other, "held")));
+    for other in &mut others {
+        expect(other, "held");
+    }
     until("others appear", || !row(&browser, "a/2").is_empty());
     browser.eval("(document.querySelector('#sort').value = 'name', document.querySelector('#sort').dispatchEvent(new Event('change')))");
     until("the order is that of names", || {

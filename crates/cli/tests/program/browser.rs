@@ -1,4 +1,4 @@
-//! A Chromium without a window, driven by its own driver over HTTP (WebDriver).
+//! A Chromium without a window, driven by its own driver over HTTP (`WebDriver`).
 
 use crate::fixture::{LIMIT, until};
 use leasehold_testkit::Worker;
@@ -152,7 +152,7 @@ impl Browser {
             body.len()
         )?;
         // Its connection may stay open.
-        let (mut bytes, mut buffer) = (Vec::new(), [0; 64 * 1024]);
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 64 * 1024]);
         loop {
             let read = stream.read(&mut buffer)?;
             bytes.extend_from_slice(&buffer[..read]);

@@ -310,9 +310,9 @@ function drawCharts() {
 
 // ---- The graph
 
-const NODE_WIDTH = 230;
+const NODE_WIDTH = 210;
 const NODE_HEIGHT = 34;
-const LAYER = 300;
+const LAYER = 272;
 const ROW = 66;
 const MARGIN = 34;
 
@@ -333,7 +333,7 @@ function drawGraph(graph) {
     const group = drawn("g", { class: `node${node.is_lock ? " lock" : ""}${node.in_cycle ? " cycle" : ""}` });
     group.append(drawn("rect", { x, y, width: NODE_WIDTH, height: NODE_HEIGHT, rx: node.is_lock ? 3 : NODE_HEIGHT / 2 }));
     const text = drawn("text", { x: x + NODE_WIDTH / 2, y: y + NODE_HEIGHT / 2 + 4.5, "text-anchor": "middle" });
-    text.textContent = (node.in_cycle ? "↻ " : "") + shortened(node.label, node.in_cycle ? 26 : 29);
+    text.textContent = (node.in_cycle ? "↻ " : "") + shortened(node.label, node.in_cycle ? 24 : 27);
     const title = drawn("title", {});
     title.textContent = node.label;
     group.append(title, text);

@@ -14,14 +14,14 @@ use std::net::IpAddr;
 /// A shorter token could be guessed.
 pub(crate) const MIN_TOKEN: usize = 16;
 
-/// Who may use the page, and for what.
+/// What a request needs to be answered.
 #[derive(Debug)]
 pub(crate) struct Access {
     /// Names of this host in lower case, beside its addresses and `localhost`.
     names: Vec<String>,
     /// `None` if the page needs none.
     token: Option<Secret>,
-    /// The cookie of those who have given the token.
+    /// The name of the cookie of a browser that has given the token.
     cookie: String,
     cookie_value: Secret,
     allow_free: bool,
@@ -143,7 +143,7 @@ impl Access {
         self.token.as_ref().is_some_and(|token| is_equal(text, token.reveal()))
     }
 
-    /// The value of `Set-Cookie` for those who have given the token. No script reads it, and no other site causes it to be
+    /// The value of `Set-Cookie` for a browser that has given the token. No script reads it, and no other site causes it to be
     /// sent.
     pub(super) fn cookie(&self) -> String {
         format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.cookie_value.reveal())

@@ -1,6 +1,6 @@
 //! The locks of a store as a web page: what `leasehold board` serves.
 //!
-//! Owns the HTTP server, who may use it (`access`), and what the page is sent. Reads of the store belong to `fleet`, but for a
+//! Owns the HTTP server, which requests it answers (`access`), and what the page is sent. Reads of the store belong to `fleet`, but for a
 //! single lock's page.
 //!
 //! 1. What a message, a stream, all connections and the charts can take is bounded. A slow reader receives the newest state,

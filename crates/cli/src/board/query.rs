@@ -120,8 +120,8 @@ mod tests {
     fn a_filter_is_a_part_of_a_name_or_a_pattern() {
         let matches = |filter, text| Filter::new(filter).matches([text].into_iter());
         assert!(matches("", "any"));
-        assert!(matches("RDER", "orders/42"));
-        assert!(!matches("rder*", "orders/42"));
+        assert!(matches("ERS/4", "orders/42"));
+        assert!(!matches("ers/4*", "orders/42"));
         assert!(matches("order?/*", "orders/42"));
         assert!(matches("a\\b", "xa\\bx"));
     }

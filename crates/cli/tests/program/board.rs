@@ -251,7 +251,7 @@ const CHANGES_A_MINUTE: u64 = 10_000;
 /// How long the browser is left open, in seconds: 600 for `cargo xtask verify board`.
 const SECONDS: &str = "LEASEHOLD_BOARD_SECONDS";
 
-/// Holds locks, and releases and acquires them in turns, until it is told to end.
+/// Holds locks, and releases and acquires them in turns, until it is dropped.
 struct Load {
     is_over: Arc<AtomicBool>,
     changes: Arc<AtomicU64>,
@@ -363,7 +363,11 @@ fn a_browser_left_open_follows_many_changes_and_does_not_grow() {
     let before = Sizes::of(&browser, pid);
     let (start, changes, busy) = (Instant::now(), load.changes.load(Ordering::Relaxed), ticks(pid));
     let server_busy = ticks(server.pid().expect("it runs"));
-    std::thread::sleep(Duration::from_secs(seconds));
+    println!("at the start {before:?}");
+    for part in 1..=5 {
+        std::thread::sleep(Duration::from_secs(seconds) / 5);
+        println!("after {part} of 5 {:?}", Sizes::of(&browser, pid));
+    }
     let took = start.elapsed().as_secs_f64();
     let changes = load.changes.load(Ordering::Relaxed) - changes;
     #[allow(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -374,7 +378,7 @@ fn a_browser_left_open_follows_many_changes_and_does_not_grow() {
         share(ticks(server.pid().expect("it runs")) - server_busy)
     );
     let after = Sizes::of(&browser, pid);
-    println!("before {before:?}\nafter  {after:?}");
+    println!("at the end {after:?}");
     assert!(held() >= LOCKS * 95 / 100, "{}", held());
     assert_eq!(browser.text("#connection"), "live");
     // Each lock is acquired anew every six seconds: an older hold on the page would not be followed.

@@ -10,7 +10,6 @@ mod commands;
 mod daemon;
 mod duration;
 mod environment;
-#[allow(dead_code, unused_imports, reason = "the commands that use it follow")]
 mod fleet;
 mod glob;
 mod job;

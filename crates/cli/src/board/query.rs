@@ -1,6 +1,8 @@
 //! What a page asks for: the view, its order, its filter and its part.
 
+use crate::fleet::order::LockOrder;
 use crate::glob::Glob;
+use clap::ValueEnum as _;
 use leasehold::LockName;
 use percent_encoding::percent_decode_str;
 
@@ -21,25 +23,10 @@ pub(super) enum View {
 /// A part of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ListQuery {
-    pub(super) sort: Sort,
+    pub(super) sort: LockOrder,
     pub(super) filter: Filter,
     /// Counted from 0.
     pub(super) page: usize,
-}
-
-/// The order of the locks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Sort {
-    /// The most waiters first.
-    #[default]
-    Waiting,
-    /// The longest wait first.
-    Wait,
-    /// The longest hold first.
-    Hold,
-    /// The most acquires a second first.
-    Rate,
-    Name,
 }
 
 /// A text within names, or a pattern for the whole if it has `*` or `?`. Upper and lower case are the same.
@@ -71,7 +58,7 @@ impl View {
             match key {
                 "view" => view = value.into_owned(),
                 "name" => name = value.into_owned(),
-                "sort" => list.sort = Sort::parse(&value),
+                "sort" => list.sort = LockOrder::from_str(&value, false).unwrap_or_default(),
                 "filter" => list.filter = Filter::new(&value),
                 "page" => list.page = value.parse().unwrap_or(0),
                 _ => {}
@@ -87,18 +74,6 @@ impl View {
     }
 }
 
-impl Sort {
-    fn parse(text: &str) -> Self {
-        match text {
-            "wait" => Self::Wait,
-            "hold" => Self::Hold,
-            "rate" => Self::Rate,
-            "name" => Self::Name,
-            _ => Self::Waiting,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,8 +82,8 @@ mod tests {
     fn queries_are_parsed() {
         let list = |sort, filter: &str, page| ListQuery { sort, filter: Filter::new(filter), page };
         let check = |query, view| assert_eq!(View::parse(query), Ok(view), "{query}");
-        check("view=locks", View::Locks(list(Sort::Waiting, "", 0)));
-        check("view=locks&sort=hold&filter=a%26b*&page=3", View::Locks(list(Sort::Hold, "a&b*", 3)));
+        check("view=locks", View::Locks(list(LockOrder::Waiters, "", 0)));
+        check("view=locks&sort=hold&filter=a%26b*&page=3", View::Locks(list(LockOrder::Hold, "a&b*", 3)));
         check("view=sessions&page=-1", View::Sessions(ListQuery::default()));
         check("view=lock&name=orders%2F42", View::Lock(LockName::new("orders/42").expect("a name")));
         for query in ["", "view=other", "view=lock", "view=lock&name=", "view=lock&name=%ff"] {

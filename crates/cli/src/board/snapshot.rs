@@ -2,14 +2,13 @@
 
 use crate::board::charts::{Point, unix_ms};
 use crate::board::graph_layout::GraphLayout;
-use crate::board::query::{ListQuery, PAGE, Sort};
+use crate::board::query::{ListQuery, PAGE};
 use crate::fleet::{Fleet, LockView};
 use crate::output::printable::printable;
 use crate::output::session_report::SessionReport;
 use leasehold::core::Lock;
 use leasehold::{FencingToken, SessionInfo};
 use serde::Serialize;
-use std::cmp::Reverse;
 use std::time::SystemTime;
 
 /// The state of the whole, which is above each view. The figures of now are sent with the charts.
@@ -93,25 +92,10 @@ pub(super) fn locks<'a>(fleet: &'a Fleet, query: &ListQuery) -> (Part<LockRow<'a
         query.filter.matches(texts.into_iter().flatten())
     };
     let mut matching: Vec<_> = fleet.locks.iter().filter(is_shown).collect();
-    sort(query.sort, &mut matching);
+    matching.sort_by(|one, other| query.sort.compare(one, other));
     let rows = Part::new(&matching, fleet.locks.len(), query.page, |view| LockRow::new(view));
     let shown = matching.iter().skip(rows.page * PAGE).take(PAGE).map(|view| view.lock.clone()).collect();
     (rows, shown)
-}
-
-/// Sorts locks that are in the order of their names. What is not known comes last.
-fn sort(sort: Sort, locks: &mut [&LockView]) {
-    let since = |view: &&LockView| view.status.as_ref().filter(|status| status.held)?.since;
-    match sort {
-        Sort::Name => {}
-        Sort::Waiting => locks.sort_by_key(|view| Reverse(view.waiting)),
-        Sort::Wait => locks.sort_by_key(|view| (view.waiting_since.is_none(), view.waiting_since)),
-        Sort::Hold => locks.sort_by_key(|view| (since(view).is_none(), since(view))),
-        Sort::Rate => {
-            let rate = |view: &LockView| view.changes_per_second.unwrap_or(-1.0);
-            locks.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
-        }
-    }
 }
 
 impl<'a> LockRow<'a> {

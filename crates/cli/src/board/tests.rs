@@ -128,7 +128,6 @@ fn fleet(names: impl IntoIterator<Item = String>) -> Arc<Fleet> {
     let view = |name: String| LockView {
         lock: Lock::mutex(LockName::new(name).expect("a name")),
         status: None,
-        seen_at: None,
         session: None,
         waiting: 1,
         waiting_since: Some(SystemTime::now()),

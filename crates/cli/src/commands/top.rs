@@ -1,6 +1,7 @@
 //! `leasehold top`: a screen that follows all locks, their waiters and their sessions.
 
 use crate::commands::free::operator_label;
+use crate::fleet::order::LockOrder;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::LogArgs;
@@ -9,7 +10,6 @@ use crate::output::screen;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use crate::top;
-use crate::top::order::LockOrder;
 use anyhow::anyhow;
 use clap::Args;
 use std::io;

@@ -176,7 +176,6 @@ mod tests {
         LockView {
             lock: Lock { kind: Kind::Mutex, name },
             status: None,
-            seen_at: None,
             session: None,
             waiting,
             waiting_since: Some(since),

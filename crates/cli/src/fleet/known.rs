@@ -79,7 +79,6 @@ impl KnownLock {
         let queued = status.as_ref().map_or(0, |status| status.waiting);
         LockView {
             lock: lock.clone(),
-            seen_at: self.seen.as_ref().map(|(at, _)| *at),
             session,
             waiting: self.reported_waits.max(queued),
             waiting_since: self.waiting_since,

@@ -4,6 +4,7 @@
 //! show locks that no session reports: those of other libraries, detached ones, and holds of less than about a second.
 
 mod known;
+pub(crate) mod order;
 mod pace;
 mod reader;
 
@@ -13,7 +14,6 @@ use leasehold::core::Lock;
 use leasehold::{SessionInfo, Status, WaitGraph};
 use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::time::Instant;
 
 /// What is known of the locks of a fleet at one moment.
 #[derive(Debug, Clone, Default)]
@@ -54,8 +54,6 @@ pub(crate) struct LockView {
     pub(crate) lock: Lock,
     /// Its state when it was last looked at; `None` if it has not been yet.
     pub(crate) status: Option<Arc<Status>>,
-    /// When it was last looked at.
-    pub(crate) seen_at: Option<Instant>,
     /// The session of its holder. While it has not been looked at: of the session that reports it.
     pub(crate) session: Option<Arc<SessionInfo>>,
     /// How many wait for it: the waits that sessions report, and those in its queue when it was looked at.

@@ -5,12 +5,12 @@
 //! 3. While paused, nothing on the screen changes but by a key.
 
 use crate::commands::free::Proposal;
+use crate::fleet::order::{LockOrder, Selection, SessionOrder};
 use crate::fleet::{Fleet, LockView};
 use crate::glob::Glob;
 use crate::output::printable::printable;
 use crate::output::session_report::SessionReport;
 use crate::output::times::Clock;
-use crate::top::order::{LockOrder, Selection, SessionOrder};
 use leasehold::core::Lock;
 use leasehold::{LockName, SessionId, SessionInfo};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

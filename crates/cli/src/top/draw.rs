@@ -4,6 +4,7 @@
 //! 2. A text from elsewhere is [`printable`] before it is drawn.
 //! 3. Of a question, the lock and its first holder are shown, or it cannot be answered.
 
+use crate::fleet::order::held_since;
 use crate::fleet::{Fleet, LockView};
 use crate::output::capacity::Capacity;
 use crate::output::graph_text;
@@ -11,7 +12,6 @@ use crate::output::printable::{printable, printable_lines};
 use crate::output::session_report::SessionReport;
 use crate::output::times::spoken;
 use crate::top::app::{App, Prompt, Scroll, View};
-use crate::top::order::held_since;
 use crate::top::text::{left, right, wrapped};
 use leasehold::{SessionInfo, WaitGraph};
 use ratatui::Frame;

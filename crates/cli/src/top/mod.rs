@@ -5,7 +5,6 @@
 
 mod app;
 mod draw;
-pub(crate) mod order;
 mod run;
 mod terminal;
 #[cfg(test)]

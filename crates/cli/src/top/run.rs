@@ -7,6 +7,7 @@
 use crate::commands::free::Proposal;
 use crate::commands::show::lock_text;
 use crate::fleet;
+use crate::fleet::order::LockOrder;
 use crate::job::signals::{Signals, TERMINATION};
 use crate::lock::any_lock;
 use crate::output::exit::Exit;
@@ -16,7 +17,6 @@ use crate::output::times::Clock;
 use crate::store::CALL_TIMEOUT;
 use crate::top::app::{Action, App, Event};
 use crate::top::draw::{Palette, draw};
-use crate::top::order::LockOrder;
 use crate::top::terminal::{Input, Screen, inputs};
 use leasehold::core::Lock;
 use leasehold::{Client, LockName};

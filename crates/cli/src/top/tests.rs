@@ -2,8 +2,8 @@
 
 use super::app::{Action, App, Event, Prompt};
 use super::draw::{Palette, draw};
-use super::order::LockOrder;
 use crate::commands::free::Proposal;
+use crate::fleet::order::LockOrder;
 use crate::fleet::{Fleet, LockView, Totals};
 use leasehold::core::{Kind, Lock};
 use leasehold::{Client, LockName, SessionInfo};
@@ -45,7 +45,6 @@ async fn fleet(rows: &[Row]) -> Arc<Fleet> {
             LockView {
                 lock: Lock { kind: Kind::Mutex, name: name(lock) },
                 status: Some(Arc::new(status)),
-                seen_at: None,
                 session: Some(Arc::clone(&session)),
                 waiting,
                 waiting_since: (waiting > 0).then(|| ago(wait)),

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// The order of the locks. What is not known comes last. Descriptions for clap would make each help the long form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LockOrder {
     // The most first.
+    #[default]
     Waiters,
     // The longest first.
     Wait,
@@ -41,7 +42,8 @@ impl LockOrder {
         next(&Self::ALL, self, is_forward)
     }
 
-    fn compare(self, one: &LockView, other: &LockView) -> Ordering {
+    /// Compares locks. Those that are equal stay in the order of their names.
+    pub(crate) fn compare(self, one: &LockView, other: &LockView) -> Ordering {
         let (one, other) = (self.key(one), self.key(other));
         // Neither is NaN: both are quotients by a time that has passed.
         other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))

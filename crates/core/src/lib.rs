@@ -34,8 +34,9 @@ pub use op::refused::Refused;
 pub use op::release::{Release, ReleaseAction, Released};
 pub use op::resize::{Resize, Resized};
 pub use op::session::{
-    Heartbeat, HeartbeatReply, SessionEntry, SessionList, SessionMetadata, SessionOp, SessionReply, Skipped,
+    Heartbeat, HeartbeatReply, SessionEntry, SessionList, SessionMetadata, SessionOp, SessionReply,
 };
+pub use op::skipped::Skipped;
 pub use op::statistics::{ClassStatistics, MergeStatistics, StatisticsList, TimeHistogram};
 pub use op::status::HoldStatus;
 pub use op::votes::Votes;

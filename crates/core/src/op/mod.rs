@@ -22,6 +22,7 @@ pub(crate) mod refused;
 pub(crate) mod release;
 pub(crate) mod resize;
 pub(crate) mod session;
+pub(crate) mod skipped;
 pub(crate) mod statistics;
 pub(crate) mod status;
 pub(crate) mod votes;

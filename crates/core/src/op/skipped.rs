@@ -1,0 +1,50 @@
+//! What a listing leaves out.
+
+use std::fmt;
+
+/// What a listing leaves out because it cannot be read: no client of this library has written it like that.
+///
+/// ```
+/// use leasehold_core::Skipped;
+///
+/// let mut skipped = Skipped::default();
+/// skipped.add(|| "the lock `job`: its record is damaged".into());
+/// skipped.add(|| "the lock `other`: its record is damaged".into());
+/// assert_eq!(skipped.to_string(), "2 entries cannot be read, the first of them: the lock `job`: its record is damaged");
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many entries there are.
+    pub count: u64,
+    /// What is wrong with the first one.
+    pub first: Option<String>,
+}
+
+impl Skipped {
+    /// Counts an entry.
+    pub fn add(&mut self, reason: impl FnOnce() -> String) {
+        self.count += 1;
+        self.first.get_or_insert_with(reason);
+    }
+
+    /// Counts the entries of another listing as well.
+    pub fn merge(&mut self, other: Self) {
+        self.count += other.count;
+        self.first = self.first.take().or(other.first);
+    }
+
+    /// Whether nothing was left out.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.first.as_deref().unwrap_or("unknown");
+        match self.count {
+            1 => write!(f, "1 entry cannot be read: {first}"),
+            count => write!(f, "{count} entries cannot be read, the first of them: {first}"),
+        }
+    }
+}

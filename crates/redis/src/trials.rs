@@ -7,7 +7,6 @@
 //!    may be busy, full or a replica, or lack a command. The first operation that needs it reports the same error.
 //! 2. A trial changes no lock, and leaves no key behind. If it is cut off, its keys expire.
 
-use crate::config::RedisConfig;
 use crate::conn::messages::Messages;
 use crate::error_map::{classify, classify_text};
 use crate::lua;
@@ -65,16 +64,12 @@ impl TriedServers {
 /// What confirms the holds of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Confirmations {
-    by_replicas: bool,
-    by_disk: bool,
+    pub(crate) by_replicas: bool,
+    pub(crate) by_disk: bool,
 }
 
 impl Confirmations {
     pub(crate) const NONE: Self = Self { by_replicas: false, by_disk: false };
-
-    pub(crate) fn of(config: &RedisConfig) -> Self {
-        Self { by_replicas: config.wanted_replicas() > 0, by_disk: config.is_durable() }
-    }
 }
 
 /// The commands of the trials by one script, to be sent together; with those that confirm holds.

@@ -122,7 +122,7 @@ fn totals(fleet: &Fleet, palette: Palette) -> Line<'static> {
     let totals = &fleet.totals;
     let mut parts = vec![
         Span::raw(format!("{} held  {} waiting", totals.held, totals.waiting)),
-        Span::raw(format!("  {:.1} changes/s", totals.changes_per_second)),
+        Span::raw(format!("  {} changes/s", rate(totals.changes_per_second))),
         Span::raw(format!("  {} session{}", totals.alive, if totals.alive == 1 { "" } else { "s" })),
     ];
     if totals.dead > 0 {
@@ -457,6 +457,8 @@ fn age(at: SystemTime, now: SystemTime) -> String {
 }
 
 fn rate(per_second: f64) -> String {
+    // The sum of nothing is minus zero.
+    let per_second = per_second + 0.0;
     if per_second < 100.0 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
 }
 

@@ -14,6 +14,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::layout::{Position, Rect};
 use std::io::{self, Stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use tokio::sync::mpsc::{Receiver, channel};
 
@@ -65,13 +66,20 @@ impl Drop for Screen {
     }
 }
 
+/// Whether the terminal is taken. To leave the full screen twice would move the cursor over what was written in between.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
 fn enter() -> io::Result<()> {
+    IS_TAKEN.store(true, Ordering::Relaxed);
     enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen, Hide)
 }
 
 /// Restores the terminal, which may be gone.
 fn leave() {
+    if !IS_TAKEN.swap(false, Ordering::Relaxed) {
+        return;
+    }
     let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
     let _ = disable_raw_mode();
 }

@@ -130,6 +130,17 @@ async fn locks_are_listed_on_80_columns() {
 }
 
 #[tokio::test]
+async fn nothing_at_all_is_said_so() {
+    let nothing = Totals { changes_per_second: std::iter::empty::<f64>().sum(), ..Totals::default() };
+    let mut app = app(&Arc::new(Fleet { totals: nothing, ..Fleet::default() }));
+    let lines = screen(&mut app, 80, 24);
+    assert_eq!(lines[1], "0 held  0 waiting  0.0 changes/s  0 sessions");
+    assert_eq!(lines[4], "  no lock is held");
+    // Nothing is selected.
+    assert!(press(&mut app, "vG\nf2\n").is_empty());
+}
+
+#[tokio::test]
 async fn a_narrow_screen_leaves_columns_out_and_no_size_fails() {
     let mut app = app(&fleet(&ROWS).await);
     let lines = screen(&mut app, 60, 10);

@@ -19,7 +19,7 @@ use super::config::connector::Connector;
 use super::config::credentials::Provider;
 use super::location::{SentinelGroup, ServerLocation};
 use super::reported_findings::ReportedFindings;
-use super::trials::TriedServers;
+use super::trials::{Confirmations, TriedServers};
 use leasehold_core::{KeyError, KeySpace};
 use leasehold_store::{CredentialsProvider, Environment, Finding, FindingCode, Severity, System};
 use redis::{ConnectionInfo, RedisResult};
@@ -592,6 +592,11 @@ impl RedisConfig {
 
     pub(crate) const fn checks_disk(&self) -> bool {
         self.checks_disk
+    }
+
+    /// What confirms the holds.
+    pub(crate) const fn confirmations(&self) -> Confirmations {
+        Confirmations { by_replicas: self.replicas > 0, by_disk: self.durable }
     }
 
     pub(crate) const fn is_durable(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::error_map::unconnected;
 use crate::location::{ServerLocation, not_a_single_server};
 use crate::product::{self, Product};
 use crate::reported_findings::Source;
-use crate::trials::{self, Confirmations, MessageTrial};
+use crate::trials::{self, MessageTrial};
 use leasehold_store::{Fault, FaultKind, Phase, Trial, TrialKind, TrialOutcome};
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, Pipeline, PushInfo, Value};
@@ -239,7 +239,7 @@ impl Tried<'_> {
         }
         let broken = |error| broken(error, self.node);
         let id = self.config.shared_environment().random();
-        let confirmed = Confirmations::of(self.config);
+        let confirmed = self.config.confirmations();
         let request = trials::request(self.config.keys(), None, id, confirmed);
         let replies = conn.send_packed_commands(&request, 0, request.len()).await.map_err(broken)?;
         let mut outcomes = trials::outcomes(&replies, confirmed);

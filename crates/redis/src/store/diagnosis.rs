@@ -58,7 +58,7 @@ impl RedisStore {
         if config.are_trials_skipped() {
             return Ok(());
         }
-        let confirmed = Confirmations::of(config);
+        let confirmed = config.confirmations();
         let request = trials::request(&self.keys, Some(SLOT), self.environment().random(), confirmed);
         let deadline = Instant::now() + config.attempt_timeout();
         // If the slot has no node now, nothing is known, and the first operation there says so.
@@ -77,8 +77,8 @@ impl RedisStore {
     async fn try_server(&self, slot: u16, deadline: Instant) -> Result<Vec<Trial>, SessionOutcome> {
         let slot_of_keys = matches!(*self.backend, Backend::Cluster(_)).then_some(slot);
         let confirmed = match &*self.backend {
-            Backend::Link(link) => Confirmations::of(link.config()),
-            Backend::Cluster(cluster) => Confirmations::of(cluster.config()),
+            Backend::Link(link) => link.config().confirmations(),
+            Backend::Cluster(cluster) => cluster.config().confirmations(),
             Backend::Borrowed(_) => Confirmations::NONE,
         };
         let request = trials::request(&self.keys, slot_of_keys, self.environment().random(), confirmed);

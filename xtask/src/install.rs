@@ -26,6 +26,11 @@ pub(crate) fn prometheus() -> Result<()> {
     package("prometheus")
 }
 
+/// Installs `systemd-analyze`, by which a test checks the units.
+pub(crate) fn systemd() -> Result<()> {
+    package_with("systemd-analyze", "systemd")
+}
+
 /// Installs Chromium with the program that drives it, in which the tests open the page of `leasehold board`.
 pub(crate) fn browser() -> Result<()> {
     package_with("chromedriver", "chromium-driver")

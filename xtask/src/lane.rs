@@ -111,12 +111,14 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
             install::redis()?;
             install::openssl()?;
             install::prometheus()?;
+            install::systemd()?;
             install::browser()?;
             Programs::new()
         }
         Lane::Full => {
             install::openssl()?;
             install::prometheus()?;
+            install::systemd()?;
             install::browser()?;
             install_servers(&Server::ALL)?
         }
@@ -148,6 +150,7 @@ pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) 
     install::redis()?;
     install::openssl()?;
     install::prometheus()?;
+    install::systemd()?;
     install::browser()?;
     let binaries = cargo::build_tests(&metadata, PARTS, options)?;
     let on = |part: &Part, server| Part { server, is_shared: false, ..*part };

@@ -146,7 +146,7 @@ mod tests {
         let error = run(&["quorom".to_owned()]).expect_err("it is no proof");
         assert_eq!(
             error.to_string(),
-            "there is no proof `quorom`: there are rounds, quorum, split, rotation, cluster, cutoffs, scripts, valkey, versions, mutants"
+            "there is no proof `quorom`: there are rounds, quorum, split, rotation, cluster, cutoffs, scripts, board, valkey, versions, mutants"
         );
     }
 }

@@ -35,9 +35,10 @@ impl Served {
     }
 
     async fn with_pace(token: Option<&str>, allow_free: bool, pace: Duration) -> Self {
-        let client = Client::connect("memory:").await.expect("in memory");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let at = listener.local_addr().expect("it is bound");
+        // A store of its own: all of this process that have one name are one.
+        let client = Client::connect(&format!("memory:board-{at}")).await.expect("in memory");
         let token = token.map(|token| Secret::new(token.to_owned()));
         let access = Access::new(&["board.example".to_owned()], token, at.port(), allow_free);
         let board = Board::with_pace(client.clone(), access, "memory".to_owned(), pace);

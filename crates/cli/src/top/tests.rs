@@ -31,7 +31,7 @@ type Row = (&'static str, u64, u64, u64, f64);
 
 /// A fleet of one session that holds locks.
 async fn fleet(rows: &[Row]) -> Arc<Fleet> {
-    let client = Client::connect("memory:").await.expect("in memory");
+    let client = Client::connect("memory:top-fleet").await.expect("in memory");
     let _guard = client.mutex("a").expect("a name").acquire().await.expect("it is free");
     let status = client.mutex("a").expect("a name").inspect().await.expect("an answer");
     let mut session = session(&client).await;
@@ -283,7 +283,7 @@ async fn a_lost_store_is_named_and_the_last_state_stays() {
 
 #[tokio::test]
 async fn only_the_answer_yes_to_a_question_on_the_screen_frees_a_lock() {
-    let client = Client::builder("memory:").label("the holder").connect().await.expect("in memory");
+    let client = Client::builder("memory:top-yes").label("the holder").connect().await.expect("in memory");
     let lock = client.mutex("orders:7").expect("a name");
     let guard = lock.acquire().await.expect("it is free");
     let read = async || {
@@ -326,7 +326,7 @@ async fn only_the_answer_yes_to_a_question_on_the_screen_frees_a_lock() {
 
 #[tokio::test]
 async fn a_question_that_comes_too_late_is_not_asked() {
-    let client = Client::connect("memory:").await.expect("in memory");
+    let client = Client::connect("memory:top-late").await.expect("in memory");
     let _guard = client.mutex("orders:7").expect("a name").acquire().await.expect("it is free");
     let proposal = Proposal::read(&client, &name("orders:7")).await.expect("an answer").map(Arc::new);
     let mut app = app(&fleet(&ROWS).await);

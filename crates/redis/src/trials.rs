@@ -119,7 +119,9 @@ fn confirming_outcome(kind: TrialKind, reply: &Value) -> TrialOutcome {
                     .any(|text| details.contains(text))
             });
             if is_missing {
-                TrialOutcome::Failed("the server does not know the command".to_owned())
+                let since =
+                    if kind == TrialKind::Disk { ", which came with Redis 7.2 and Valkey 7.2" } else { "" };
+                TrialOutcome::Failed(format!("the server does not know the command{since}"))
             } else {
                 reason(classify(error).kind)
             }
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(replies(b"*2\r\n:0\r\n:0\r\n"), "disk: passed");
         assert_eq!(
             replies(b"-ERR unknown command 'WAITAOF', with args beginning with: '0' '0' '1'\r\n"),
-            "disk: failed, the server does not know the command"
+            "disk: failed, the server does not know the command, which came with Redis 7.2 and Valkey 7.2"
         );
         assert_eq!(replies(b"-NOPERM no permissions\r\n"), "disk: not tried, the user may not run it");
         assert_eq!(replies(b"*1\r\n:0\r\n"), "disk: failed, the reply was an array");

@@ -22,15 +22,33 @@ pub(super) struct Known {
     locks: BTreeMap<Lock, KnownLock>,
     graph: Arc<WaitGraph>,
     read_at: Option<SystemTime>,
-    pub(super) trouble: Option<String>,
-    incomplete: [Option<String>; 3],
+    /// Of each part: why it could not be read last.
+    trouble: [Option<String>; Part::COUNT],
+    incomplete: [Option<String>; 2],
 }
 
-/// Which of the reads left something out.
+/// A part of what is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The list of sessions, with what each reports.
+    List,
+    /// The locks on a screen.
+    Screen,
+    /// What waits for what.
+    Graph,
+    /// All locks in turns.
+    Others,
+}
+
+impl Part {
+    pub(super) const ALL: [Self; 4] = [Self::List, Self::Screen, Self::Graph, Self::Others];
+    pub(super) const COUNT: usize = Self::ALL.len();
+}
+
+/// What left something out.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Read {
+enum LeftOut {
     Sessions,
-    Locks,
     Graph,
 }
 
@@ -41,6 +59,8 @@ struct KnownLock {
     reported_by: Option<Arc<SessionInfo>>,
     reported_waits: u64,
     waiting_since: Option<SystemTime>,
+    /// Why it could not be read last.
+    unreadable: Option<String>,
 }
 
 /// How often the holder of a lock is seen to change: an average in which older changes weigh less and less.
@@ -97,7 +117,8 @@ impl Known {
         on_screen: &HashSet<Lock>,
     ) {
         self.read_at = Some(read_at);
-        self.left_out(Read::Sessions, &list);
+        self.incomplete[LeftOut::Sessions as usize] =
+            (!list.skipped.is_empty()).then(|| list.skipped.to_string());
         self.in_order = list.items.into_iter().map(Arc::new).collect();
         self.in_order.sort_by_key(|session| session.id);
         self.sessions = self.in_order.iter().map(|session| (session.id, Arc::clone(session))).collect();
@@ -124,9 +145,9 @@ impl Known {
         });
     }
 
-    /// What a look at these locks has found. Those that were not found have keys of another kind by now.
+    /// What a look at these locks has found. Those that were not found cannot be read, or have keys of another kind by now.
     pub(super) fn set_locks(&mut self, asked: &[Lock], list: Listing<LockInfo>, now: Instant) {
-        self.left_out(Read::Locks, &list);
+        let unreadable = (!list.skipped.is_empty()).then(|| list.skipped.to_string());
         let mut found: HashMap<_, _> = list
             .items
             .into_iter()
@@ -141,6 +162,11 @@ impl Known {
                         known.changes.add(is_another, now.duration_since(*before_at));
                     }
                     known.seen = Some((now, Arc::new(status)));
+                    known.unreadable = None;
+                }
+                // What was known of it stays.
+                None if unreadable.is_some() => {
+                    self.locks.entry(lock.clone()).or_default().unreadable.clone_from(&unreadable);
                 }
                 None => {
                     self.locks.remove(lock);
@@ -152,12 +178,13 @@ impl Known {
     pub(super) fn set_graph(&mut self, graph: WaitGraph) {
         let omitted = (graph.omitted > 0).then(|| format!("{} waits or holds are left out", graph.omitted));
         let skipped = (!graph.skipped.is_empty()).then(|| graph.skipped.to_string());
-        self.incomplete[Read::Graph as usize] = skipped.or(omitted);
+        self.incomplete[LeftOut::Graph as usize] = skipped.or(omitted);
         self.graph = Arc::new(graph);
     }
 
-    fn left_out<T>(&mut self, read: Read, list: &Listing<T>) {
-        self.incomplete[read as usize] = (!list.skipped.is_empty()).then(|| list.skipped.to_string());
+    /// Why a part cannot be read; `None` once it was.
+    pub(super) fn set_trouble(&mut self, part: Part, trouble: Option<String>) {
+        self.trouble[part as usize] = trouble;
     }
 
     /// Whether a session reports a wait.
@@ -199,14 +226,16 @@ impl Known {
             dead: self.in_order.len() - alive,
             changes_per_second: locks.iter().filter_map(|lock| lock.changes_per_second).sum(),
         };
-        let incomplete: Vec<_> = self.incomplete.iter().flatten().map(String::as_str).collect();
+        let of_lock = self.locks.values().find_map(|known| known.unreadable.as_ref());
+        let incomplete: Vec<_> =
+            self.incomplete.iter().flatten().chain(of_lock).map(String::as_str).collect();
         Fleet {
             read_at: self.read_at,
             sessions: self.in_order.clone(),
             locks,
             graph: Arc::clone(&self.graph),
             totals,
-            trouble: self.trouble.clone(),
+            trouble: self.trouble.iter().flatten().next().cloned(),
             incomplete: (!incomplete.is_empty()).then(|| incomplete.join("; ")),
         }
     }
@@ -215,6 +244,16 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_trouble_of_a_part_lasts_until_that_part_was_read() {
+        let mut known = Known::default();
+        known.set_trouble(Part::Graph, Some("no answer".to_owned()));
+        known.set_trouble(Part::List, None);
+        assert_eq!(known.fleet().trouble.as_deref(), Some("no answer"));
+        known.set_trouble(Part::Graph, None);
+        assert_eq!(known.fleet().trouble, None);
+    }
 
     #[test]
     fn changes_are_averaged_over_the_last_seconds() {

@@ -1,15 +1,16 @@
 //! The task that reads a fleet again and again.
 //!
 //! 1. One request at a time, each followed by its [pause](pace). So a slow server is asked less often, and not more.
-//! 2. The list of sessions comes first, then what is on a screen, then what waits for what, then all other locks in turns.
-//! 3. A store that does not answer is reported, and asked again.
+//! 2. There are four [parts](Part), and the one that is due for the longest comes next. A part is due again only after a pause as
+//!    long as its own, and after its interval: so in a fleet of any size each of them has its turn.
+//! 3. A store that does not answer is reported, and asked again. What one part has read does not hide the trouble of another.
 
-use super::known::Known;
+use super::known::{Known, Part};
 use super::{Fleet, pace};
 use crate::output::failure::Failure;
 use leasehold::core::Lock;
 use leasehold::store::FaultKind;
-use leasehold::{Client, InspectError};
+use leasehold::{Client, InspectError, WaitGraph};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -22,6 +23,8 @@ const LIST_EVERY: Duration = Duration::from_secs(2);
 /// The same between two looks at the locks on a screen, and at each other lock.
 const SCREEN_EVERY: Duration = Duration::from_millis(500);
 const OTHERS_EVERY: Duration = Duration::from_secs(5);
+/// The pause when all other locks were looked at.
+const OTHERS_IDLE: Duration = Duration::from_secs(1);
 /// How many locks are looked at in one request.
 const MOST: usize = 32;
 /// How many locks on a screen are followed.
@@ -109,24 +112,40 @@ struct Reader {
     last_seen: Option<Lock>,
 }
 
-/// When which part is due.
-struct Due {
-    list: Instant,
-    screen: Instant,
-    graph: Instant,
-}
+/// When which part is due (2).
+struct Due([Instant; Part::COUNT]);
 
 impl Due {
-    /// When there is something to do again. An empty screen is never due.
-    fn next(&self, wishes: &Wishes) -> Instant {
-        if wishes.on_screen.is_empty() { self.list } else { self.list.min(self.screen) }
+    /// The part that is due first, and when. An empty screen is never due.
+    fn first(&self, has_screen: bool) -> (Part, Instant) {
+        let parts = Part::ALL.into_iter().filter(|part| has_screen || *part != Part::Screen);
+        let dues = parts.map(|part| (part, self.0[part as usize]));
+        // Of equals the first one: the list.
+        dues.min_by_key(|(_, at)| *at).unwrap_or((Part::List, self.0[Part::List as usize]))
     }
+
+    fn set(&mut self, part: Part, at: Instant) {
+        self.0[part as usize] = at;
+    }
+}
+
+/// The next turn of a part whose pause begins now.
+fn next_turn(part: Part, now: Instant, pause: Duration) -> Instant {
+    let interval = match part {
+        Part::List | Part::Graph => LIST_EVERY,
+        Part::Screen => SCREEN_EVERY,
+        // One batch after the other.
+        Part::Others => Duration::ZERO,
+    };
+    now + pause + interval.max(pause)
 }
 
 impl Reader {
     async fn run(mut self) {
         let now = Instant::now();
-        let mut due = Due { list: now + LIST_EVERY, screen: now, graph: now };
+        let mut due = Due([now; Part::COUNT]);
+        due.set(Part::List, now + LIST_EVERY);
+        let mut on_screen: Arc<[Lock]> = Arc::default();
         loop {
             let wishes = self.wished.borrow_and_update().clone();
             if wishes.is_paused {
@@ -135,21 +154,34 @@ impl Reader {
                 }
                 continue;
             }
-            let read = self.read(&wishes, &mut due).await;
-            let pause = match read {
+            if !Arc::ptr_eq(&on_screen, &wishes.on_screen) {
+                // What came to the screen is looked at soon.
+                due.set(Part::Screen, Instant::now());
+                on_screen = Arc::clone(&wishes.on_screen);
+            }
+            let (part, at) = due.first(!on_screen.is_empty());
+            if at > Instant::now() {
+                self.idle(at).await;
+                continue;
+            }
+            let pause = match self.read(part, &on_screen).await {
                 Ok(None) => {
-                    self.idle(due.next(&wishes)).await;
+                    due.set(
+                        part,
+                        Instant::now() + if part == Part::Others { OTHERS_IDLE } else { LIST_EVERY },
+                    );
                     continue;
                 }
                 Ok(Some(pause)) => {
-                    self.known.trouble = None;
+                    self.known.set_trouble(part, None);
                     pause
                 }
                 Err(error) => {
-                    self.known.trouble = Some(error.to_string());
+                    self.known.set_trouble(part, Some(error.to_string()));
                     RETRY
                 }
             };
+            due.set(part, next_turn(part, Instant::now(), pause));
             self.send.send_replace(Arc::new(self.known.fleet()));
             sleep(pause).await;
         }
@@ -164,37 +196,43 @@ impl Reader {
         }
     }
 
-    /// Sends the request that is due first (2). Returns the pause after it; `None` if nothing is due.
-    async fn read(&mut self, wishes: &Wishes, due: &mut Due) -> Result<Option<Duration>, InspectError> {
-        let now = Instant::now();
-        let on_screen: HashSet<_> = wishes.on_screen.iter().cloned().collect();
-        if now >= due.list {
-            let list = self.client.sessions().await?;
-            due.list = now + LIST_EVERY;
-            self.known.set_sessions(list, SystemTime::now(), &on_screen);
-            return Ok(Some(self.after_list()));
-        }
-        if now >= due.screen && !wishes.on_screen.is_empty() {
-            due.screen = now + SCREEN_EVERY;
-            self.look(&wishes.on_screen).await?;
-            return Ok(Some(pace::after_looks(wishes.on_screen.len())));
-        }
-        if now >= due.graph {
-            due.graph = now + LIST_EVERY;
-            if self.known.has_waits() {
+    /// Reads a part. Returns the pause after it; `None` if there was nothing to read.
+    async fn read(&mut self, part: Part, on_screen: &[Lock]) -> Result<Option<Duration>, InspectError> {
+        match part {
+            Part::List => {
+                let list = self.client.sessions().await?;
+                let on_screen = on_screen.iter().cloned().collect();
+                self.known.set_sessions(list, SystemTime::now(), &on_screen);
+                Ok(Some(self.after_list()))
+            }
+            Part::Screen => {
+                self.look(on_screen).await?;
+                Ok(Some(pace::after_looks(on_screen.len())))
+            }
+            Part::Graph => {
+                if !self.known.has_waits() {
+                    self.known.set_graph(WaitGraph::default());
+                    self.known.set_trouble(Part::Graph, None);
+                    return Ok(None);
+                }
                 let graph = self.client.wait_graph().await?;
                 let looks = graph.waits.len();
                 let again = if graph.cycles.is_empty() { 1 } else { 2 };
                 self.known.set_graph(graph);
-                return Ok(Some((self.after_list() + pace::after_looks(looks)) * again));
+                Ok(Some((self.after_list() + pace::after_looks(looks)) * again))
             }
-            self.known.set_graph(leasehold::WaitGraph::default());
+            Part::Others => {
+                let now = Instant::now();
+                let locks = self.known.next_to_see(self.last_seen.as_ref(), MOST, now, OTHERS_EVERY);
+                let Some(last) = locks.last() else {
+                    self.known.set_trouble(Part::Others, None);
+                    return Ok(None);
+                };
+                self.last_seen = Some(last.clone());
+                self.look(&locks).await?;
+                Ok(Some(pace::after_looks(locks.len())))
+            }
         }
-        let locks = self.known.next_to_see(self.last_seen.as_ref(), MOST, now, OTHERS_EVERY);
-        let Some(last) = locks.last() else { return Ok(None) };
-        self.last_seen = Some(last.clone());
-        self.look(&locks).await?;
-        Ok(Some(pace::after_looks(locks.len())))
     }
 
     fn after_list(&self) -> Duration {
@@ -263,13 +301,40 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_without_a_screen_sleeps_until_the_next_list() {
+    fn an_empty_screen_is_never_due() {
         let now = Instant::now();
-        let due = Due { list: now + LIST_EVERY, screen: now, graph: now };
-        assert_eq!(due.next(&Wishes::default()), now + LIST_EVERY);
-        let lock = Lock::mutex(leasehold::LockName::new("a").expect("a name"));
-        let wishes = Wishes { on_screen: Arc::new([lock]), is_paused: false };
-        assert_eq!(due.next(&wishes), now);
+        let mut due = Due([now + LIST_EVERY; Part::COUNT]);
+        due.set(Part::Screen, now);
+        assert_eq!(due.first(false), (Part::List, now + LIST_EVERY));
+        assert_eq!(due.first(true), (Part::Screen, now));
+    }
+
+    /// A thousand sessions with twenty thousand locks, a full screen, and waits: what a part costs is more than its interval.
+    #[test]
+    fn each_part_of_a_large_fleet_has_its_turn() {
+        let start = Instant::now();
+        let pause = |part| match part {
+            Part::List => pace::after_list(1_000, 20_000),
+            Part::Screen => pace::after_looks(MOST_ON_SCREEN),
+            Part::Graph => (pace::after_list(1_000, 20_000) + pace::after_looks(4_000)) * 2,
+            Part::Others => pace::after_looks(MOST),
+        };
+        let all: Duration = Part::ALL.into_iter().map(pause).sum();
+        let (mut due, mut now) = (Due([start; Part::COUNT]), start);
+        let mut last = [start; Part::COUNT];
+        let mut longest = [Duration::ZERO; Part::COUNT];
+        while now < start + Duration::from_secs(3_600) {
+            let (part, at) = due.first(true);
+            now = now.max(at);
+            longest[part as usize] = longest[part as usize].max(now - last[part as usize]);
+            last[part as usize] = now;
+            due.set(part, next_turn(part, now, pause(part)));
+            now += pause(part);
+        }
+        for part in Part::ALL {
+            let apart = longest[part as usize].max(now - last[part as usize]);
+            assert!(apart <= all * 2, "{part:?}: {apart:?} of {all:?}");
+        }
     }
 
     #[tokio::test]

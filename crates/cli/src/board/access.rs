@@ -143,10 +143,12 @@ impl Access {
         self.token.as_ref().is_some_and(|token| is_equal(text, token.reveal()))
     }
 
-    /// The value of `Set-Cookie` for a browser that has given the token. No script reads it, and no other site causes it to be
-    /// sent.
-    pub(super) fn cookie(&self) -> String {
-        format!("{}={}; Path=/; HttpOnly; SameSite=Strict", self.cookie, self.cookie_value.reveal())
+    /// The value of `Set-Cookie` for a browser that has given the token. No script reads it, no other site causes it to be sent,
+    /// and if the browser speaks TLS, with a proxy, it is sent over TLS alone.
+    pub(super) fn cookie(&self, headers: &HeaderMap) -> String {
+        let is_tls = single(headers, &ORIGIN).is_some_and(|origin| origin.starts_with("https://"));
+        let secure = if is_tls { "; Secure" } else { "" };
+        format!("{}={}; Path=/; HttpOnly; SameSite=Strict{secure}", self.cookie, self.cookie_value.reveal())
     }
 }
 
@@ -260,7 +262,10 @@ mod tests {
         let access = access(Some("a token of 16 bytes"));
         let check = |name, text: &str| access.check_token(&headers(&[(name, text)]));
         assert_eq!(check(AUTHORIZATION, "Bearer a token of 16 bytes"), Ok(()));
-        let cookie = access.cookie();
+        let over_tls = access.cookie(&headers(&[(ORIGIN, "https://board.example")]));
+        assert!(over_tls.ends_with("; HttpOnly; SameSite=Strict; Secure"), "{over_tls}");
+        let cookie = access.cookie(&headers(&[(ORIGIN, "http://localhost:80")]));
+        assert!(!cookie.contains("Secure"), "{cookie}");
         assert!(!cookie.contains("a token") && cookie.contains("HttpOnly; SameSite=Strict"), "{cookie}");
         let pair = cookie.split(';').next().expect("a pair");
         assert_eq!(check(COOKIE, &format!("other=1; {pair}")), Ok(()));

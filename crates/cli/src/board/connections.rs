@@ -36,6 +36,8 @@ pub(super) async fn accept(listener: TcpListener, router: Router) {
         };
         // Neither is needed for an answer.
         let _ = stream.set_nodelay(true);
+        // A client that has gone without a word is noticed after two hours, where nothing is sent to it.
+        let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(
             &stream,

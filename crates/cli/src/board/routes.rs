@@ -12,19 +12,23 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{ALLOW, CONTENT_TYPE, SET_COOKIE};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{self, Next};
-use axum::response::sse::{KeepAlive, Sse};
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// The body of a request is not longer.
 const MAX_BODY: usize = 8 * 1024;
-/// Without other messages, a comment shows that the connection lives.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The time for a request that changes something: for its body, and for what it does.
+const POST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Without other messages, this one shows that the connection lives: on both sides, since the page waits for it.
+const BEAT: &str = "beat";
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 pub(super) fn router(board: Arc<Board>) -> Router {
     let mut router = Router::new()
@@ -45,9 +49,14 @@ pub(super) fn router(board: Arc<Board>) -> Router {
 
 /// Checks where a request comes from, and adds the headers of all responses.
 async fn guard(State(board): State<Arc<Board>>, request: Request, next: Next) -> Response {
-    let access = &board.access;
-    let checked = access.check_host(request.headers()).and_then(|()| Access::check_origin(request.headers()));
+    let (headers, is_post) = (request.headers(), request.method() == Method::POST);
+    let checked = board.access.check_host(headers).and_then(|()| Access::check_origin(headers));
+    // Before the body is read, which takes as long as its sender likes.
+    let checked = checked.and_then(|()| if is_post { Access::check_change(headers) } else { Ok(()) });
     let mut response = match checked {
+        Ok(()) if is_post => timeout(POST_TIMEOUT, next.run(request)).await.unwrap_or_else(|_| {
+            failure(StatusCode::REQUEST_TIMEOUT, "the request took too long: look whether it was executed")
+        }),
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
@@ -93,7 +102,7 @@ async fn sign_in(
     if !board.access.is_token(&token) {
         return Err(Refusal::Token);
     }
-    let cookie = HeaderValue::from_str(&board.access.cookie()).map_err(|_| Refusal::Token)?;
+    let cookie = HeaderValue::from_str(&board.access.cookie(&headers)).map_err(|_| Refusal::Token)?;
     Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, cookie)]).into_response())
 }
 
@@ -107,7 +116,8 @@ async fn events(State(board): State<Arc<Board>>, uri: Uri, headers: HeaderMap) -
         return Ok(failure(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open"));
     };
     let stream = stream::events(board, view, permit);
-    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
+    let beat = Event::default().event(BEAT).data("{}");
+    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).event(beat)).into_response())
 }
 
 async fn free_lock(

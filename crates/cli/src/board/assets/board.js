@@ -10,6 +10,7 @@ const state = {
   source: null, // the stream
   retry: 0, // failed attempts to open it
   timer: 0,
+  silence: 0, // the timer that ends a stream without a message
   paused: false,
   view: null,
   skew: 0, // the server's clock less the browser's
@@ -498,8 +499,24 @@ function query() {
   return words.join("&");
 }
 
+// The board sends something every ten seconds at least. A connection that is silently dead reports no error.
+const SILENCE_MS = 35000;
+
+function heard(source) {
+  clearTimeout(state.silence);
+  state.silence = setTimeout(() => { if (state.source === source) streamLost(); }, SILENCE_MS);
+}
+
+function streamLost() {
+  closeStream();
+  setConnection("lost", "The board does not answer; trying again");
+  state.retry = Math.min(state.retry + 1, 5);
+  state.timer = setTimeout(reconnect, 500 * 2 ** (state.retry - 1));
+}
+
 function closeStream() {
   clearTimeout(state.timer);
+  clearTimeout(state.silence);
   if (state.source) state.source.close();
   state.source = null;
 }
@@ -509,8 +526,11 @@ function openStream() {
   if (!state.session || state.paused || document.hidden || !state.view) return;
   const source = new EventSource(`/api/events?${query()}`);
   state.source = source;
+  heard(source);
+  source.addEventListener("beat", () => { if (state.source === source) heard(source); });
   const on = (name, handle) => source.addEventListener(name, (event) => {
     if (state.source !== source) return;
+    heard(source);
     const message = JSON.parse(event.data);
     state.skew = message.now - Date.now();
     handle(message);
@@ -525,11 +545,7 @@ function openStream() {
     setConnection("live", "live");
   });
   source.addEventListener("error", () => {
-    if (state.source !== source) return;
-    closeStream();
-    setConnection("lost", "The board does not answer; trying again");
-    state.retry = Math.min(state.retry + 1, 5);
-    state.timer = setTimeout(reconnect, 500 * 2 ** (state.retry - 1));
+    if (state.source === source) streamLost();
   });
 }
 
@@ -652,12 +668,14 @@ async function signIn(token) {
   return response.ok;
 }
 
+const TOKEN_LINK = /^#token=(.+)$/;
+
 async function start() {
-  const match = /^#token=(.+)$/.exec(location.hash);
+  const match = TOKEN_LINK.exec(location.hash);
   if (match) {
     // The token stays in no history and in no address.
     history.replaceState(null, "", "/#/locks");
-    await signIn(decodeURIComponent(match[1])).catch(() => false);
+    try { await signIn(decodeURIComponent(match[1])); } catch { /* it does not answer, or this is no token */ }
   }
   for (;;) {
     try {
@@ -707,7 +725,11 @@ $("sign-in-form").addEventListener("submit", async (event) => {
   setConnection("connecting", "connecting");
   start();
 });
-window.addEventListener("hashchange", () => { if (state.session) route(false); });
+window.addEventListener("hashchange", () => {
+  // The link of a board that was started again, opened in this page.
+  if (TOKEN_LINK.test(location.hash)) { closeStream(); start(); }
+  else if (state.session) route(false);
+});
 // A page that is not seen takes no connection: a browser has six for a site.
 document.addEventListener("visibilitychange", () => { if (document.hidden) closeStream(); else openStream(); });
 

@@ -37,6 +37,10 @@ const FREED: Metric = counter(
     "leasehold_monitor_freed_total",
     "Holds and queue entries of dead sessions that this monitor has removed.",
 );
+const EVICTED: Metric = counter(
+    "leasehold_monitor_evicted_holds_total",
+    "Holds of dead sessions that this monitor has ended, of all classes: from 0 on, so that the first ones are an increase.",
+);
 const REMAINING: Metric =
     gauge("leasehold_monitor_remaining", "Locks of dead sessions that the last round has left.");
 const UNREADABLE: Metric =
@@ -75,6 +79,7 @@ fn add_progress(text: &mut Exposition, progress: &Progress) {
     rounds.add(&[("outcome", "failed")], float(progress.failed));
     text.metric(&ROUND).add_histogram(&progress.took);
     text.metric(&LAST_ROUND).add(&[], timestamp(progress.last_done_at()));
+    text.metric(&EVICTED).add(&[], float(progress.freed.values().map(|counts| counts.holds).sum()));
     let mut freed = text.metric(&FREED);
     for (class, counts) in &progress.freed {
         freed.add(&[("class", class), ("what", "hold")], float(counts.holds));

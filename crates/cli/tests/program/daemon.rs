@@ -152,10 +152,15 @@ fn the_locks_of_the_fleet_are_metrics_by_class_and_never_by_name() {
         });
         promtool(&["check", "metrics"], &daemon.metrics());
 
+        assert!(
+            metrics.contains("\nleasehold_monitor_evicted_holds_total 0\n"),
+            "an increase from 0 is seen"
+        );
         // The waiter first: it would take the lock from a holder that is dead.
         waiter.kill().expect("it runs");
         holder.kill().expect("it runs");
         daemon.until("leasehold_monitor_freed_total{class=\"orders/*\",what=\"hold\"} 1");
+        daemon.until("leasehold_monitor_evicted_holds_total 1");
         daemon.end();
     }
 }
@@ -316,10 +321,13 @@ fn systemd_accepts_the_units() {
     ] {
         let unit = read(&contrib("systemd").join(name));
         let unit = unit.replace("/usr/local/bin/leasehold", env!("CARGO_BIN_EXE_leasehold"));
-        fs::write(fixture.path(&name.replace('@', "@nightly")), unit).expect("it is written");
+        fs::write(fixture.path(&name.replace('@', "@nightly-report")), unit).expect("it is written");
     }
-    for name in ["leasehold-monitor.service", "leasehold-lead@nightly.service", "leasehold-run@nightly.timer"]
-    {
+    for name in [
+        "leasehold-monitor.service",
+        "leasehold-lead@nightly-report.service",
+        "leasehold-run@nightly-report.timer",
+    ] {
         let mut command = Command::new("systemd-analyze");
         command.args(["verify", "--man=no"]).arg(fixture.path(name));
         let outcome = finish(command, "");

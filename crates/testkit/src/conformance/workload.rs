@@ -466,6 +466,8 @@ impl Workload {
         let history = match draw / 8 {
             0 => 3,
             1 => 1,
+            // Seldom seen otherwise: most of their releases end one hold of several.
+            2..=5 if self.kind.is_shared() => 2,
             _ => 0,
         };
         Release { claim, action, next, history }

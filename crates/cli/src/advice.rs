@@ -67,6 +67,8 @@ impl Advice {
     pub(crate) fn of(class: &LockStatistics) -> Self {
         let LockStatistics { holds, waits, longest_hold, longest_wait, losses, .. } = class;
         let times = |histogram: &leasehold::TimeHistogram, longest: Duration| {
+            // Of holds that were lost, which is not known.
+            let longest = if longest.is_zero() { histogram.quantile(1.0)? } else { longest };
             // The middle of a bucket can be beyond the longest time in it.
             let quantile = |part| Some(histogram.quantile(part)?.min(longest));
             Some(Times { p50: quantile(0.5)?, p99: quantile(0.99)?, longest })

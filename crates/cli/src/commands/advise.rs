@@ -51,6 +51,7 @@ pub(crate) async fn advise(args: &AdviseArgs) -> Result<Exit, Failure> {
     }
     let skipped = found.skipped.count;
     let mut classes = found.items;
+    let known = classes.len();
     if let Some(wanted) = &args.class {
         let is_class = classes.iter().any(|class| class.class == *wanted);
         let wanted = if is_class { wanted.clone() } else { class_of(wanted) };
@@ -62,7 +63,7 @@ pub(crate) async fn advise(args: &AdviseArgs) -> Result<Exit, Failure> {
         let classes = advised.iter().map(|(class, advice)| ClassReport::new(class, advice)).collect();
         json_line(&AdviceReport { classes, skipped })
     } else if advised.is_empty() {
-        nothing(args.class.as_deref())
+        nothing(args.class.as_deref(), known)
     } else {
         let texts: Vec<_> = advised.iter().map(|(class, advice)| text(class, advice)).collect();
         texts.join("\n")
@@ -70,8 +71,15 @@ pub(crate) async fn advise(args: &AdviseArgs) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-fn nothing(class: Option<&str>) -> String {
+/// What to say without statistics of a class, where so many classes have some.
+fn nothing(class: Option<&str>, known: usize) -> String {
     let of = class.map(|class| format!(" of `{}`", printable(class))).unwrap_or_default();
+    if known > 0 {
+        return format!(
+            "no statistics{of}. Classes that have some: {known} (`leasehold advise` lists them). Its program may give the lock a \
+             class of its own, or have so many that it counts as `other`\n"
+        );
+    }
     format!(
         "no statistics{of}: clients count the locks that they hold, and merge that every minute and when they end, unless \
          LEASEHOLD_STATISTICS=off\n"

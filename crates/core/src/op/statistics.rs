@@ -4,7 +4,7 @@
 //! [`model::StatisticsTable`](crate::model::StatisticsTable) defines what a merge means.
 
 use crate::Skipped;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -30,10 +30,21 @@ const MAX_COUNT: u64 = (1 << 53) - 1;
 /// let p99 = holds.quantile(0.99).expect("it is not empty").as_secs_f64();
 /// assert!((0.189..0.209).contains(&p99), "{p99}");
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct TimeHistogram {
     buckets: BTreeMap<u16, u64>,
+}
+
+/// What is damaged, or of a version with more buckets, is left out.
+impl<'de> Deserialize<'de> for TimeHistogram {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut histogram = Self::default();
+        for (bucket, count) in BTreeMap::deserialize(deserializer)? {
+            histogram.add(bucket, count);
+        }
+        Ok(histogram)
+    }
 }
 
 impl TimeHistogram {
@@ -145,7 +156,7 @@ pub struct ClassStatistics {
     pub refused: u64,
     /// How many holds were lost.
     pub losses: u64,
-    /// The longest hold, in microseconds.
+    /// The longest hold that was released, in microseconds.
     pub longest_hold_us: u64,
     /// The longest of the waits, in microseconds.
     pub longest_wait_us: u64,
@@ -274,6 +285,13 @@ mod tests {
         }
         let total = histogram.total().as_secs_f64();
         assert!((total / 5_000_050.0 - 1.0).abs() < 0.05, "{total}");
+    }
+
+    #[test]
+    fn buckets_that_there_are_not_are_left_out() {
+        let read: TimeHistogram = serde_json::from_str(r#"{"3":2,"217":9,"60000":1}"#).expect("it is read");
+        assert_eq!(read.buckets().collect::<Vec<_>>(), [(3, 2)]);
+        assert!(read.total() < Duration::from_secs(1), "{read:?}");
     }
 
     #[test]

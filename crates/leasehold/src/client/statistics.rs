@@ -29,7 +29,7 @@ pub struct LockStatistics {
     pub holds: TimeHistogram,
     /// How long acquires took that acquired a lock, or waited for it until their time limit.
     pub waits: TimeHistogram,
-    /// The longest hold.
+    /// The longest hold that was released, and not lost.
     pub longest_hold: Duration,
     /// The longest of the waits.
     pub longest_wait: Duration,

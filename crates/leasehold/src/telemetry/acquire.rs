@@ -176,7 +176,10 @@ impl AcquireTrace<'_> {
         self.telemetry.counters.acquired.add();
         let waited = self.end("acquired");
         let was_taken = *self.was_taken.get_mut();
-        self.count(AcquireCount::Waited { taken: was_taken }, waited);
+        // Of detached holds the ends are not known, so their waits would be of other holds.
+        if !detached {
+            self.count(AcquireCount::Waited { taken: was_taken }, waited);
+        }
         self.telemetry.notify_of(self.lock, self.class.as_ref(), |observer, lock| {
             observer.acquired(&Acquired { lock, waited, was_taken, fence, detached });
         });

@@ -57,9 +57,18 @@ impl Times {
     }
 
     fn add(&self, time: Duration) {
+        self.count(time);
+        self.lengthen(time);
+    }
+
+    fn count(&self, time: Duration) {
         if let Some(bucket) = self.buckets.get(usize::from(TimeHistogram::bucket_of(time))) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// It may be the longest.
+    fn lengthen(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         // Mostly it is not the longest, and then nothing is written.
         if us > self.longest_us.load(Ordering::Relaxed) {
@@ -175,9 +184,12 @@ impl Counted {
     /// A hold has ended that lasted so long, and was lost or not.
     pub(super) fn hold(&self, kind: Kind, class: &Class, held: Duration, is_lost: bool, now: Moment) {
         self.change(kind, class, held, now, |counted| {
-            counted.holds.add(held);
+            counted.holds.count(held);
             if is_lost {
                 counted.losses.fetch_add(1, Ordering::Relaxed);
+            } else {
+                // How long a lost one lasted says when it was cut short: a cap would follow from the cap.
+                counted.holds.lengthen(held);
             }
         });
     }
@@ -279,7 +291,7 @@ mod tests {
         assert_eq!((name.as_str(), *age_ms), ("orders/*", 1_000));
         assert_eq!((statistics.holds.count(), statistics.waits.count()), (2, 1));
         assert_eq!((statistics.taken, statistics.refused, statistics.losses), (1, 1, 1));
-        assert_eq!((statistics.longest_hold_us, statistics.longest_wait_us), (300_000, 40_000));
+        assert_eq!((statistics.longest_hold_us, statistics.longest_wait_us), (200_000, 40_000));
         assert_eq!((counted.since(), counted.take(at(2_001)).classes), (None, vec![]));
         counted.give_back(&merge, at(2_000));
         assert_eq!((counted.since(), woken.load(Ordering::Relaxed)), (Some(at(2_000)), 2));

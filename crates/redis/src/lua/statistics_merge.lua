@@ -21,6 +21,8 @@
 local CLASSES_FROM = 4
 -- How many numbers a class can have: those of this library, and as many more.
 local MAX_PAIRS = 1024
+-- The greatest text that is read: more than this library writes. One that is larger begins anew.
+local MAX_TEXT = 65536
 
 local function add_pairs(numbers, text)
   for name, number in string.gmatch(text, '(%a+%d*)=(%d+)') do
@@ -43,6 +45,8 @@ if found.err then
 end
 local exists = found[1]
 if exists and exists ~= '1' then return { 'format', exists } end
+-- A hash without a format is not ours, and is not overwritten.
+if not exists and redis.call('HLEN', KEYS[1]) > 0 then return { 'format', '' } end
 
 local at_ms = now()
 local texts, count = {}, 0
@@ -57,7 +61,9 @@ for at = CLASSES_FROM, #ARGV, 3 do
   end
   local from_ms, to_ms = at_ms - tonumber(ARGV[at + 1]), at_ms
   local numbers = { by_name = {} }
-  local before_from, before_to, pairs_before = string.match(texts[field] or '', '^(%d+) (%d+)(.*)$')
+  local before = texts[field] or ''
+  if #before > MAX_TEXT then before = '' end
+  local before_from, before_to, pairs_before = string.match(before, '^(%d+) (%d+)(.*)$')
   if before_from then
     from_ms, to_ms = math.min(from_ms, tonumber(before_from)), math.max(to_ms, tonumber(before_to))
     add_pairs(numbers, pairs_before)
@@ -70,6 +76,8 @@ for at = CLASSES_FROM, #ARGV, 3 do
 end
 for _, field in ipairs(changed) do written[#written + 1], written[#written + 2] = field, texts[field] end
 if exists then
+  -- Something else has removed the expiry.
+  if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
   redis.call('HSET', KEYS[1], unpack(written))
 else
   create_hash(KEYS[1], ARGV[1], unpack(written))

@@ -238,6 +238,7 @@ async fn statistics_that_cannot_be_read_are_counted_and_begin_anew() {
     assert_eq!((list.classes.len(), list.skipped.count), (0, 1), "{list:?}");
     for (damage, reason) in [
         (&[b"HSET", KEY, b"format", b"2"][..], "the statistics have another format"),
+        (&[b"HSET", KEY, b"x", b"1"], "the statistics have another format"),
         (&[b"SET", KEY, b"x"], "the key of the statistics is no hash"),
     ] {
         call(&server, &[b"DEL", KEY]);
@@ -246,10 +247,15 @@ async fn statistics_that_cannot_be_read_are_counted_and_begin_anew() {
         assert_eq!((list.classes.len(), list.skipped.first.as_deref()), (0, Some(reason)));
         let refused = merge(&store, "jobs").await.expect_err("it is not ours");
         assert!(refused.contains("the statistics: "), "{refused}");
+        assert_eq!(statistics(&store).await.skipped.first.as_deref(), Some(reason), "it was not overwritten");
     }
     call(&server, &[b"DEL", KEY]);
     merge(&store, "jobs").await.unwrap();
     assert_eq!(statistics(&store).await.classes.len(), 1);
+    // It ends, also if something else has removed its expiry.
+    call(&server, &[b"PERSIST", KEY]);
+    merge(&store, "jobs").await.unwrap();
+    assert!(server.cli(&["PTTL", "leasehold:{statistics}"]).unwrap().integer().unwrap() > 0);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@
 //! 3. A store that refuses is not asked again: it keeps no statistics, or this user may not.
 
 use super::Shared;
-use crate::store::{Executed, Fault, Outcome};
+use crate::store::{Executed, Fault, FaultKind, Outcome, Phase};
 use crate::telemetry::Operation;
 use leasehold_core::{Moment, Partition, SessionOp, SessionReply};
 use std::sync::Arc;
@@ -87,12 +87,21 @@ async fn merge_within(shared: &Shared, within: Duration) {
             if let (Executed::No, SessionOp::MergeStatistics(merge)) = (executed, &op) {
                 counted.give_back(merge, now);
             }
-            if fault.is_transient() {
-                tracing::debug!(%fault, "the statistics were not merged");
-            } else {
+            if is_final(&fault) {
                 shared.stop_merging(Some(&fault));
+            } else {
+                tracing::debug!(%fault, "the statistics were not merged");
             }
         }
+    }
+}
+
+/// Whether the store will never take them (3): full memory, a password that was changed and statistics of another format pass.
+const fn is_final(fault: &Fault) -> bool {
+    match fault.kind {
+        FaultKind::Forbidden | FaultKind::Unsupported(_) => true,
+        FaultKind::Unusable(_) => matches!(fault.phase, Phase::Send),
+        _ => false,
     }
 }
 
@@ -102,5 +111,20 @@ impl Shared {
         let reason = fault.map(ToString::to_string).unwrap_or_default();
         tracing::debug!(reason, "this store does not take statistics");
         self.merging.is_off.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_does_not_end_the_merging() {
+        let fault = |kind, phase| Fault::new(kind, phase, "a store");
+        assert!(is_final(&fault(FaultKind::Forbidden, Phase::Reply)));
+        assert!(is_final(&fault(FaultKind::Unusable("no such operation".into()), Phase::Send)));
+        assert!(!is_final(&fault(FaultKind::Unusable("another format".into()), Phase::Reply)));
+        assert!(!is_final(&fault(FaultKind::OutOfMemory, Phase::Reply)));
+        assert!(!is_final(&fault(FaultKind::Failed("the disk is full".into()), Phase::Reply)));
     }
 }

@@ -1,8 +1,8 @@
 //! The task that reads a fleet again and again.
 //!
 //! 1. One request at a time, each followed by its [pause](pace). So a slow server is asked less often, and not more.
-//! 2. There are four [parts](Part), and the one that is due for the longest comes next. A part is due again only after a pause as
-//!    long as its own, and after its interval: so in a fleet of any size each of them has its turn.
+//! 2. There are four [parts](Part), and the one that is due for the longest comes next. A part that was read is due again after its
+//!    pause and its interval, so what is due by then comes before it: in a fleet of any size each of them has its turn.
 //! 3. A store that does not answer is reported, and asked again. What one part has read does not hide the trouble of another.
 
 use super::known::{Known, Part};
@@ -89,9 +89,7 @@ pub(crate) async fn watch(client: Client) -> Result<FleetWatch, Failure> {
     let mut known = Known::default();
     let list = client.sessions().await.map_err(not_readable)?;
     known.set_sessions(list, SystemTime::now(), &HashSet::new());
-    let (send, fleet) = channel(Arc::new(known.fleet()));
-    let (wishes, wished) = channel(Wishes::default());
-    let reader = Reader { client, known, send, wished, last_seen: None };
+    let (reader, fleet, wishes) = Reader::new(client, known);
     let task = tokio::spawn(reader.run()).abort_handle();
     Ok(FleetWatch { fleet, wishes, task })
 }
@@ -137,10 +135,16 @@ fn next_turn(part: Part, now: Instant, pause: Duration) -> Instant {
         // One batch after the other.
         Part::Others => Duration::ZERO,
     };
-    now + pause + interval.max(pause)
+    now + pause + interval
 }
 
 impl Reader {
+    fn new(client: Client, known: Known) -> (Self, Receiver<Arc<Fleet>>, Sender<Wishes>) {
+        let (send, fleet) = channel(Arc::new(known.fleet()));
+        let (wishes, wished) = channel(Wishes::default());
+        (Self { client, known, send, wished, last_seen: None }, fleet, wishes)
+    }
+
     async fn run(mut self) {
         let now = Instant::now();
         let mut due = Due([now; Part::COUNT]);
@@ -155,9 +159,8 @@ impl Reader {
                 continue;
             }
             if !Arc::ptr_eq(&on_screen, &wishes.on_screen) {
-                // What came to the screen is looked at soon.
-                due.set(Part::Screen, Instant::now());
                 on_screen = Arc::clone(&wishes.on_screen);
+                self.show(&on_screen, &mut due);
             }
             let (part, at) = due.first(!on_screen.is_empty());
             if at > Instant::now() {
@@ -184,6 +187,16 @@ impl Reader {
             due.set(part, next_turn(part, Instant::now(), pause));
             self.send.send_replace(Arc::new(self.known.fleet()));
             sleep(pause).await;
+        }
+    }
+
+    /// Other locks are on the screen.
+    fn show(&mut self, on_screen: &[Lock], due: &mut Due) {
+        // They are looked at soon.
+        due.set(Part::Screen, Instant::now());
+        if on_screen.is_empty() {
+            // It is not read any more, so nothing else would end its trouble.
+            self.known.set_trouble(Part::Screen, None);
         }
     }
 
@@ -307,6 +320,17 @@ mod tests {
         due.set(Part::Screen, now);
         assert_eq!(due.first(false), (Part::List, now + LIST_EVERY));
         assert_eq!(due.first(true), (Part::Screen, now));
+    }
+
+    #[tokio::test]
+    async fn the_trouble_of_a_screen_ends_with_the_screen() {
+        let (mut reader, _fleet, _wishes) = Reader::new(client("reader").await, Known::default());
+        let mut due = Due([Instant::now(); Part::COUNT]);
+        reader.known.set_trouble(Part::Screen, Some("no answer".to_owned()));
+        reader.show(&[Lock::mutex(leasehold::LockName::new("a").expect("a name"))], &mut due);
+        assert!(reader.known.fleet().trouble.is_some(), "they are not read yet");
+        reader.show(&[], &mut due);
+        assert_eq!(reader.known.fleet().trouble, None);
     }
 
     /// A thousand sessions with twenty thousand locks, a full screen, and waits: what a part costs is more than its interval.

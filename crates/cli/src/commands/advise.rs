@@ -81,7 +81,7 @@ fn nothing(class: Option<&str>, known: usize) -> String {
         );
     }
     format!(
-        "no statistics{of}: clients count the locks that they hold, and merge that every minute and when they end, unless \
+        "no statistics{of}: clients count the locks that they hold, and merge that every minute and when they are shut down, unless \
          LEASEHOLD_STATISTICS=off\n"
     )
 }

@@ -349,7 +349,7 @@ impl ClientBuilder {
     /// Sets whether this client counts its holds, waits and losses by [class](crate::Mutex::class), and merges that into the
     /// statistics of the store: [`Client::lock_statistics`]. Default: it does.
     ///
-    /// A client that uses locks sends one small request a minute for it, and another one when it ends. The store keeps
+    /// A client that uses locks sends one small request a minute for it, and another one when it is shut down. The store keeps
     /// counts of times, of 200 classes at most, for 7 days; it keeps no names of locks, unless they have nothing that looks like
     /// an id. Nothing is counted by a client [without a session](Self::without_session), and for a
     /// [quorum](crate::store::QuorumStore), which keeps no statistics.

@@ -396,7 +396,7 @@ impl Client {
     /// Lists the statistics of the store by [class](crate::Mutex::class) of lock: how long locks were held and waited for, and how many
     /// holds were lost, as all clients have counted it within the last 7 days at most. See [`LockStatistics`].
     ///
-    /// A client merges what it has counted every minute, and when it ends, unless its
+    /// A client merges what it has counted every minute, and when it is shut down, unless its
     /// [statistics](ClientBuilder::statistics) are off. What cannot be read is [counted](Listing::skipped), and left out.
     ///
     /// Fails if the store does not reply within the call timeout, or refuses the request. A

@@ -1,7 +1,7 @@
 //! Merges what the client counts into the statistics of the store.
 //!
-//! 1. A client that has counted something merges it once in [`MERGE_INTERVAL`], and when it ends. One that uses no locks sends
-//!    nothing. For the server a merge costs as much as ten heartbeats, so the interval is that of more than twenty.
+//! 1. A client that has counted something merges it once in [`MERGE_INTERVAL`], and when it is shut down. One that uses no locks
+//!    sends nothing. A merge costs the server more than a heartbeat, so it is seldom.
 //! 2. A merge that is executed twice counts twice. So one without an answer is not sent again: what it had may be lost, and is never
 //!    counted twice.
 //! 3. A store that refuses is not asked again: it keeps no statistics, or this user may not.
@@ -62,7 +62,7 @@ pub(super) async fn merge_statistics(shared: Arc<Shared>) {
     shared.wake.notify_one();
 }
 
-/// The same for a client that ends.
+/// The same for a client that is shut down.
 pub(super) async fn merge_last(shared: &Shared, within: Duration) {
     let is_busy = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
     if !within.is_zero() && !is_busy(&shared.merging.is_off) && !is_busy(&shared.merging.is_sending) {

@@ -27,9 +27,10 @@ impl Watermark {
         }
     }
 
-    /// Forgets it once it has expired.
+    /// Forgets it in the millisecond in which it expires. A server may still have the key then, or may never have set it: no
+    /// reply depends on it.
     pub(super) fn expire(&mut self, now_ms: u64) {
-        if now_ms > self.expires_ms {
+        if now_ms >= self.expires_ms {
             *self = Self::default();
         }
     }

@@ -22,7 +22,7 @@ use crate::store::client::{ClientConfig, flush, flush_within};
 use anyhow::anyhow;
 use clap::Args;
 use leasehold::core::Kind;
-use leasehold::{Client, DetachedHold, Mutex, ReleaseError};
+use leasehold::{Client, Deadlock, DetachedHold, Mutex, ReleaseError};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -78,6 +78,7 @@ impl AcquireArgs {
             max_hold: None,
             lock_delay: None,
             low_priority_for: None,
+            deadlock: Deadlock::default(),
             adopt: None,
             conflict: Exit::new(self.conflict_exit_code),
         }

@@ -26,7 +26,7 @@ use crate::store::args::StoreArgs;
 use crate::store::client::{ClientConfig, shut_down};
 use anyhow::anyhow;
 use clap::{Arg, Args};
-use leasehold::Client;
+use leasehold::{Client, Deadlock};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -88,6 +88,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = duration::parse, help_heading = WAITING)]
     #[arg(conflicts_with_all = ["key", "once_per", "try_once"])]
     low_priority: Option<Duration>,
+
+    /// Fail rather than wait in a cycle of waits
+    #[arg(long, help_heading = WAITING, conflicts_with_all = ["once_per", "try_once"])]
+    refuse_deadlock: bool,
 
     /// Expiry for a key of others that has none
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive, help_heading = WAITING)]
@@ -153,6 +157,7 @@ impl RunArgs {
             max_hold: self.max_hold,
             lock_delay: self.lock_delay,
             low_priority_for: self.low_priority,
+            deadlock: if self.refuse_deadlock { Deadlock::Refuse } else { Deadlock::default() },
             adopt: self.adopt,
             conflict: self.conflict(),
         }

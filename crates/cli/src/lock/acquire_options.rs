@@ -5,7 +5,7 @@ use crate::output::error_map::acquire_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
-use leasehold::{AcquireError, Attempt};
+use leasehold::{AcquireError, Attempt, Deadlock};
 use std::time::Duration;
 
 /// How a lock is acquired.
@@ -18,6 +18,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) lock_delay: Option<Duration>,
     /// For how long other waiters go first.
     pub(crate) low_priority_for: Option<Duration>,
+    /// What a wait does that is part of a cycle of waits.
+    pub(crate) deadlock: Deadlock,
     /// The expiry that a key of another library without one gets.
     pub(crate) adopt: Option<Duration>,
     /// The exit status if another client holds the lock.

@@ -166,6 +166,7 @@ async fn acquire_mutex(lock: Mutex, options: &AcquireOptions) -> Result<Guard, F
     let lock = options.max_hold.into_iter().fold(lock, Mutex::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, Mutex::lock_delay);
     let lock = options.low_priority_for.into_iter().fold(lock, Mutex::low_priority_for);
+    let lock = lock.deadlock(options.deadlock);
     let lock = options.adopt.into_iter().fold(lock, Mutex::expire_foreign);
     match options.wait {
         WaitLimit::Try => options.granted(lock.try_acquire().await),
@@ -181,6 +182,7 @@ async fn acquire_reentrant(
     let lock = options.max_hold.into_iter().fold(lock, ReentrantMutex::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, ReentrantMutex::lock_delay);
     let lock = options.low_priority_for.into_iter().fold(lock, ReentrantMutex::low_priority_for);
+    let lock = lock.deadlock(options.deadlock);
     let lock = options.adopt.into_iter().fold(lock, ReentrantMutex::expire_foreign);
     match options.wait {
         WaitLimit::Try => options.granted(lock.try_acquire().await),
@@ -213,6 +215,7 @@ async fn acquire_shared(
 
 async fn acquire_multi(locks: MultiMutex, options: &AcquireOptions) -> Result<MultiGuard, Failure> {
     let locks = options.max_hold.into_iter().fold(locks, MultiMutex::max_hold);
+    let locks = locks.deadlock(options.deadlock);
     match options.wait {
         WaitLimit::Try => match options.acquired(locks.try_acquire().await)? {
             MultiAttempt::Granted(guard) => Ok(guard),

@@ -116,6 +116,7 @@ pub(crate) async fn acquire_permits_of_key(
     let semaphore = client.keyed_semaphore(name.clone(), total, *permits).map_err(Failure::usage)?;
     let semaphore = if resize { semaphore.resize_on_mismatch() } else { semaphore };
     let semaphore = options.max_hold.into_iter().fold(semaphore, KeyedSemaphore::max_hold);
+    let semaphore = semaphore.deadlock(options.deadlock);
     let acquired = match options.wait {
         WaitLimit::Try => match semaphore.try_acquire_many(key, count).await {
             Ok(MultiAttempt::Taken { lock, contention }) => {
@@ -155,6 +156,7 @@ pub(crate) async fn acquire_permits(
     let semaphore = options.max_hold.into_iter().fold(semaphore, Semaphore::max_hold);
     let semaphore = options.lock_delay.into_iter().fold(semaphore, Semaphore::lock_delay);
     let semaphore = options.low_priority_for.into_iter().fold(semaphore, Semaphore::low_priority_for);
+    let semaphore = semaphore.deadlock(options.deadlock);
     let permit = match options.wait {
         WaitLimit::Try => options.granted(semaphore.try_acquire_many(count).await),
         WaitLimit::AtMost(limit) => options.acquired(semaphore.acquire_many_timeout(count, limit).await),
@@ -168,6 +170,7 @@ pub(crate) async fn acquire_read(lock: RwLock, options: &AcquireOptions) -> Resu
     let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, RwLock::lock_delay);
     let lock = options.low_priority_for.into_iter().fold(lock, RwLock::low_priority_for);
+    let lock = lock.deadlock(options.deadlock);
     let guard = match options.wait {
         WaitLimit::Try => options.granted(lock.try_read().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.read_timeout(limit).await),
@@ -181,6 +184,7 @@ pub(crate) async fn acquire_write(lock: RwLock, options: &AcquireOptions) -> Res
     let lock = options.max_hold.into_iter().fold(lock, RwLock::max_hold);
     let lock = options.lock_delay.into_iter().fold(lock, RwLock::lock_delay);
     let lock = options.low_priority_for.into_iter().fold(lock, RwLock::low_priority_for);
+    let lock = lock.deadlock(options.deadlock);
     let guard = match options.wait {
         WaitLimit::Try => options.granted(lock.try_write().await),
         WaitLimit::AtMost(limit) => options.acquired(lock.write_timeout(limit).await),

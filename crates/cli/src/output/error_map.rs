@@ -13,6 +13,7 @@ pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {
         AcquireError::TimedOut { .. } | AcquireError::RetriesExhausted { .. } => {
             return Failure::taken(conflict, error);
         }
+        AcquireError::Deadlock(_) => return Failure::deadlock(conflict, error),
         AcquireError::NotExtended(cause) => match &**cause {
             ExtendError::Lost(lost) => return Failure::lost(lost.reason.clone(), error),
             _ => Exit::UNAVAILABLE,

@@ -10,15 +10,15 @@ use leasehold::{LockName, LostReason};
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     cause: Error,
-    /// Set if another client holds the lock. The user can choose the exit status for that.
-    taken: bool,
+    /// The kind of failure if another client holds the lock. The user can choose the exit status for that.
+    taken: Option<&'static str>,
     /// Why the lock was lost, if it was.
     lost: Option<LostReason>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, cause: impl Into<Error>) -> Self {
-        Self { exit, cause: cause.into(), taken: false, lost: None }
+        Self { exit, cause: cause.into(), taken: None, lost: None }
     }
 
     /// The arguments, the name, the URL or another setting cannot be used.
@@ -33,7 +33,12 @@ impl Failure {
 
     /// Another client holds the lock.
     pub(crate) fn taken(exit: Exit, cause: impl Into<Error>) -> Self {
-        Self { taken: true, ..Self::new(exit, cause) }
+        Self { taken: Some("taken"), ..Self::new(exit, cause) }
+    }
+
+    /// The wait was part of a cycle of waits, and gave up.
+    pub(crate) fn deadlock(exit: Exit, cause: impl Into<Error>) -> Self {
+        Self { taken: Some("deadlock"), ..Self::new(exit, cause) }
     }
 
     /// The lock was lost.
@@ -59,18 +64,20 @@ impl Failure {
     /// Whether the name is in use for another kind of lock, or for something else.
     pub(crate) fn is_other_kind(&self) -> bool {
         // The user may have chosen the same number for a lock that is taken.
-        self.exit == Exit::OTHER_KIND && !self.taken
+        self.exit == Exit::OTHER_KIND && self.taken.is_none()
     }
 
     /// Whether another client holds the lock.
     pub(crate) const fn is_taken(&self) -> bool {
-        self.taken
+        self.taken.is_some()
     }
 
     /// The kind of failure, as a word for programs. These words are stable.
     pub(crate) fn kind(&self) -> &'static str {
+        if let Some(kind) = self.taken {
+            return kind;
+        }
         match self.exit {
-            _ if self.taken => "taken",
             Exit::USAGE => "usage",
             Exit::OTHER_KIND => "other_kind",
             Exit::UNAVAILABLE => "unavailable",

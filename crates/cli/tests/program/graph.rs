@@ -7,8 +7,13 @@ use std::time::Instant;
 
 /// `run` of a command that waits for a line, and then runs under a second lock.
 fn nested(fixture: &Fixture, first: &str, second: &str, wait: &str) -> Worker {
-    let script = "echo held; read line; exec \"$LEASEHOLD\" run \"$0\" --wait \"$1\" -- echo both";
-    let mut command = fixture.command(&["run", first, "--", "sh", "-c", script, second, wait]);
+    nested_with(fixture, first, &[second, "--wait", wait])
+}
+
+/// [`nested`], with the options of the second `run`.
+fn nested_with(fixture: &Fixture, first: &str, second: &[&str]) -> Worker {
+    let script = "echo held; read line; exec \"$LEASEHOLD\" run \"$@\" -- echo both 2>&1";
+    let mut command = fixture.command(&[&["run", first, "--", "sh", "-c", script, "sh"], second].concat());
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold"));
     let mut worker = start(command);
     expect(&mut worker, "held");
@@ -83,6 +88,33 @@ fn two_processes_that_wait_for_each_other_are_named_on_a_server() {
 #[test]
 fn two_processes_that_wait_for_each_other_are_named_in_a_file() {
     processes_that_wait_for_each_other_are_named(&Fixture::sqlite());
+}
+
+fn a_run_that_refuses_a_deadlock_ends_with_the_cycle(fixture: &Fixture) {
+    let mut one = nested(fixture, "a", "b", "60s");
+    let mut other = nested_with(fixture, "b", &["a", "c", "--refuse-deadlock", "--json"]);
+    one.send("go").expect("it reads");
+    until("the first one waits", || count(&graph(fixture), "waits") == 1);
+    other.send("go").expect("it reads");
+    let line = other.expect("{", LIMIT).expect("a report");
+    let report: Value = serde_json::from_str(&format!("{{{line}")).expect("it is JSON");
+    assert_eq!(report["error"]["kind"], "deadlock", "{line}");
+    assert_eq!(status(&mut other), Some(75));
+    let message = report["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("a deadlock: ") && message.contains("`b`"), "{message}");
+    expect(&mut one, "both");
+    assert_eq!(status(&mut one), Some(0));
+}
+
+#[test]
+fn a_run_that_refuses_a_deadlock_ends_with_the_cycle_on_a_server() {
+    let server = RedisServer::start().expect("there is a server");
+    a_run_that_refuses_a_deadlock_ends_with_the_cycle(&Fixture::redis(&server));
+}
+
+#[test]
+fn a_run_that_refuses_a_deadlock_ends_with_the_cycle_in_a_file() {
+    a_run_that_refuses_a_deadlock_ends_with_the_cycle(&Fixture::sqlite());
 }
 
 #[test]

@@ -28,7 +28,7 @@ facade! {
     #[derive(Clone)]
     pub struct Election;
 
-    settings { lease max_hold max_renewals lock_delay history max_wait low_priority_for class }
+    settings { lease max_hold max_renewals lock_delay history deadlock max_wait low_priority_for class }
 
     forward {
         /// Returns the election's name.

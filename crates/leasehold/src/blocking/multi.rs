@@ -24,7 +24,7 @@ facade! {
     #[derive(Clone)]
     pub struct MultiMutex;
 
-    settings { lease max_hold max_renewals max_wait class }
+    settings { lease max_hold max_renewals deadlock max_wait class }
 
     forward {
         /// Returns the names of the locks, in order.
@@ -124,7 +124,7 @@ facade! {
     #[derive(Clone)]
     pub struct MultiReentrantMutex;
 
-    settings { lease max_hold max_renewals max_wait class }
+    settings { lease max_hold max_renewals deadlock max_wait class }
 
     set {
         /// Sets the owner that acquires the locks, whatever the calling thread and its scope.

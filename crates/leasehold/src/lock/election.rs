@@ -6,6 +6,7 @@ use crate::guard::Guard;
 use crate::guard::detached::DetachedHold;
 use crate::guard::lock_guard::lock_guard;
 use crate::guard::status::{FullStatus, Status};
+use crate::lock::deadlock::Deadlock;
 use crate::lock::handle::{AcquireOptions, Attempt, LockHandle, settings};
 use crate::lock::observe_ends::HoldEnds;
 use crate::lock::run::run_under;
@@ -90,6 +91,9 @@ impl Election {
         /// Lets other candidates go first for so long, as for a host that is to lead only if no better one campaigns: like
         /// [`Mutex::low_priority_for`](crate::Mutex::low_priority_for).
         pub fn low_priority_for(self, duration: Duration) -> Self;
+
+        /// Sets what a campaign does that waits in a cycle: like [`Mutex::deadlock`](crate::Mutex::deadlock).
+        pub fn deadlock(self, policy: Deadlock) -> Self;
 
         /// Sets the class under which this handle is reported: like [`Mutex::class`](crate::Mutex::class).
         pub fn class(self, class: &str) -> Self;

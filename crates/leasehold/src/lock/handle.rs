@@ -240,6 +240,10 @@ impl LockHandle {
         self.class = other.class.clone();
     }
 
+    pub(crate) const fn share_deadlock(&mut self, other: &Self) {
+        self.refuses_deadlock = other.refuses_deadlock;
+    }
+
     pub(crate) fn yield_every(&mut self, every: u32) {
         self.release_policy.free_every = Some(every.max(1));
     }

@@ -11,6 +11,7 @@ use crate::error::{
     AcquireError, InspectError, LockError, LostHold, MultiReleaseError, ReleaseError, RunError,
 };
 use crate::guard::lock_guard::LockGuard;
+use crate::lock::deadlock::Deadlock;
 use crate::lock::handle::{Attempt, LockHandle, settings};
 use crate::lock::multi::{MultiAttempt, MultiGuard};
 use crate::lock::run::run_under;
@@ -81,6 +82,10 @@ impl KeyedSemaphore {
 
         /// Caps how often each hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
+
+        /// Sets what an acquire does that waits in a cycle, for permits of its key or for those of all: like
+        /// [`Mutex::deadlock`](crate::Mutex::deadlock).
+        pub fn deadlock(self, policy: Deadlock) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits, for both together. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;

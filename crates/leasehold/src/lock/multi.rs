@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::error::{AcquireError, ExtendError, LockError, LostHold, MultiReleaseError, ReleaseError};
 use crate::guard::Guard;
 use crate::lock::contention::Contention;
+use crate::lock::deadlock::Deadlock;
 use crate::lock::handle::{AcquireOptions, LockHandle, settings};
 use futures_util::future::join_all;
 use leasehold_core::{FencingToken, Lease, LockName, Moment};
@@ -108,6 +109,10 @@ impl MultiMutex {
 
         /// Caps how often each hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
+
+        /// Sets what an acquire does that waits in a cycle: like [`Mutex::deadlock`](crate::Mutex::deadlock). Sets alone make
+        /// none, but locks that the caller holds besides can.
+        pub fn deadlock(self, policy: Deadlock) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;

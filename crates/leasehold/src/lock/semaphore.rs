@@ -71,6 +71,7 @@ impl Semaphore {
         let mut sibling =
             Self { resizes: self.resizes, ..Self::new(self.handle.engine.clone(), lock, total) };
         sibling.handle.share_class(&self.handle);
+        sibling.handle.share_deadlock(&self.handle);
         sibling
     }
 

@@ -359,6 +359,15 @@ async fn a_hold_that_ends_during_the_wait_is_withdrawn() {
     drop(guard);
 }
 
+/// What a wait that refuses a deadlock ends with: nothing, or the cycle.
+fn cycle_of<G>(acquired: Result<G, AcquireError>) -> Option<WaitCycle> {
+    match acquired {
+        Ok(_) => None,
+        Err(AcquireError::Deadlock(cycle)) => Some(*cycle),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// A task that holds one lock and waits for another one, until it is refused that one. Returns the lock it did not get.
 fn refusing(
     client: &Client,
@@ -369,14 +378,7 @@ fn refusing(
     tokio::spawn(async move {
         let first = mutex(&client, names[0]).acquire().await.expect("acquired");
         sleep(pause).await;
-        let result = match mutex(&client, names[1]).deadlock(Deadlock::Refuse).acquire().await {
-            Ok(second) => {
-                second.release().await.expect("released");
-                None
-            }
-            Err(AcquireError::Deadlock(cycle)) => Some(*cycle),
-            Err(error) => panic!("{error}"),
-        };
+        let result = cycle_of(mutex(&client, names[1]).deadlock(Deadlock::Refuse).acquire().await);
         first.release().await.expect("released");
         result
     })
@@ -645,4 +647,54 @@ async fn cycles_of_random_schedules_are_found_and_exist() {
     let (waits, cycles) = run_schedules(1_000, false, seed()).await;
     println!("{waits} waits, {cycles} cycles");
     assert!(cycles > 100, "{cycles} of 1000 schedules");
+}
+
+/// A wait of each kind that refuses: the other process holds its lock, and waits for one of this process.
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_any_kind_refuses_to_be_part_of_a_cycle() {
+    for kind in ["election", "set", "reentrant set", "key", "all keys", "mutex"] {
+        let store = memory();
+        let (here, there) = (client(&store).await, client(&store).await);
+        let own = mutex(&here, "own").acquire().await.expect("acquired");
+        let (held, holds) = tokio::sync::oneshot::channel();
+        let other = tokio::spawn(async move {
+            let keyed = there.keyed_semaphore("keyed", 2, 1).expect("a good name");
+            let guard: Box<dyn std::any::Any + Send> = match kind {
+                "election" => {
+                    Box::new(there.election("wanted").expect("a good name").campaign().await.expect("leads"))
+                }
+                "reentrant set" => Box::new(
+                    there.reentrant_mutex("wanted").expect("a good name").acquire().await.expect("acquired"),
+                ),
+                "key" => Box::new(keyed.acquire("a").await.expect("acquired")),
+                "all keys" => Box::new(keyed.all().acquire_many(2).await.expect("acquired")),
+                _ => Box::new(mutex(&there, "wanted").acquire().await.expect("acquired")),
+            };
+            held.send(()).expect("the test waits");
+            let own = mutex(&there, "own").acquire().await.expect("acquired");
+            drop((own, guard));
+        });
+        holds.await.expect("it holds");
+        let names = ["wanted", "free"];
+        let refuse = Deadlock::Refuse;
+        let keyed = here.keyed_semaphore("keyed", 2, 1).expect("a good name").deadlock(refuse);
+        let refused = match kind {
+            "election" => {
+                cycle_of(here.election("wanted").expect("a good name").deadlock(refuse).campaign().await)
+            }
+            "set" => cycle_of(here.multi_mutex(names).expect("good names").deadlock(refuse).acquire().await),
+            "reentrant set" => {
+                let set = here.multi_reentrant_mutex(names).expect("good names");
+                cycle_of(set.deadlock(refuse).acquire().await)
+            }
+            "key" | "all keys" => cycle_of(keyed.acquire("a").await),
+            _ => cycle_of(mutex(&here, "wanted").deadlock(refuse).acquire().await),
+        };
+        let cycle = refused.unwrap_or_else(|| panic!("{kind}: acquired"));
+        assert_eq!(cycle.waits.len(), 2, "{kind}: {cycle}");
+        // Nothing is left of the set, and the other process goes on.
+        own.release().await.expect("released");
+        other.await.expect("no panic");
+        let _ = mutex(&here, "free").try_acquire().await.expect("a reply").granted().expect("free");
+    }
 }

@@ -5,6 +5,7 @@ use super::{MultiAttempt, MultiGuard};
 use crate::engine::Engine;
 use crate::error::{AcquireError, LockError, MultiReleaseError};
 use crate::guard::owner::{Owner, OwnerFactory};
+use crate::lock::deadlock::Deadlock;
 use crate::lock::handle::{AcquireOptions, LockHandle, settings};
 use leasehold_core::{Lease, LockName};
 use std::fmt;
@@ -81,6 +82,10 @@ impl MultiReentrantMutex {
 
         /// Caps how often each hold is renewed: like [`Mutex::max_renewals`](crate::Mutex::max_renewals).
         pub fn max_renewals(self, most: u32) -> Self;
+
+        /// Sets what an acquire does that waits in a cycle: like [`Mutex::deadlock`](crate::Mutex::deadlock). Sets alone make
+        /// none, but locks that the caller holds besides can.
+        pub fn deadlock(self, policy: Deadlock) -> Self;
 
         /// Limits how long [`acquire`](Self::acquire) waits. Without this setting, it waits forever.
         pub fn max_wait(self, limit: Duration) -> Self;

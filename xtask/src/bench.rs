@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{install, peers, shell};
 
 /// The scenarios of `bench all`, in the order of docs/reference/benchmarks.md.
-const SCENARIOS: [&str; 22] = [
+const SCENARIOS: [&str; 23] = [
     "uncontended",
     "allocations",
     "calls",
@@ -18,6 +18,7 @@ const SCENARIOS: [&str; 22] = [
     "renewal",
     "tracking",
     "top",
+    "observe",
     "cluster",
     "fairness",
     "memory",

@@ -20,6 +20,7 @@ mod memory;
 mod meter;
 mod monitor;
 mod names;
+mod observe;
 mod peers;
 mod quorum;
 mod renewal;
@@ -67,6 +68,8 @@ enum Scenario {
     Renewal(renewal::Options),
     /// Measures what the screen of `leasehold top` costs the server.
     Top(top::Options),
+    /// Measures how soon a deadlock is named, and what statistics cost the server.
+    Observe(observe::Options),
     /// Measures what it costs the server that holders learn at once of a removed lock, and how soon they do.
     Tracking(tracking::Options),
     /// Measures what many held locks cost a cluster, beside a single server.
@@ -120,6 +123,7 @@ fn main() -> Result<()> {
         Scenario::Sticky(options) => sticky::run(&options),
         Scenario::Renewal(options) => renewal::run(&options),
         Scenario::Top(options) => top::run(&options),
+        Scenario::Observe(options) => observe::run(&options),
         Scenario::Tracking(options) => tracking::run(&options),
         Scenario::Cluster(options) => cluster::run(&options),
         Scenario::Fairness(options) => fairness::run(&options),

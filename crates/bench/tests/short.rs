@@ -57,6 +57,11 @@ fn tracking() {
 }
 
 #[test]
+fn observe() {
+    check("observe --deadlocks 1 --classes 2 --clients 2 --rounds 1", 1);
+}
+
+#[test]
 fn top() {
     // Cargo builds the programs of a workspace into one directory, this one if the package is built at all.
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold-bench")).with_file_name("leasehold");

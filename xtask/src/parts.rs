@@ -113,6 +113,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "leasehold-cli", Unit, All),
     part(Check, "leasehold-bench", Unit, All),
     part(Check, "leasehold-interop", Unit, All),
+    part(Check, "leasehold-history", Unit, All),
     part(Check, "xtask", Unit, All),
     // Test: every primitive on real servers, failure rows, the program, the examples.
     part(Test, "leasehold", File("server"), Only(&["::redis::"])),

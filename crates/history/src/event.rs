@@ -158,6 +158,10 @@ pub struct LockSpec {
     pub kind: LockKind,
     /// The permits of a semaphore, the count of a latch, the parties of a barrier.
     pub permits: Option<u32>,
+    /// The period of a [`LockKind::OncePer`], in milliseconds. A release of a turn finishes it, so that the turn lasts for the
+    /// rest of the period.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub period_ms: Option<u64>,
 }
 
 /// What a lock is.

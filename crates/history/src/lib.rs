@@ -20,17 +20,24 @@
 //! # Ok(()) }
 //! ```
 
+mod checks;
 mod event;
+mod fencing;
 mod history;
 mod judge;
+mod margins;
+mod measure;
 mod report;
 pub mod sample;
+mod timeline;
 mod verdict;
 
 pub use event::{Answer, Event, FaultKind, LockKind, LockSpec, Mode, ReleaseAnswer, What};
 pub use history::{History, HistoryError};
-pub use judge::{Margins, judge, judge_with};
+pub use judge::{judge, judge_with};
+pub use margins::Margins;
 pub use report::report_html;
 pub use verdict::{
-    CallRecord, CheckOutcome, ClockStep, Measured, NodeClock, Percentiles, RefusedWrite, Verdict, Violation,
+    CallRecord, CheckOutcome, ClockStep, FaultRecord, Measured, NodeClock, Percentiles, RefusedWrite,
+    Verdict, Violation,
 };

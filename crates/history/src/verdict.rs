@@ -67,6 +67,8 @@ pub struct Violation {
     pub what: String,
     /// The calls that are involved, and the holds that they acquired.
     pub calls: Vec<CallRecord>,
+    /// The faults that went on at this time, or whose effects may have lasted until then.
+    pub faults: Vec<FaultRecord>,
     /// The writes of these holds that a fencing check at the resource refuses.
     pub refused: Vec<RefusedWrite>,
     /// What a fencing check at the resource does about this violation, in plain sentences. None: it has nothing to do with writes.
@@ -106,6 +108,23 @@ pub struct CallRecord {
     pub released_us: Option<u64>,
     /// When its process ended, if that was before the end of the run.
     pub exited_us: Option<u64>,
+}
+
+/// A fault. Times are in microseconds since the run began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FaultRecord {
+    /// The number of the fault.
+    pub fault: u64,
+    /// Which fault.
+    pub kind: FaultKind,
+    /// The worker that it hits. None: all, or the store.
+    pub worker: Option<u32>,
+    /// What it is, for a person.
+    pub detail: String,
+    /// When it began.
+    pub from_us: u64,
+    /// When it ended.
+    pub to_us: u64,
 }
 
 /// A write that a fencing check at the resource refuses.

@@ -1,0 +1,192 @@
+//! A barrier admits full rounds, and at once.
+//!
+//! 1. When so many waits were granted, enough had been asked to fill their rounds: of a barrier for `n`, the `k`th grant comes after
+//!    `n` times `k / n`, rounded up, waits were asked.
+//! 2. Each wait that is granted was waiting at some time together with `n - 1` others. A wait that ended without a grant may have been
+//!    counted until a request that takes it back has arrived, so it counts for the lease or session and the time to recover longer.
+//! 3. As many waits as fill a round are not left waiting for longer than a bound (`Margins::wake_up_us`), unless a fault disturbs a
+//!    process that uses the barrier, or the store.
+//!
+//! No fault excuses a round that is not full.
+
+use super::{Findings, violation};
+use crate::event::{LockKind, Mode};
+use crate::fencing::{duration, seconds};
+use crate::margins::Margins;
+use crate::timeline::{Lock, Timeline};
+
+pub(super) fn check(timeline: &Timeline<'_>, margins: &Margins) -> Findings {
+    let mut findings = Findings::default();
+    for lock in timeline.locks.iter().filter(|lock| lock.spec.kind == LockKind::Barrier) {
+        let parties = lock.spec.permits.unwrap_or(1).max(1) as usize;
+        let waits: Vec<usize> =
+            lock.calls.iter().copied().filter(|&call| timeline.calls[call].mode == Mode::Wait).collect();
+        findings.judged += waits.len() as u64;
+        let found = rounds(timeline, lock, parties, &waits)
+            .or_else(|| company(timeline, lock, parties, &waits))
+            .or_else(|| held_back(timeline, margins, lock, parties, &waits));
+        findings.violations.extend(found);
+    }
+    findings
+}
+
+fn rounds(
+    timeline: &Timeline<'_>,
+    lock: &Lock<'_>,
+    parties: usize,
+    waits: &[usize],
+) -> Option<crate::Violation> {
+    let mut grants: Vec<(u64, usize)> =
+        waits.iter().filter_map(|&call| timeline.calls[call].granted_us().map(|at| (at, call))).collect();
+    grants.sort_unstable();
+    for (index, &(granted_us, call)) in grants.iter().enumerate() {
+        let needed = (index / parties + 1) * parties;
+        // `waits` is in the order in which they were asked.
+        let asked = waits.partition_point(|&it| timeline.calls[it].asked_us <= granted_us);
+        if asked < needed {
+            let what = format!(
+                "`{}`, a barrier for {parties}, admitted {} at {} as the {}th, when only {asked} had arrived: its round was not full.",
+                lock.spec.name,
+                timeline.process_name(&timeline.calls[call]),
+                seconds(granted_us),
+                index + 1
+            );
+            return Some(violation(timeline, lock, (granted_us, None), &[call], what));
+        }
+    }
+    None
+}
+
+/// The times at which the number of waits changes, and by how much.
+fn changes(timeline: &Timeline<'_>, waits: &[usize], ends_us: impl Fn(usize) -> u64) -> Vec<(u64, i64)> {
+    let mut changes: Vec<(u64, i64)> = waits
+        .iter()
+        .flat_map(|&call| [(timeline.calls[call].asked_us, 1), (ends_us(call).saturating_add(1), -1)])
+        .collect();
+    changes.sort_unstable_by_key(|&(at, by)| (at, -by));
+    changes
+}
+
+fn company(
+    timeline: &Timeline<'_>,
+    lock: &Lock<'_>,
+    parties: usize,
+    waits: &[usize],
+) -> Option<crate::Violation> {
+    let ends_us = |call: usize| {
+        let until_us = timeline.waits_until_us(&timeline.calls[call]);
+        match timeline.calls[call].granted_us() {
+            Some(granted_us) => granted_us,
+            None => until_us.saturating_add(timeline.settle_us),
+        }
+    };
+    let (mut full, mut count, mut since_us) = (crate::timeline::Spans::default(), 0_i64, None);
+    let parties_signed = i64::try_from(parties).unwrap_or(i64::MAX);
+    for (at_us, by) in changes(timeline, waits, ends_us) {
+        count += by;
+        match since_us {
+            None if count >= parties_signed => since_us = Some(at_us),
+            Some(since) if count < parties_signed => {
+                full.add(since, at_us - 1);
+                since_us = None;
+            }
+            _ => {}
+        }
+    }
+    full.merge();
+    let alone = waits.iter().copied().find(|&call| {
+        let call = &timeline.calls[call];
+        call.granted_us().is_some_and(|granted_us| !full.overlaps(call.asked_us, granted_us))
+    })?;
+    let call = &timeline.calls[alone];
+    let granted_us = call.granted_us()?;
+    let what = format!(
+        "`{}`, a barrier for {parties}, admitted {} at {}, although so many never waited together with it.",
+        lock.spec.name,
+        timeline.process_name(call),
+        seconds(granted_us)
+    );
+    Some(violation(timeline, lock, (granted_us, None), &[alone], what))
+}
+
+fn held_back(
+    timeline: &Timeline<'_>,
+    margins: &Margins,
+    lock: &Lock<'_>,
+    parties: usize,
+    waits: &[usize],
+) -> Option<crate::Violation> {
+    let parties = i64::try_from(parties).unwrap_or(i64::MAX);
+    let until_us = |call: usize| timeline.waits_until_us(&timeline.calls[call]);
+    let (mut count, mut since_us) = (0_i64, None);
+    for (at_us, by) in changes(timeline, waits, until_us) {
+        if let Some(since) = since_us
+            && at_us - since > margins.wake_up_us
+            && !lock.disturbed.overlaps(since, at_us)
+        {
+            let open: Vec<usize> = waits
+                .iter()
+                .copied()
+                .filter(|&call| timeline.calls[call].asked_us <= since && until_us(call) >= at_us - 1)
+                .collect();
+            let what = format!(
+                "`{}`, a barrier for {parties}, left {count} waiting for {} from {}.",
+                lock.spec.name,
+                duration(at_us - since),
+                seconds(since)
+            );
+            return Some(violation(timeline, lock, (since, Some(at_us)), &open, what));
+        }
+        count += by;
+        // Those that are left when one was admitted may be of its round, so time counts anew.
+        since_us = match (count >= parties, by) {
+            (false, _) => None,
+            (true, -1) => Some(at_us),
+            (true, _) => since_us.or(Some(at_us)),
+        };
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::Script;
+    use crate::event::{LockKind, Mode};
+
+    const MS: u64 = 1000;
+
+    /// A barrier for two, and waits from one time to another.
+    fn barrier(waits_ms: &[(u64, Option<u64>)]) -> (u64, u64) {
+        let mut script = Script::with(LockKind::Barrier, Some(2), None);
+        for (process, (asked, granted)) in (1..).zip(waits_ms) {
+            let call = script.asked(process, Mode::Wait, asked * MS);
+            if let Some(granted) = granted {
+                script.answer(granted * MS, call, None);
+            }
+        }
+        script.outcome("barriers")
+    }
+
+    #[test]
+    fn full_rounds_are_in_order() {
+        assert_eq!(
+            barrier(&[(1, Some(11)), (10, Some(12)), (20, Some(31)), (30, Some(31)), (40, None)]),
+            (5, 0)
+        );
+    }
+
+    #[test]
+    fn rounds_that_are_not_full_are_found() {
+        assert_eq!(barrier(&[(1, Some(11)), (10, Some(12)), (20, Some(31))]), (3, 1), "one too many");
+        assert_eq!(barrier(&[(1, Some(5)), (10, Some(12))]), (2, 1), "too early");
+        let alone = [(1, Some(11)), (2, Some(11)), (3, None), (7_000, Some(7_005)), (7_010, None)];
+        assert_eq!(barrier(&alone), (5, 0), "it may have met the one that waits since 3 ms");
+        let alone = [(1, Some(11)), (10, Some(12)), (20, Some(30)), (40, Some(50))];
+        assert_eq!(barrier(&alone), (4, 1), "two that never waited together");
+    }
+
+    #[test]
+    fn a_full_round_that_is_left_waiting_is_found() {
+        assert_eq!(barrier(&[(1, Some(5_000)), (10, Some(5_000))]), (2, 1));
+    }
+}

@@ -97,11 +97,6 @@ const CHECKS: [Check; 10] = [
     },
 ];
 
-/// The names of all checks.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    CHECKS.iter().map(|check| check.name)
-}
-
 /// Runs all checks.
 pub(crate) fn run(timeline: &Timeline<'_>, margins: &Margins) -> (Vec<CheckOutcome>, Vec<Violation>) {
     let (mut outcomes, mut violations) = (Vec::new(), Vec::new());

@@ -96,6 +96,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Test, "leasehold", File("server"), Only(&["failures::"])),
     // Check: no server.
     part(Check, "leasehold-core", File("model"), All),
+    part(Check, "leasehold-history", File("judges"), All),
     part(Check, "leasehold-store", File("quorum"), All),
     waiting("leasehold-store", File("memory"), All),
     waiting("leasehold", File("api"), All),

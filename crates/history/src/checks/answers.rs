@@ -5,7 +5,8 @@
 //! 2. A call that gives up does not do so before its limit, less 50 ms; judged of locks that are waited for, outside of faults.
 //! 3. No call fails outside of faults.
 //! 4. No call is answered twice, and no release.
-//! 5. A release that begins within 20 ms of a valid check never finds that the hold had ended, unless a fault disturbed the process of the
+//! 5. A release returns before the end of the workload, if it began so long before as a call may take after its limit.
+//! 6. A release that begins within 20 ms of a valid check never finds that the hold had ended, unless a fault disturbed the process of the
 //!    holder or the store since the hold was asked for.
 //!
 //! A call without an answer is excused if its process has ended, or if the history ends before it is due.
@@ -41,6 +42,7 @@ pub(super) fn check(timeline: &Timeline<'_>, margins: &Margins) -> Findings {
             is_late(timeline, margins, lock, call),
             is_early(timeline, lock, call),
             has_failed(timeline, lock, call),
+            has_no_end(timeline, margins, lock, call),
             is_denied(timeline, lock, call),
         ];
         for (at_us, what) in found.into_iter().flatten() {
@@ -136,6 +138,25 @@ fn has_failed(timeline: &Timeline<'_>, lock: &Lock<'_>, call: &Call<'_>) -> Foun
     Some((at_us, what))
 }
 
+fn has_no_end(timeline: &Timeline<'_>, margins: &Margins, lock: &Lock<'_>, call: &Call<'_>) -> Found {
+    let release_us = call.release_asked_us.filter(|_| call.releases.is_empty())?;
+    if !timeline.has_ended || timeline.exited_us(call).is_some() {
+        return None;
+    }
+    let is_disturbed = timeline.is_disturbed(call.process, release_us, timeline.end_us);
+    let margin_us = if is_disturbed { margins.answer_in_fault_us } else { margins.answer_us };
+    if timeline.end_us - release_us <= margin_us {
+        return None;
+    }
+    let what = format!(
+        "{} released `{}` at {}, and the release has not returned by the end of the workload.",
+        timeline.process_name(call),
+        lock.spec.name,
+        seconds(release_us)
+    );
+    Some((timeline.end_us, what))
+}
+
 fn is_denied(timeline: &Timeline<'_>, lock: &Lock<'_>, call: &Call<'_>) -> Found {
     let Some((at_us, ReleaseAnswer::NotHeld)) = call.releases.first() else { return None };
     let release_us = call.release_asked_us.unwrap_or(*at_us);
@@ -213,6 +234,18 @@ mod tests {
         script.answer(90 * MS, call, Some(1));
         script.release(110 * MS, call, true);
         assert_eq!(script.outcome("answers"), (4, 2));
+    }
+
+    #[test]
+    fn a_release_that_never_returns_is_found() {
+        let mut script = Script::of(LockKind::Mutex);
+        let call = script.granted(1, Mode::Exclusive, 1, MS);
+        script.check(9 * MS, call, true);
+        script.push(10 * MS, 1, What::ReleaseAsked { call });
+        script.push(900 * MS, 0, What::Ended);
+        assert_eq!(script.outcome("answers").1, 0, "it is not due");
+        script.push(1_100 * MS, 0, What::Ended);
+        assert_eq!(script.outcome("answers").1, 1);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! Elections, and of these:
 //!
 //! - only calls that wait: one with a limit of 0 does not stand in a queue;
-//! - two calls of different processes only while neither process has another call at this lock, because a library may queue once per
-//!   process; calls of one process among themselves, except for those of one owner;
+//! - two calls of different processes only if neither process had another call at this lock when it asked, because a library may queue
+//!   once per process, and hand the lock from task to task there; calls of one process among themselves, except for those of one owner;
 //! - no calls while a fault disturbs a process that uses this lock, from when the earlier one asked: a process that is cut off
 //!   loses its place.
 //!
@@ -16,7 +16,7 @@
 use super::{Findings, violation};
 use crate::fencing::{duration, seconds};
 use crate::margins::Margins;
-use crate::timeline::{Lock, Timeline};
+use crate::timeline::{Call, Lock, Timeline};
 
 pub(super) fn check(timeline: &Timeline<'_>, margins: &Margins) -> Findings {
     let mut findings = Findings::default();
@@ -72,7 +72,7 @@ fn judge_grant(
         let earlier = &timeline.calls[other];
         let waits_until_us = timeline.waits_until_us(earlier);
         let is_waiting = other != call && earlier.waits() && waits_until_us > granted_us;
-        if !is_waiting || earlier.has_owner_of(later) || !is_comparable(timeline, open, call, other) {
+        if !is_waiting || earlier.has_owner_of(later) || !is_comparable(timeline, call, other) {
             continue;
         }
         is_compared = true;
@@ -105,27 +105,20 @@ fn judge_grant(
     findings.violations.push(violation(timeline, lock, (granted_us, None), &[other, call], what));
 }
 
-/// Whether the order of two calls is the lock's: they are of one process, or each is the only one of its process.
-fn is_comparable(timeline: &Timeline<'_>, open: &[usize], one: usize, other: usize) -> bool {
+/// Whether the order of two calls is the lock's: they are of one process, or each is the first one of its process.
+fn is_comparable(timeline: &Timeline<'_>, one: usize, other: usize) -> bool {
     let process = |call: usize| timeline.calls[call].process;
-    if process(one) == process(other) {
-        return true;
-    }
-    let earlier_us = timeline.calls[one].asked_us.min(timeline.calls[other].asked_us);
-    let is_alone = |call: usize| {
-        // `open` has the calls that are there at the grant. One that was there before, since the earlier call asked, counts as well.
-        let position = timeline.locks[timeline.calls[call].lock]
-            .calls
-            .partition_point(|&it| timeline.calls[it].asked_us < timeline.calls[call].asked_us);
-        let before = timeline.locks[timeline.calls[call].lock].calls[..position]
-            .iter()
-            .rev()
-            .take(RECENT)
-            .filter(|&&it| process(it) == process(call))
-            .any(|&it| present_until_us(timeline, it) >= earlier_us);
-        !before && !open.iter().any(|&it| it != call && process(it) == process(call))
-    };
-    is_alone(one) && is_alone(other)
+    process(one) == process(other) || (is_first(timeline, one) && is_first(timeline, other))
+}
+
+/// Whether its process had no call at this lock when it was asked.
+fn is_first(timeline: &Timeline<'_>, call: usize) -> bool {
+    let Call { process, lock, asked_us, .. } = timeline.calls[call];
+    let calls = &timeline.locks[lock].calls;
+    // Indices grow with the time at which the calls were asked.
+    let before = calls[..calls.partition_point(|&it| it < call)].iter().rev().take(RECENT);
+    let mut of_process = before.filter(|&&it| timeline.calls[it].process == process);
+    !of_process.any(|&it| present_until_us(timeline, it) >= asked_us)
 }
 
 /// How many calls before one are looked at for another of its process. Between two calls of a process are about as many as there are
@@ -135,7 +128,7 @@ const RECENT: usize = 256;
 #[cfg(test)]
 mod tests {
     use super::super::fixture::{Script, found};
-    use crate::event::{FaultKind, LockKind, Mode, What};
+    use crate::event::{Answer, FaultKind, LockKind, Mode, What};
 
     const MS: u64 = 1000;
 
@@ -187,8 +180,9 @@ mod tests {
     #[test]
     fn processes_with_several_calls_are_compared_only_among_themselves() {
         let (mut script, ..) = out_of_order();
-        // Now the process of the earlier waiter has two calls, the later of which waits on when the earlier is granted.
-        script.asked(1, Mode::Exclusive, 600 * MS);
-        assert_eq!(script.outcome("order"), (1, 0));
+        // Now the process of the later waiter waits already when it asks, until 0.6 s.
+        let call = script.asked(2, Mode::Exclusive, 450 * MS);
+        script.push(600 * MS, 2, What::Answered { call, answer: Answer::NotGranted });
+        assert_eq!(script.outcome("order"), (0, 0));
     }
 }

@@ -1,0 +1,8 @@
+//! The checks of this crate, and judges that are not ours, over the same histories.
+
+mod changes;
+mod linearizability;
+mod model;
+mod operations;
+mod property;
+mod random;

@@ -125,7 +125,19 @@ pub(crate) fn python_packages(source: &Path, home: &Path, options: &[&str]) -> R
     })
 }
 
+/// Builds `drivers/porcupine`, which judges histories and is no driver of locks, and returns its program.
+pub(crate) fn porcupine() -> Result<PathBuf> {
+    let home = shell::target_directory().join("drivers/porcupine");
+    fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
+    go_program(&shell::root().join("drivers/porcupine"), &home)?;
+    Ok(home.join("driver"))
+}
+
 fn redsync(source: &Path, home: &Path) -> Result<()> {
+    go_program(source, home)
+}
+
+fn go_program(source: &Path, home: &Path) -> Result<()> {
     let mut go = Command::new("go");
     go.current_dir(source).args(["build", "-mod=readonly", "-o"]).arg(home.join("driver")).arg(".");
     shell::run(go)

@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod circles;
 mod driver;
+mod history;
 mod install;
 mod interop;
 mod lane;
@@ -49,6 +50,7 @@ commands:
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   verify   run proofs at their full length (`verify rounds quorum split rotation cluster cutoffs scripts valkey
            versions mutants`)
+  history  judge recorded histories with Porcupine (`history run.jsonl`), or compare it with our checks on planted ones
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
   package  check that the published crates can be packed, and contain their README and licences";
@@ -77,6 +79,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("bench") => bench::run(&rest),
         Some("sim") => sim::run(&rest),
         Some("verify") => verify::run(&rest),
+        Some("history") => history::run(&rest),
         Some("interop") => interop::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("package") => package::run(&rest),

@@ -4,5 +4,6 @@ mod changes;
 mod linearizability;
 mod model;
 mod operations;
+mod porcupine;
 mod property;
 mod random;

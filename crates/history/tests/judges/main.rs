@@ -4,6 +4,7 @@ mod changes;
 mod linearizability;
 mod model;
 mod operations;
+mod page;
 mod porcupine;
 mod property;
 mod random;

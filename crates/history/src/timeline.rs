@@ -5,8 +5,9 @@
 //! 1. A hold is *believed* from the answer that granted it until the `since_us` of its last valid check: a check that answers that
 //!    the hold is valid proves it for that instant, and so for all time before. What a stopped process believed while it was stopped
 //!    does not matter: it did nothing.
-//! 2. A fault disturbs what it hits from its beginning until it has ended and the lease, the session and a time to recover have
-//!    passed.
+//! 2. A fault disturbs what it hits from its beginning until it has ended and the longer of lease and session, and a time to recover,
+//!    have passed. For a process that is killed, this counts from its end. A lock is disturbed while calls of such a process may
+//!    have something at the store.
 
 use crate::event::{Answer, FaultKind, LockKind, LockSpec, Mode, ReleaseAnswer, What};
 use crate::history::{Beginning, History};
@@ -275,6 +276,11 @@ impl<'h> Timeline<'h> {
     fn add_disturbances(&mut self) {
         for fault in &self.faults {
             let spans = match fault.worker {
+                // What is left of a process that was killed counts from its end, which is noted below.
+                Some(worker) if fault.kind == FaultKind::Kill => {
+                    self.at_process.entry(worker).or_default().add(fault.from_us, fault.from_us);
+                    continue;
+                }
                 Some(worker) => self.at_process.entry(worker).or_default(),
                 None => &mut self.everywhere,
             };
@@ -298,7 +304,11 @@ impl<'h> Timeline<'h> {
                 let exited = self.processes.get(&call.process).and_then(|process| process.exited_us);
                 let until = call_ends_us(call, exited).unwrap_or(self.end_us);
                 if let Some(spans) = self.at_process.get(&call.process) {
-                    lock.disturbed.extend(spans.overlapping(call.asked_us, until));
+                    // A call has nothing at the store before it is asked, and nothing after it ended with a clear answer.
+                    let ended = clear_end_us(call).unwrap_or(u64::MAX);
+                    for (from, to) in spans.overlapping(call.asked_us, until) {
+                        lock.disturbed.add((*from).max(call.asked_us), (*to).min(ended));
+                    }
                 }
                 if let Some((from, at)) = unclear(call) {
                     lock.disturbed.add(from, at.saturating_add(self.settle_us));
@@ -312,6 +322,13 @@ impl<'h> Timeline<'h> {
     pub(crate) fn is_disturbed(&self, process: u32, from_us: u64, to_us: u64) -> bool {
         self.everywhere.overlaps(from_us, to_us)
             || self.at_process.get(&process).is_some_and(|spans| spans.overlaps(from_us, to_us))
+    }
+
+    /// Until when a fault that hits this process, or everything, disturbs what happens at this time. The time itself if none does.
+    pub(crate) fn disturbed_until_us(&self, process: u32, at_us: u64) -> u64 {
+        let spans = [Some(&self.everywhere), self.at_process.get(&process)].into_iter().flatten();
+        let ends = spans.flat_map(|spans| spans.overlapping(at_us, at_us).map(|(_, to)| *to));
+        ends.max().unwrap_or(at_us)
     }
 
     /// Whether a fault goes on at any of this time that hits this process or everything.
@@ -381,6 +398,14 @@ impl<'h> Timeline<'h> {
     }
 }
 
+/// When nothing of a call is left at the store: its release found its hold, or it was granted what is no hold.
+fn clear_end_us(call: &Call<'_>) -> Option<u64> {
+    if matches!(call.mode, Mode::CountDown | Mode::Wait) {
+        return call.granted_us();
+    }
+    call.releases.first().filter(|(_, answer)| matches!(answer, ReleaseAnswer::Released)).map(|(at, _)| *at)
+}
+
 /// When nothing of a call is left in its process. None: not before the end.
 fn call_ends_us(call: &Call<'_>, exited_us: Option<u64>) -> Option<u64> {
     let over = match call.answers.first() {
@@ -419,10 +444,6 @@ impl Spans {
     /// Adds one; [`Spans::merge`] must follow before the others are used.
     pub(crate) fn add(&mut self, from_us: u64, to_us: u64) {
         self.spans.push((from_us, to_us.max(from_us)));
-    }
-
-    fn extend<'s>(&mut self, spans: impl Iterator<Item = &'s (u64, u64)>) {
-        self.spans.extend(spans);
     }
 
     /// Puts them in order, and joins those that touch.

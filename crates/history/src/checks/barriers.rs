@@ -77,7 +77,12 @@ fn company(
         let until_us = timeline.waits_until_us(&timeline.calls[call]);
         match timeline.calls[call].granted_us() {
             Some(granted_us) => granted_us,
-            None => until_us.saturating_add(timeline.settle_us),
+            None => {
+                let process = timeline.calls[call].process;
+                until_us
+                    .saturating_add(timeline.settle_us)
+                    .max(timeline.disturbed_until_us(process, until_us))
+            }
         }
     };
     let (mut full, mut count, mut since_us) = (crate::timeline::Spans::default(), 0_i64, None);

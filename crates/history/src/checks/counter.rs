@@ -18,12 +18,13 @@ use crate::margins::Margins;
 use crate::timeline::{Lock, Timeline, Write};
 
 pub(super) fn check(timeline: &Timeline<'_>, _margins: &Margins) -> Findings {
-    let mut findings = Findings::default();
+    let (mut findings, mut late) = (Findings::default(), 0_u64);
     for lock in timeline.locks.iter().filter(|lock| lock.spec.kind != LockKind::Semaphore) {
         let mut greatest: Option<Write> = None;
         for (index, write) in lock.writes.iter().enumerate() {
-            findings.judged += 1;
             let is_believed = timeline.calls[write.call].believes_at(write.at_us);
+            findings.judged += u64::from(is_believed);
+            late += u64::from(!is_believed);
             if is_believed && !write.fenced {
                 findings.violations.push(refused(timeline, lock, write, greatest.as_ref()));
             } else if is_believed && write.read != write.found {
@@ -39,6 +40,11 @@ pub(super) fn check(timeline: &Timeline<'_>, _margins: &Margins) -> Findings {
                 greatest = Some(*write);
             }
         }
+    }
+    if findings.judged == 0 && late > 0 {
+        findings.note = Some(format!(
+            "after none of the {late} writes the holder found its hold valid: it must check again when its write was answered"
+        ));
     }
     findings
 }
@@ -120,6 +126,7 @@ fn report(
 mod tests {
     use super::super::fixture::{Script, found};
     use crate::event::{LockKind, Mode};
+    use crate::judge::judge;
 
     #[test]
     fn updates_one_after_the_other_are_in_order() {
@@ -163,6 +170,20 @@ mod tests {
         script.write(1600, stopped, 1, (0, 0), true);
         script.write(1700, next, 2, (0, 1), true);
         script.write(1800, stopped, 1, (0, 1), false);
-        assert_eq!(script.outcome("counter"), (3, 0));
+        assert_eq!(script.outcome("counter"), (1, 0));
+    }
+
+    #[test]
+    fn writes_after_which_no_holder_checks_show_nothing() {
+        let mut script = Script::of(LockKind::Mutex);
+        let call = script.hold(1, Mode::Exclusive, 1, 500..900);
+        script.write(899, call, 1, (0, 0), true);
+        assert_eq!(script.outcome("counter"), (1, 0), "its last check is at this time");
+        let mut script = Script::of(LockKind::Mutex);
+        let call = script.hold(1, Mode::Exclusive, 1, 500..900);
+        script.write(901, call, 1, (0, 0), true);
+        let verdict = judge(&script.history());
+        let outcome = verdict.checks.iter().find(|outcome| outcome.name == "counter").expect("a check");
+        assert!(outcome.judged == 0 && outcome.note.as_deref().is_some_and(|note| note.contains("1 writes")));
     }
 }

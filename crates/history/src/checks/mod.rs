@@ -55,7 +55,7 @@ const CHECKS: [Check; 10] = [
     Check {
         name: "counter",
         checks: "no update of a guarded counter by a valid hold is lost or refused",
-        counts: "writes",
+        counts: "writes of valid holds",
         run: counter::check,
     },
     Check {

@@ -139,6 +139,7 @@ fn clocks(history: &History) -> (Option<Percentiles>, Vec<NodeClock>) {
     (Percentiles::of(round_trips), nodes.into_values().map(|(clock, _)| clock).collect())
 }
 
+#[expect(clippy::struct_field_names, reason = "as everywhere here, a time says its unit")]
 struct Sample {
     at_us: u64,
     store_us: u64,

@@ -75,15 +75,11 @@ fn company(
 ) -> Option<crate::Violation> {
     let ends_us = |call: usize| {
         let until_us = timeline.waits_until_us(&timeline.calls[call]);
-        match timeline.calls[call].granted_us() {
-            Some(granted_us) => granted_us,
-            None => {
-                let process = timeline.calls[call].process;
-                until_us
-                    .saturating_add(timeline.settle_us)
-                    .max(timeline.disturbed_until_us(process, until_us))
-            }
+        if let Some(granted_us) = timeline.calls[call].granted_us() {
+            return granted_us;
         }
+        let disturbed_us = timeline.disturbed_until_us(timeline.calls[call].process, until_us);
+        until_us.saturating_add(timeline.settle_us).max(disturbed_us)
     };
     let (mut full, mut count, mut since_us) = (crate::timeline::Spans::default(), 0_i64, None);
     let parties_signed = i64::try_from(parties).unwrap_or(i64::MAX);

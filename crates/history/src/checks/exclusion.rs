@@ -2,7 +2,7 @@
 //!
 //! A hold is believed as [`Timeline`] defines it. Two of these exclude each other:
 //!
-//! - on a Mutex, an Election and a OncePer: any two;
+//! - on a Mutex, an Election and a `OncePer`: any two;
 //! - on a re-entrant lock: any two of different owners; a call without an owner is its own;
 //! - on an RwLock: a write and anything else, if not of one owner;
 //! - on a Semaphore: as many as have more permits together than there are.

@@ -2,7 +2,7 @@
 //!
 //! Of two waiters of a lock, the one that asked later is not granted while the one that asked earlier goes on waiting. Since requests
 //! and answers take time, the later one must have asked more than a margin (`Margins::order_us`) later, and the earlier one must
-//! wait for more than that margin after the later one was granted. Judged are Mutexes, re-entrant locks, RwLocks, Semaphores and
+//! wait for more than that margin after the later one was granted. Judged are Mutexes, re-entrant locks, `RwLock`s, Semaphores and
 //! Elections, and of these:
 //!
 //! - only calls that wait: one with a limit of 0 does not stand in a queue;

@@ -1,9 +1,9 @@
 //! A period has one turn at most.
 //!
-//! Of two turns of a OncePer, the second is granted at least a period after the first was asked: a turn counts from its start at the
+//! Of two turns of a `OncePer`, the second is granted at least a period after the first was asked: a turn counts from its start at the
 //! store, which is not before its request, and a release finishes a turn without ending its period. A thousandth of the period is
 //! allowed for clocks of different speed. No fault excuses a second turn, since a turn belongs to no session; a clock of the store that
-//! is set forward ends a period early, and is reported. A OncePer without `period_ms` is not judged.
+//! is set forward ends a period early, and is reported. A `OncePer` without `period_ms` is not judged.
 
 use super::{Findings, violation};
 use crate::event::LockKind;

@@ -1,6 +1,6 @@
 //! A later hold has a greater fencing token, and no two holds share one.
 //!
-//! - On a Mutex, a re-entrant lock, an Election and a OncePer: a hold that was asked after another one was granted has a greater
+//! - On a Mutex, a re-entrant lock, an Election and a `OncePer`: a hold that was asked after another one was granted has a greater
 //!   token, since it is granted after the other has ended.
 //! - On an RwLock and a Semaphore: a hold that was asked after another one had ended (its release was asked, or its belief was over)
 //!   has a greater token.

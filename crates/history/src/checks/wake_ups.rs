@@ -1,6 +1,6 @@
 //! A lock that is free, or whose holder died, goes to a waiter in time.
 //!
-//! Judged are Mutexes, re-entrant locks, RwLocks, Semaphores and Elections.
+//! Judged are Mutexes, re-entrant locks, `RwLock`s, Semaphores and Elections.
 //!
 //! 1. While a process waits, the lock is not without any hold for longer than a bound (`Margins::wake_up_us`).
 //! 2. At the end of the workload, no call without a limit is open whose process lives.

@@ -416,9 +416,9 @@ fn step_us(length_us: u64) -> u64 {
 fn duration_tick(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} µs"),
-        1_000..1_000_000 if us % 1_000 == 0 => format!("{} ms", us / 1_000),
+        1_000..1_000_000 if us.is_multiple_of(1_000) => format!("{} ms", us / 1_000),
         1_000..1_000_000 => duration(us),
-        _ if us % 1_000_000 == 0 => format!("{} s", us / 1_000_000),
+        _ if us.is_multiple_of(1_000_000) => format!("{} s", us / 1_000_000),
         _ => format!("{}.{:01} s", us / 1_000_000, us % 1_000_000 / 100_000),
     }
 }

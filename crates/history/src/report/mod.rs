@@ -323,7 +323,7 @@ fn measurements(html: &mut String, timeline: &Timeline<'_>, measured: &Measured)
                 }
             }
             None => {
-                html.push_str("<td class=\"number\">0</td><td colspan=\"4\" class=\"quiet\">not seen</td>")
+                html.push_str("<td class=\"number\">0</td><td colspan=\"4\" class=\"quiet\">not seen</td>");
             }
         }
         html.push_str("</tr>");

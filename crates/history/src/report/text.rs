@@ -30,8 +30,8 @@ pub(super) fn prose(text: &str) -> String {
     let mut is_code = true;
     while let Some(part) = parts.next() {
         match (is_code, parts.peek()) {
-            (true, Some(_)) => html.push_str(&format!("<code>{part}</code>")),
-            (true, None) => html.push_str(&format!("`{part}")),
+            (true, Some(_)) => html.extend(["<code>", part, "</code>"]),
+            (true, None) => html.extend(["`", part]),
             (false, _) => html.push_str(part),
         }
         is_code = !is_code;

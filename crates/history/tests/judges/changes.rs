@@ -196,7 +196,6 @@ fn dropped_answer(history: &History, seed: u64) -> Option<History> {
     });
     let wanted = choose(places.collect(), seed)?;
     without(history, |what| match what {
-        What::Asked { .. } | What::Wrote { .. } => false,
         What::Answered { call, .. }
         | What::Checked { call, .. }
         | What::Lost { call, .. }

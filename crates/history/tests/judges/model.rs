@@ -229,9 +229,8 @@ impl World {
 
     fn permits(&self) -> Option<u32> {
         match self.settings.kind {
-            LockKind::Semaphore => Some(3),
+            LockKind::Semaphore | LockKind::Barrier => Some(3),
             LockKind::Latch => Some(PROCESSES * 2),
-            LockKind::Barrier => Some(3),
             _ => None,
         }
     }
@@ -351,7 +350,7 @@ impl World {
                 }
             }
             Action::Granted(call, grant) => self.granted(call, grant),
-            Action::Refused(call) => self.answer(call, Answer::NotGranted),
+            Action::Refused(call) => self.answer(call, &Answer::NotGranted),
             Action::Extended(call, until_us) => self.extended(call, until_us),
             Action::Released(call, held) => {
                 let answer = if held { ReleaseAnswer::Released } else { ReleaseAnswer::NotHeld };
@@ -451,7 +450,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, call: u64, answer: Answer) {
+    fn answer(&mut self, call: u64, answer: &Answer) {
         let process = self.calls[&call].process;
         let is_granted = matches!(answer, Answer::Granted { .. });
         self.call(call).is_answered = true;
@@ -471,7 +470,7 @@ impl World {
             return;
         }
         self.send(process, Action::Leave(call));
-        self.answer(call, Answer::NotGranted);
+        self.answer(call, &Answer::NotGranted);
     }
 
     // The server.
@@ -542,13 +541,13 @@ impl World {
         }
         let of_owner =
             owner.and_then(|_| self.holds.iter().find(|hold| self.calls[&hold.call].owner == owner));
-        let fence = match of_owner {
-            Some(hold) => hold.fence,
-            None => {
-                let repeats = self.has(Bug::RepeatsTokens) && self.fence % 2 == 0 && self.random.percent(50);
-                self.fence += u64::from(!repeats);
-                Some(self.fence)
-            }
+        let fence = if let Some(hold) = of_owner {
+            hold.fence
+        } else {
+            let is_even = self.fence.is_multiple_of(2);
+            let repeats = self.has(Bug::RepeatsTokens) && is_even && self.random.percent(50);
+            self.fence += u64::from(!repeats);
+            Some(self.fence)
         };
         let until_us = self.now_us + LEASE_US;
         self.holds.push(Hold { call, fence, until_us });
@@ -619,7 +618,7 @@ impl World {
             // It was stopped for too long, and asks again.
             return self.send(process, Action::Acquire(call));
         }
-        self.answer(call, Answer::Granted { fence });
+        self.answer(call, &Answer::Granted { fence });
         if matches!(mode, Mode::CountDown | Mode::Wait) {
             return;
         }
@@ -643,10 +642,8 @@ impl World {
         if is_released {
             return;
         }
-        let mut until_us = believed_until_us.unwrap_or_default();
-        if self.has(Bug::BelievesTooLong) {
-            until_us = until_us.max(self.calls[&call].believed_until_us.unwrap_or_default() + 2 * LEASE_US);
-        }
+        let until_us = believed_until_us.unwrap_or_default();
+        let until_us = if self.has(Bug::BelievesTooLong) { until_us + 2 * LEASE_US } else { until_us };
         let valid = self.now_us < until_us;
         let since_us = self.now_us;
         self.push(process, What::Checked { call, since_us, valid });

@@ -36,7 +36,7 @@ pub(crate) struct Timeline<'h> {
     at_process: BTreeMap<u32, Spans>,
 }
 
-/// A lock, and who used it.
+/// A lock, and its calls.
 #[derive(Debug)]
 pub(crate) struct Lock<'h> {
     pub(crate) spec: &'h LockSpec,

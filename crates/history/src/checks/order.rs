@@ -117,8 +117,8 @@ fn is_first(timeline: &Timeline<'_>, call: usize) -> bool {
     let calls = &timeline.locks[lock].calls;
     // Indices grow with the time at which the calls were asked.
     let before = calls[..calls.partition_point(|&it| it < call)].iter().rev().take(RECENT);
-    let mut of_process = before.filter(|&&it| timeline.calls[it].process == process);
-    !of_process.any(|&it| present_until_us(timeline, it) >= asked_us)
+    let mut same_process = before.filter(|&&it| timeline.calls[it].process == process);
+    !same_process.any(|&it| present_until_us(timeline, it) >= asked_us)
 }
 
 /// How many calls before one are looked at for another of its process. Between two calls of a process are about as many as there are

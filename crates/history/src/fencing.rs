@@ -1,5 +1,6 @@
 //! What a fencing check at the resource does with the writes of holds that were there together.
 
+use crate::event::LockKind;
 use crate::timeline::{Call, Lock, Timeline};
 use crate::verdict::RefusedWrite;
 use std::fmt::Write as _;
@@ -10,6 +11,10 @@ pub(crate) fn against(
     lock: &Lock<'_>,
     holds: &[usize],
 ) -> (Vec<RefusedWrite>, String) {
+    if lock.spec.kind == LockKind::Semaphore {
+        let text = "Holders of permits use the resource side by side, so no fencing check refuses one of them for another.";
+        return (Vec::new(), text.to_owned());
+    }
     let mut refused = Vec::new();
     let (mut greatest, mut accepted) = (0, 0_u64);
     for write in &lock.writes {

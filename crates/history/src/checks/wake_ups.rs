@@ -81,15 +81,9 @@ fn is_excused_at_end(timeline: &Timeline<'_>, margins: &Margins, lock: &Lock<'_>
 
 fn idle(timeline: &Timeline<'_>, lock: &Lock<'_>, index: usize, (from, to): (u64, u64)) -> crate::Violation {
     let call = &timeline.calls[index];
-    // The hold whose end should have woken the waiter.
-    let before = lock
-        .calls
-        .iter()
-        .copied()
-        .filter_map(|it| timeline.calls[it].releases.last().map(|(at, _)| (*at, it)))
-        .filter(|(at, _)| *at <= from)
-        .max()
-        .map(|(_, it)| it);
+    // The hold whose end should have woken the waiter, however it ended.
+    let granted = lock.calls.iter().filter_map(|&it| timeline.calls[it].granted_us().map(|at| (at, it)));
+    let before = granted.filter(|(at, _)| *at <= from).max().map(|(_, it)| it);
     let ending = match call.answered_us() {
         Some(_) if call.granted_us().is_some() => "only then was it granted",
         Some(_) => "then it gave up",

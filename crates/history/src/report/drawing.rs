@@ -68,7 +68,7 @@ pub(super) fn fault_name(kind: FaultKind) -> &'static str {
 /// The whole run: its faults, and where the violations are.
 pub(super) fn run(timeline: &Timeline<'_>, violations: &[Violation]) -> String {
     let window = Window { from_us: 0, to_us: timeline.end_us.max(1) };
-    let height = 74.0;
+    let height = 80.0;
     let mut svg = begin(height, "The run with its faults and violations");
     svg.push_str("<text class=\"name\" x=\"0\" y=\"26\">Faults</text><text class=\"name\" x=\"0\" y=\"48\">Violations</text>");
     for fault in &timeline.faults {
@@ -145,7 +145,9 @@ fn window(timeline: &Timeline<'_>, violation: &Violation, calls: &[&Call<'_>]) -
             times.into_iter().flatten().max().unwrap_or(until_us)
         })
         .max();
-    let reach_us = (until_us - at_us).max(100_000).saturating_mul(6);
+    // Each hold is to be seen, at least its end.
+    let ended = calls.iter().filter_map(|call| call.believed_until_us()).min().unwrap_or(at_us);
+    let reach_us = (until_us - at_us).max(100_000).saturating_mul(6).max(at_us.saturating_sub(ended) / 5 * 6);
     let from_us = begins.unwrap_or(at_us).max(at_us.saturating_sub(reach_us));
     let to_us =
         ends.unwrap_or(until_us).clamp(until_us, until_us.saturating_add(reach_us)).max(from_us + 1_000);
@@ -202,7 +204,7 @@ fn stretch(svg: &mut String, window: Window, violation: &Violation, bottom: f64)
     );
     let label = match violation.until_us {
         Some(until_us) => {
-            format!("{} for {}", stretch_name(violation.check), duration(until_us - violation.at_us))
+            format!("{}: {}", stretch_name(violation.check), duration(until_us - violation.at_us))
         }
         None => stretch_name(violation.check).to_owned(),
     };
@@ -214,8 +216,8 @@ fn stretch(svg: &mut String, window: Window, violation: &Violation, bottom: f64)
 
 fn stretch_name(check: &str) -> &'static str {
     match check {
-        "exclusion" => "both believe",
-        "wake_ups" => "free, and waited for",
+        "exclusion" => "held at the same time",
+        "wake_ups" => "free, with a waiter",
         "tokens" => "token does not grow",
         "counter" => "write",
         "order" => "out of order",

@@ -227,6 +227,7 @@ fn mode_name(mode: crate::Mode) -> String {
         Exclusive => "exclusive".to_owned(),
         Read => "read".to_owned(),
         Write => "write".to_owned(),
+        Permits(1) => "1 permit".to_owned(),
         Permits(permits) => format!("{permits} permits"),
         CountDown => "counts down".to_owned(),
         Wait => "waits".to_owned(),

@@ -384,6 +384,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Opens the connections to servers through a relay, for `leasehold verify`. Not for use by others: it may change.
+    #[doc(hidden)]
+    pub fn through_relay(mut self, relay: std::net::SocketAddr) -> Self {
+        self.overrides.relay = Some(relay);
+        self
+    }
+
     /// Replaces the machine's clock, randomness and threads, for a simulated environment. With an [existing
     /// store](Client::with_store), no tokio runtime is needed then.
     pub fn environment(mut self, environment: impl Environment) -> Self {

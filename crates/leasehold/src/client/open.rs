@@ -25,6 +25,9 @@ pub(super) struct UrlOverrides {
     pub(super) diagnoses: bool,
     /// The certificate authority to trust in place of the public ones.
     pub(super) root_certificate: Option<Vec<u8>>,
+    /// Set to open the connections to servers through a relay.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has connections"))]
+    pub(super) relay: Option<std::net::SocketAddr>,
     /// The client's certificate and its key.
     pub(super) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -74,6 +77,9 @@ impl UrlOverrides {
             config = config.prefix(prefix).map_err(|error| ConnectError::Setting(error.to_string()))?;
         }
         config = config.accept(self.accepted.iter().copied());
+        if let Some(relay) = self.relay {
+            config = config.through_relay(relay);
+        }
         if self.diagnoses {
             config = config.for_diagnosis();
         }

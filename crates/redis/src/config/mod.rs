@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -107,6 +108,8 @@ pub struct RedisConfig {
     reported: Arc<ReportedFindings>,
     /// Set if the user supplies the streams.
     connector: Option<Connector>,
+    /// Set to open each stream through a relay: see [`through_relay`](Self::through_relay).
+    relay: Option<SocketAddr>,
     /// Clock and randomness of the connections.
     environment: Arc<dyn Environment>,
 }
@@ -135,6 +138,7 @@ impl RedisConfig {
             tried: Arc::default(),
             reported: Arc::default(),
             connector: None,
+            relay: None,
             environment: Arc::new(System),
         }
     }
@@ -456,6 +460,22 @@ impl RedisConfig {
         self
     }
 
+    /// Opens each stream through a relay, for `leasehold verify`, which injects faults there. The relay gets one line with the
+    /// target first, `tcp HOST PORT` or `unix PATH`, and then passes bytes on: TLS is between the client and the server. This
+    /// includes the servers that a reply names, as Sentinels and clusters do. Not for use by others: it may change.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn through_relay(mut self, relay: SocketAddr) -> Self {
+        self.relay = Some(relay);
+        self
+    }
+
+    /// The prefix of all keys. Not for use by others: it may change.
+    #[doc(hidden)]
+    pub fn key_prefix(&self) -> &str {
+        self.keys.prefix()
+    }
+
     /// Replaces the machine's clock and randomness for the connections, for simulations.
     /// `ClientBuilder::environment` sets those of the client, and also these where it opens
     /// a URL.
@@ -574,6 +594,10 @@ impl RedisConfig {
 
     pub(crate) const fn custom_connector(&self) -> Option<&Connector> {
         self.connector.as_ref()
+    }
+
+    pub(crate) const fn relay(&self) -> Option<SocketAddr> {
+        self.relay
     }
 
     pub(crate) const fn shared_environment(&self) -> &Arc<dyn Environment> {

@@ -19,8 +19,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore};
 use std::borrow::Cow;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -177,7 +179,7 @@ pub(crate) async fn open(
     let name = name
         .map_err(|_| UnusableCertificates("the URL's host is not a valid name for a certificate".into()))?;
     let settings = config.certificates().current().await?;
-    let stream = connect(host, port).await?;
+    let stream = connect(config, host, port).await?;
     match tokio::time::timeout(within, TlsConnector::from(settings).connect(name, stream)).await {
         Ok(Err(error)) if fault_of(&error).is_none() => Err(io::Error::new(error.kind(), NoAnswer)),
         Ok(result) => result,
@@ -185,8 +187,11 @@ pub(crate) async fn open(
     }
 }
 
-/// Connects to the first of the host's addresses that accepts.
-pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+/// Connects to the first of the host's addresses that accepts, or to the relay.
+pub(crate) async fn connect(config: &RedisConfig, host: &str, port: u16) -> io::Result<TcpStream> {
+    if let Some(relay) = config.relay() {
+        return connect_through(relay, &format!("tcp {host} {port}")).await;
+    }
     let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
     if addresses.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
@@ -194,6 +199,14 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let (stream, _) = select_ok(addresses.into_iter().map(|at| Box::pin(TcpStream::connect(at)))).await?;
     // Requests are small, and must not wait for each other.
     stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Connects to a relay, and names the target.
+pub(crate) async fn connect_through(relay: SocketAddr, target: &str) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(relay).await?;
+    stream.set_nodelay(true)?;
+    stream.write_all(format!("{target}\n").as_bytes()).await?;
     Ok(stream)
 }
 

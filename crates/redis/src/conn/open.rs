@@ -80,7 +80,7 @@ fn settings() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }
 
-/// Opens one connection. Only a plain stream without a connector is opened by the client library.
+/// Opens one connection. Only a plain stream without a connector and a relay is opened by the client library.
 async fn open_one(
     config: &RedisConfig,
     address: &Address,
@@ -88,7 +88,7 @@ async fn open_one(
     within: Duration,
     settings: AsyncConnectionConfig,
 ) -> RedisResult<Opened> {
-    if config.custom_connector().is_some() || address.is_tls() {
+    if config.custom_connector().is_some() || config.relay().is_some() || address.is_tls() {
         return log_in(stream(config, address, within).await?, info, settings, || {}).await;
     }
     config.certificates().for_plain_text()?;
@@ -113,8 +113,11 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
         Address::Tcp { host, port, tls: true } => {
             Box::new(tls::open(config, host, *port, within / 8 * 7).await?)
         }
-        Address::Tcp { host, port, tls: false } => Box::new(tls::connect(host, *port).await?),
-        Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        Address::Tcp { host, port, tls: false } => Box::new(tls::connect(config, host, *port).await?),
+        Address::Unix(path) => match config.relay() {
+            Some(relay) => Box::new(tls::connect_through(relay, &format!("unix {}", path.display())).await?),
+            None => Box::new(UnixStream::connect(path).await?),
+        },
     })
 }
 

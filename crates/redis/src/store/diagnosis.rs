@@ -10,10 +10,10 @@ use crate::reported_findings::Source;
 use crate::script::reply;
 use crate::trials::{self, Confirmations};
 use leasehold_store::{
-    ClockDifference, Diagnosis, Environment, Executed, Fault, Finding, FindingKind, Outcome, Phase, Severity,
-    System, Trial, TrialKind, TrialOutcome,
+    ClockDifference, Diagnosis, Environment, Executed, Fault, FaultKind, Finding, FindingKind, Outcome,
+    Phase, Severity, System, Trial, TrialKind, TrialOutcome,
 };
-use redis::Pipeline;
+use redis::{Pipeline, Value};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 /// Number of clock readings; the one with the shortest round trip is the most precise.
@@ -50,6 +50,29 @@ impl RedisStore {
             config.mark_accepted(&mut found.findings);
         }
         Ok(found)
+    }
+
+    /// One slot of each primary, or 0 on a server that is no cluster. Not for use by others: it may change.
+    #[doc(hidden)]
+    pub async fn primary_slots(&self, within: Duration) -> Result<Vec<u16>, Fault> {
+        let Some(cluster) = self.cluster() else { return Ok(vec![0]) };
+        let map = cluster.map(Instant::now() + within).await?;
+        Ok(map.primaries().iter().filter_map(|primary| map.slots_of(primary).first().copied()).collect())
+    }
+
+    /// Sends plain commands to the primary of a slot. An error of the server is a value. Not for use by others: it may change.
+    #[doc(hidden)]
+    pub async fn send_plain(
+        &self,
+        slot: u16,
+        commands: &Pipeline,
+        within: Duration,
+    ) -> Result<Vec<Value>, Fault> {
+        let sent = self.send_commands(slot, commands, |_, _| true, Instant::now() + within).await;
+        sent.map_err(|outcome| match outcome {
+            Outcome::Failed(_, fault) => fault,
+            Outcome::Done(_) => self.fault(FaultKind::Disconnected, Phase::Reply),
+        })
     }
 
     /// Tries what locks need on one node of a cluster, unless that is skipped. Fails if the node must not be used.

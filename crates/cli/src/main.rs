@@ -18,6 +18,7 @@ mod output;
 mod runtime;
 mod store;
 mod top;
+mod verify;
 
 use output::log;
 use std::process::ExitCode;

@@ -16,6 +16,7 @@ pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod top;
 pub(crate) mod usage;
+pub(crate) mod verify;
 pub(crate) mod wait;
 pub(crate) mod r#where;
 
@@ -52,8 +53,10 @@ enum Command {
     Free(free::FreeArgs),
     Monitor(monitor::MonitorArgs),
     Doctor(doctor::DoctorArgs),
+    Verify(verify::VerifyArgs),
     Acl(acl::AclArgs),
     Where(r#where::WhereArgs),
+    VerifyWorker(verify::WorkerArgs),
 }
 
 /// Parses the command line and executes the subcommand.
@@ -88,6 +91,8 @@ impl Command {
             Self::Free(args) => &args.log,
             Self::Monitor(args) => &args.log,
             Self::Doctor(args) => &args.log,
+            Self::Verify(args) => &args.log,
+            Self::VerifyWorker(args) => &args.log,
             Self::Acl(args) => &args.log,
             Self::Where(args) => &args.log,
         }
@@ -110,6 +115,8 @@ impl Command {
             Self::Free(args) => free::free(args).await,
             Self::Monitor(args) => monitor::monitor(args).await,
             Self::Doctor(args) => doctor::doctor(args).await,
+            Self::Verify(args) => verify::verify(args).await,
+            Self::VerifyWorker(_) => verify::work().await,
             Self::Acl(args) => acl::acl(args).await,
             Self::Where(args) => r#where::r#where(args),
         }
@@ -142,6 +149,7 @@ Examples:
   leasehold board                                all that as a web page
   leasehold free nightly                         take it from its holder
   leasehold doctor                               find unsafe server settings
+  leasehold verify --for 60s                     try the store, with faults
   leasehold where                                the store in use
 
 `leasehold help COMMAND` describes the options and exit statuses of a command.";
@@ -164,7 +172,7 @@ mod tests {
         for name in commands.get_subcommands().map(clap::Command::get_name) {
             pages.extend([vec![name, "--help"], vec![name, "-h"]]);
         }
-        assert_eq!(pages.len(), 36, "{pages:?}");
+        assert_eq!(pages.len(), 40, "{pages:?}");
         for page in pages {
             let help = program().try_get_matches_from([&["leasehold"], &page[..]].concat());
             let help = help.expect_err("it is help").to_string();

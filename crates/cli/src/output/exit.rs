@@ -22,6 +22,8 @@ impl Exit {
     pub(crate) const UNAVAILABLE: Self = Self(69);
     /// The lock was lost: `EX_SOFTWARE`.
     pub(crate) const LOST: Self = Self(70);
+    /// The store broke what it has to keep: `EX_PROTOCOL`.
+    pub(crate) const VIOLATED: Self = Self(76);
     /// The lock was not acquired, unless the user chose another number: `EX_TEMPFAIL`.
     pub(crate) const CONFLICT: Self = Self(75);
     /// The server has settings that could lose locks: `EX_CONFIG`.

@@ -1,20 +1,20 @@
 //! A client of the store: its configuration from the options, and its end.
 
 use crate::backoff::{Backoff, half_jittered};
-use crate::environment::{HISTORY, STATISTICS, USERNAME, enclosing_holds, variable};
+use crate::environment::{HISTORY, STATISTICS, enclosing_holds, variable};
 use crate::lock::wait_limit::WaitLimit;
 use crate::output::error_map::connect_failure;
 use crate::output::failure::Failure;
 use crate::output::log;
 use crate::output::printable::printable;
 use crate::output::session_report::COMMAND_LABEL;
+use crate::store::CALL_TIMEOUT;
+use crate::store::access::Access;
 use crate::store::args::StoreArgs;
-use crate::store::default_file::DefaultFile;
 use crate::store::findings::{self, FindingReporter};
-use crate::store::password::{self, PROVIDER_TIMEOUT, Password};
-use crate::store::{CALL_TIMEOUT, url};
+use crate::store::password::{PROVIDER_TIMEOUT, Password};
 use anyhow::anyhow;
-use leasehold::store::{Diagnosis, StoreKind, StoreUrl};
+use leasehold::store::{Diagnosis, StoreKind};
 use leasehold::{Client, ClientBuilder, ConnectError, LockName, MAX_HISTORY, Moment};
 use std::ffi::OsString;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -66,12 +66,9 @@ fn counts_statistics(text: &str) -> Result<bool, Failure> {
 impl ClientConfig {
     /// The store from the options, with its credentials. May read standard input.
     pub(crate) fn from_args(args: &StoreArgs) -> Result<Self, Failure> {
-        let named = url::named(args)?;
-        let is_default = named.is_none();
-        let (text, url) = named.map_or_else(default_url, Ok)?;
-        url::check_shared(&url)?;
+        let Access { text, url, password, username, prefix, is_default } = Access::from_args(args)?;
         let mut builder = Client::builder(text).call_timeout(CALL_TIMEOUT);
-        builder = match password::for_store(args, &url)? {
+        builder = match password {
             Some(Password::Fixed(secret)) => builder.password(secret.reveal()),
             Some(Password::Changing(source)) => {
                 let provider = move || source.clone().credentials();
@@ -79,13 +76,10 @@ impl ClientConfig {
             }
             None => builder,
         };
-        // A variable in the environment may be meant for other stores.
-        if url.supports_credentials()
-            && let Some(user) = variable(USERNAME)?
-        {
+        if let Some(user) = username {
             builder = builder.username(user);
         }
-        if let Some(prefix) = &args.prefix {
+        if let Some(prefix) = prefix {
             builder = builder.prefix(prefix);
         }
         if let Some(entries) = variable(HISTORY)? {
@@ -237,16 +231,6 @@ impl ClientConfig {
 fn now() -> Moment {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Moment::from_micros(since.subsec_micros().into())
-}
-
-/// The URL of the store if the user has named none. Its directory exists.
-fn default_url() -> Result<(String, StoreUrl), Failure> {
-    let file = DefaultFile::of_this_user()?;
-    file.create_directory()?;
-    file.warn_of_earlier();
-    let text = file.url()?;
-    let url = StoreUrl::parse(&text).map_err(|error| connect_failure(error.into(), true))?;
-    Ok((text, url))
 }
 
 /// Waits for background work already in flight, before the program ends and cancels it.

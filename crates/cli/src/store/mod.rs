@@ -1,5 +1,6 @@
 //! The store of the locks: where it is, the password for it, and a client of it.
 
+pub(crate) mod access;
 pub(crate) mod args;
 pub(crate) mod client;
 pub(crate) mod default_file;

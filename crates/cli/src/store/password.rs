@@ -38,11 +38,15 @@ pub(crate) enum Source {
 impl Source {
     /// The credentials for one connection. May block.
     pub(crate) async fn credentials(self) -> Result<Credentials> {
-        let secret = match self {
-            Self::File(path) => read_file(&path)?,
-            Self::Command(command) => command.password().await?,
-        };
-        Ok(Credentials::new(secret.reveal()))
+        Ok(Credentials::new(self.secret().await?.reveal()))
+    }
+
+    /// The password for one connection. May block.
+    pub(crate) async fn secret(self) -> Result<Secret> {
+        match self {
+            Self::File(path) => read_file(&path),
+            Self::Command(command) => command.password().await,
+        }
     }
 }
 

@@ -34,5 +34,6 @@ mod signals;
 mod terminal;
 mod top;
 mod unreachable;
+mod verify;
 mod waiting;
 mod wrong_lines;

@@ -15,7 +15,7 @@ use crate::verify::worker;
 use anyhow::Context;
 use clap::Args;
 use leasehold::store::StoreKind;
-use leasehold_history::{History, judge, report_html};
+use leasehold_history::{judge, report_html};
 use rustix::process::Signal;
 use std::ffi::OsString;
 use std::fs::File;
@@ -108,7 +108,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
         restart: args.allow_restart.clone(),
         failover: args.allow_failover.clone(),
     };
-    let ended = signals.interruptible(run(&space, &settings)).await;
+    let ended = signals.interruptible(Box::pin(run(&space, &settings))).await;
     // All workers are gone. A further signal does not end the removal, which has a limit.
     let removed = space.remove().await;
     let history = match ended {
@@ -137,12 +137,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
     let report = Report::new(&history, &verdict);
     print(&if args.json { report.json() } else { report.text(screen::width(std::io::stdout())) })?;
     removed?;
-    Ok(exit(&history, &verdict))
-}
-
-/// The exit status of a run that was not interrupted.
-fn exit(_history: &History, verdict: &leasehold_history::Verdict) -> Exit {
-    if verdict.passed() { Exit::SUCCESS } else { Exit::VIOLATED }
+    Ok(if verdict.passed() { Exit::SUCCESS } else { Exit::VIOLATED })
 }
 
 fn interrupted(signal: Signal) -> Exit {

@@ -14,7 +14,7 @@ const TRIALS: u32 = 100;
 /// How long the trial may take.
 const TRIAL_LIMIT: Duration = Duration::from_secs(2);
 
-/// The limits of what a trial can say: fewer calls show nothing, and more make histories that no one can read.
+/// The limits of what a trial can say: fewer calls show nothing, and more make histories that are too long to read.
 const LEAST: f64 = 10.0;
 const MOST: f64 = 100.0;
 

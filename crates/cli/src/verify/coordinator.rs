@@ -90,9 +90,10 @@ pub(crate) async fn run(space: &Space, settings: &Settings) -> Result<History, F
     let quiet = (settings.length / 5).min(MAX_QUIET);
     let ended = {
         let disturbing = async {
-            let command = async |kind, command: &Option<OsString>| match command {
-                Some(command) => faults.commands(kind, command, settings.length).await,
-                None => {}
+            let command = async |kind, command: &Option<OsString>| {
+                if let Some(command) = command {
+                    faults.commands(kind, command, settings.length).await;
+                }
             };
             tokio::join!(
                 faults.lane(0, quiet),
@@ -215,7 +216,7 @@ impl<'a> Crew<'a> {
 
     fn start_in(&self, place: usize) -> std::io::Result<()> {
         let process = self.next.fetch_add(1, Ordering::Relaxed);
-        let relay = self.relays.get(place).map(Relay::address);
+        let relay = self.relays.get(place).map(Relay::port);
         let setup = Setup { process, relay, ..self.setup.clone() };
         let worker = WorkerProcess::start(&setup, self.lines.clone())?;
         let what = What::Started { pid: worker.pid() };
@@ -241,7 +242,8 @@ impl<'a> Crew<'a> {
                 }
                 Some(FromWorker::Stalled { from_us, to_us }) => {
                     // A stop of ours is in the history already.
-                    if self.continued().get(&number).is_none_or(|at_us| *at_us < from_us) {
+                    let was_stopped = self.continued().get(&number).is_some_and(|at_us| *at_us >= from_us);
+                    if !was_stopped {
                         faults.stalled(Some(number), from_us, to_us);
                     }
                 }

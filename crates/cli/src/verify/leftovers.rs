@@ -46,12 +46,11 @@ async fn held(client: &Client, locks: &[LockSpec]) -> Vec<String> {
     let mut wrong = Vec::new();
     for lock in locks {
         match inspect(client, lock).await {
-            None => {}
             Some(Ok(status)) if status.held => {
                 let holder = status.holder.unwrap_or_else(|| "a client without a label".to_owned());
                 wrong.push(format!("`{}` is held by {holder}, after all leases have ended", lock.name));
             }
-            Some(Ok(_)) => {}
+            None | Some(Ok(_)) => {}
             Some(Err(error)) => wrong.push(format!("`{}` could not be inspected: {error}", lock.name)),
         }
     }

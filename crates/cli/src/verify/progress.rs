@@ -24,9 +24,9 @@ pub(crate) async fn draw(recorder: &Recorder, length: Duration) -> Infallible {
 }
 
 fn text(elapsed: Duration, length: Duration, calls: usize, faults: usize) -> String {
-    let share = (elapsed.as_secs_f64() / length.as_secs_f64().max(1e-3)).min(1.0);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of the width")]
-    let done = (share * WIDTH as f64) as usize;
+    let length_ms = length.as_millis().max(1);
+    let done = WIDTH * usize::try_from(elapsed.as_millis().min(length_ms)).unwrap_or(0)
+        / usize::try_from(length_ms).unwrap_or(usize::MAX);
     let bar = "#".repeat(done) + &".".repeat(WIDTH - done);
     let left = length.saturating_sub(elapsed);
     let rest = if left.is_zero() {

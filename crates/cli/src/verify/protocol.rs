@@ -5,7 +5,6 @@
 use super::plan::Plan;
 use leasehold_history::Event;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
 
 /// The first line that a worker receives. It has no `Debug`, because it may contain a password (1).
 #[derive(Clone, Serialize, Deserialize)]
@@ -20,8 +19,8 @@ pub(crate) struct Setup {
     pub(crate) prefix: Option<String>,
     /// The codes of the findings that the user has accepted.
     pub(crate) accepted: Vec<String>,
-    /// Set for a store with servers.
-    pub(crate) relay: Option<SocketAddr>,
+    /// The port of its relay, for a store with servers.
+    pub(crate) relay: Option<u16>,
     pub(crate) plan: Plan,
 }
 

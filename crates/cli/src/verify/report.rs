@@ -106,7 +106,7 @@ impl<'a> Report<'a> {
         text.push('\n');
         for violation in self.verdict.violations.iter().take(MAX_VIOLATIONS) {
             let lock = violation.lock.as_deref().map(|lock| format!(" `{lock}`")).unwrap_or_default();
-            let at = violation.at_us as f64 / 1e6;
+            let at = Duration::from_micros(violation.at_us).as_secs_f64();
             let what = printable(&violation.what);
             let _ = writeln!(text, "VIOLATION {}{lock} at {at:.3} s: {what}", violation.check);
             if let Some(fencing) = &violation.fencing {

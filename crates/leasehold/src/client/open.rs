@@ -25,9 +25,9 @@ pub(super) struct UrlOverrides {
     pub(super) diagnoses: bool,
     /// The certificate authority to trust in place of the public ones.
     pub(super) root_certificate: Option<Vec<u8>>,
-    /// Set to open the connections to servers through a relay.
+    /// Set to open the connections to servers through a relay on this port.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only a server has connections"))]
-    pub(super) relay: Option<std::net::SocketAddr>,
+    pub(super) relay: Option<u16>,
     /// The client's certificate and its key.
     pub(super) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }

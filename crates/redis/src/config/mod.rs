@@ -27,7 +27,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -108,8 +107,8 @@ pub struct RedisConfig {
     reported: Arc<ReportedFindings>,
     /// Set if the user supplies the streams.
     connector: Option<Connector>,
-    /// Set to open each stream through a relay: see [`through_relay`](Self::through_relay).
-    relay: Option<SocketAddr>,
+    /// Set to open each stream through a relay on this port: see [`through_relay`](Self::through_relay).
+    relay: Option<u16>,
     /// Clock and randomness of the connections.
     environment: Arc<dyn Environment>,
 }
@@ -460,13 +459,13 @@ impl RedisConfig {
         self
     }
 
-    /// Opens each stream through a relay, for `leasehold verify`, which injects faults there. The relay gets one line with the
+    /// Opens each stream through a relay on a port of 127.0.0.1, for `leasehold verify`, which injects faults there. The relay gets one line with the
     /// target first, `tcp HOST PORT` or `unix PATH`, and then passes bytes on: TLS is between the client and the server. This
     /// includes the servers that a reply names, as Sentinels and clusters do. Not for use by others: it may change.
     #[doc(hidden)]
     #[must_use]
-    pub const fn through_relay(mut self, relay: SocketAddr) -> Self {
-        self.relay = Some(relay);
+    pub const fn through_relay(mut self, port: u16) -> Self {
+        self.relay = Some(port);
         self
     }
 
@@ -596,7 +595,7 @@ impl RedisConfig {
         self.connector.as_ref()
     }
 
-    pub(crate) const fn relay(&self) -> Option<SocketAddr> {
+    pub(crate) const fn relay(&self) -> Option<u16> {
         self.relay
     }
 

@@ -19,7 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore};
 use std::borrow::Cow;
 use std::io;
-use std::net::SocketAddr;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -203,8 +203,8 @@ pub(crate) async fn connect(config: &RedisConfig, host: &str, port: u16) -> io::
 }
 
 /// Connects to a relay, and names the target.
-pub(crate) async fn connect_through(relay: SocketAddr, target: &str) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(relay).await?;
+pub(crate) async fn connect_through(relay: u16, target: &str) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, relay)).await?;
     stream.set_nodelay(true)?;
     stream.write_all(format!("{target}\n").as_bytes()).await?;
     Ok(stream)

@@ -42,6 +42,7 @@ impl Reporter {
         self.send(&FromWorker::Event(Event { at_us: self.clock.now_us(), process: self.process, what }));
     }
 
+    #[allow(clippy::unused_self, reason = "a reporter is what may write there")]
     pub(super) fn send(&self, message: &FromWorker) {
         let written = io::stdout().lock().write_all(line(message).as_bytes());
         if written.is_err() {

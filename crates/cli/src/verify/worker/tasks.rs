@@ -59,7 +59,7 @@ pub(super) async fn run_all(client: &Client, setup: &Setup, reporter: &Arc<Repor
             let mut task = Task { shared, random: StdRng::seed_from_u64(seed), lock };
             tasks.spawn(async move {
                 // The names of the workload are valid.
-                if let Err(error) = task.run(latches).await {
+                if let Err(error) = Box::pin(task.run(latches)).await {
                     crate::output::log::error(&format!("`{}`: {error}", task.lock.name));
                 }
             });
@@ -103,7 +103,7 @@ impl Task {
             LockKind::Election => self.election().await,
             LockKind::Latch => self.latches(latches).await,
             LockKind::Barrier => self.barrier().await,
-            LockKind::OncePer => self.once_per().await,
+            LockKind::OncePer => Box::pin(self.once_per()).await,
         }
     }
 
@@ -202,7 +202,8 @@ impl Task {
                     Attempt::Taken(_) => None,
                 })
             };
-            self.life(self.call(Mode::Exclusive, Some(Duration::ZERO)), starting, true).await;
+            let call = self.call(Mode::Exclusive, Some(Duration::ZERO));
+            Box::pin(self.life(call, starting, true)).await;
         }
         Ok(())
     }

@@ -48,7 +48,16 @@ pub enum ConnectError {
     /// A setting of the client is invalid.
     #[error("{0}")]
     Setting(String),
+    /// Tokio's clock is paused, as in a test: nothing that lasts a time would end when it should. Connect to a
+    /// `leasehold::testing::TestStore` there, with the feature `testing`.
+    #[error("{PAUSED_CLOCK}")]
+    PausedClock,
 }
+
+/// Why nothing goes on while tokio's clock is paused, and what to do.
+const PAUSED_CLOCK: &str = "tokio's clock is paused here, while leases, time limits and renewals run by the machine's clock: \
+                            in tests, connect to a `leasehold::testing::TestStore` (feature `testing`), whose clients follow \
+                            the paused clock";
 
 impl ConnectError {
     /// Whether the same call may succeed later: the store could not be reached, did not reply, or is busy.
@@ -185,6 +194,10 @@ pub enum AcquireError {
     /// The client was shut down before the lock was acquired, and acquires nothing any more.
     #[error("the client was shut down: connect a new one to acquire anything more")]
     Closed,
+    /// Tokio's clock was paused after the client had connected, as in a test: no wait would end when it should. Nothing was sent. Connect
+    /// to a `leasehold::testing::TestStore` there, with the feature `testing`.
+    #[error("{PAUSED_CLOCK}")]
+    PausedClock,
     /// The lease is invalid.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -223,7 +236,7 @@ impl AcquireError {
             | Self::Lost(_)
             | Self::LeaseTooShort { .. } => true,
             Self::Store(fault) => fault.is_transient(),
-            Self::Impossible(_) | Self::Closed | Self::Lease(_) | Self::NoLease => false,
+            Self::Impossible(_) | Self::Closed | Self::PausedClock | Self::Lease(_) | Self::NoLease => false,
         }
     }
 }

@@ -445,13 +445,16 @@ impl ClientBuilder {
         if self.timings.call.is_zero() {
             return Err(ConnectError::Setting("the call timeout must not be zero".into()));
         }
+        if !self.environment.as_deref().unwrap_or(&System).timers_follow_clock() {
+            return Err(ConnectError::PausedClock);
+        }
         Ok(())
     }
 
     /// Connects to the store.
     ///
     /// Fails like [`Client::connect`], if a setting is invalid, and outside of a tokio runtime where one is
-    /// needed.
+    /// needed; with [`ConnectError::PausedClock`] while tokio's clock is paused.
     ///
     /// Cancel safety: dropping the future leaves nothing behind.
     pub async fn connect(self) -> Result<Client, ConnectError> {

@@ -10,6 +10,7 @@ mod handoff;
 mod lock_delay;
 mod loss;
 mod multi;
+mod paused_clock;
 mod proclaim;
 mod reentrant;
 mod release;

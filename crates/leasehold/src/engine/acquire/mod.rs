@@ -65,6 +65,8 @@ pub(crate) enum AcquireFailure {
     Deadlock(Box<WaitCycle>),
     /// The client was shut down.
     Closed,
+    /// No timer would fire when it should.
+    PausedClock,
 }
 
 /// A newly acquired hold. The caller must hand it to the keeper before dropping this and before the next await.
@@ -124,6 +126,9 @@ pub(crate) async fn acquire<'a>(
     params: &'a AcquireParams,
     trace: &'a AcquireTrace<'a>,
 ) -> Result<AcquiredHold<'a>, AcquireFailure> {
+    if !engine.environment.timers_follow_clock() {
+        return Err(AcquireFailure::PausedClock);
+    }
     let waiter = QueuedWaiter { engine, entry, id: entry.join(params.terms.clone()), acquired: false };
     let (deadline, subscription) = (AcquireDeadline::new(engine, params), ReleaseSubscription::NotYet);
     let (report, watch) = (None, None);

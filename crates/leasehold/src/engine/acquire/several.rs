@@ -36,6 +36,9 @@ pub(crate) async fn acquire_all<'a>(
     entries: &[&'a Arc<LockEntry>],
     params: &'a AcquireParams,
 ) -> Result<Vec<AcquiredHold<'a>>, MultiBlocked> {
+    if !engine.environment.timers_follow_clock() {
+        return Err(MultiBlocked { at: 0, failure: AcquireFailure::PausedClock });
+    }
     loop {
         let ids = engine.locks.join_all(entries, &params.terms);
         let waiters =

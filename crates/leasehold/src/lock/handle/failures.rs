@@ -48,6 +48,7 @@ impl LockHandle {
             AcquireFailure::Fault { fault, executed: Executed::Unknown } => AcquireError::Unknown(fault),
             AcquireFailure::Deadlock(cycle) => AcquireError::Deadlock(cycle),
             AcquireFailure::Closed => AcquireError::Closed,
+            AcquireFailure::PausedClock => AcquireError::PausedClock,
             AcquireFailure::Lost(fence, reason) => {
                 AcquireError::Lost(LostHold { lock, fence, reason: *reason })
             }

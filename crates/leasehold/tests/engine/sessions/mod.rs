@@ -355,7 +355,7 @@ async fn a_client_that_has_ended_sends_no_heartbeat() {
     assert!(fixture.sessions().await.is_empty(), "it has ended all the same");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_session_cannot_be_shorter_than_a_second() {
     let store = MemoryStore::new();
     let error = Client::with_store(store).session_ttl(999 * MS).connect().await.expect_err("too short");

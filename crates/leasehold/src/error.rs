@@ -263,6 +263,20 @@ pub struct MultiReleaseError {
 }
 
 impl MultiReleaseError {
+    /// Creates the error of these locks, for tests of code that handles one.
+    ///
+    /// ```
+    /// use leasehold::{LockName, LostReason, MultiReleaseError, ReleaseError};
+    ///
+    /// let lost = ReleaseError::Lost(LostReason::Expired);
+    /// let error = MultiReleaseError::new(vec![(LockName::new("till")?, lost)]);
+    /// assert!(leasehold::Error::from(error).is_lost());
+    /// # Ok::<(), leasehold::NameError>(())
+    /// ```
+    pub const fn new(failed: Vec<(LockName, ReleaseError)>) -> Self {
+        Self { failed }
+    }
+
     /// Fails with the loss of a lock, if there is one, or else with the first error: for a caller that acts on one of them.
     /// The other locks are released in the background.
     ///

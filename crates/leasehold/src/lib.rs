@@ -49,6 +49,7 @@
 //! | observe waits, holds and losses, for metrics, logs and traces | [`ClientBuilder::observer`], [`mod@telemetry`], [`Client::stats`] |
 //! | use all this from plain threads | [`blocking`] |
 //! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
+//! | test code that uses locks: leases, losses and outages in no time | the module `testing`, with the feature of that name |
 //! | implement a store | [`store::Store`], [`Client::with_store`], [`mod@core`] |
 //!
 //! # Limits of a lease
@@ -76,6 +77,7 @@
 //! - `connection-manager`, off by default: locks on a `redis::aio::ConnectionManager` of the application.
 //! - `signal`, off by default: `Client::shutdown_on_signal`.
 //! - `sqlite`, off by default: the SQLite store.
+//! - `testing`, off by default: the module `testing`, a store with a clock and faults that a test controls.
 //! - `tower`, off by default: the module `tower`, with layers that propagate an [`Owner`] over HTTP.
 //!
 //! The memory store is always available.
@@ -92,6 +94,8 @@ mod lock;
 mod lost_reason;
 pub mod store;
 pub mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(feature = "tower")]
 pub mod tower;
 

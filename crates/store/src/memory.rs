@@ -13,8 +13,8 @@ use crate::sync::{Mutex, MutexGuard, OnceLock};
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::model::{Content, LockState, Sessions, Watermark};
 use leasehold_core::{
-    Acquire, KeyError, Kind, Label, Lock, MultiAcquired, Op, Partition, Reply, SessionId, SessionOp,
-    SessionReply,
+    Acquire, KeyError, Kind, Label, Lock, LockName, MultiAcquired, Op, Partition, Reply, SessionId,
+    SessionOp, SessionReply,
 };
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -95,6 +95,77 @@ impl MemoryStore {
         state.locks.len()
     }
 
+    /// Whether anything is held under this name, by a lock of any kind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, LockName, store::MemoryStore};
+    ///
+    /// let (store, name) = (MemoryStore::new(), LockName::new("orders/42")?);
+    /// let guard = Client::with_store(store.clone()).connect().await?.mutex(name.clone())?.acquire().await?;
+    /// assert!(store.is_held(&name));
+    /// guard.release().await?;
+    /// assert!(!store.is_held(&name));
+    /// # Ok(()) }
+    /// ```
+    pub fn is_held(&self, name: &LockName) -> bool {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.lock();
+        of_every_kind(name)
+            .any(|lock| state.locks.get_mut(&lock).is_some_and(|lock| lock.value_at(now_us).is_some()))
+    }
+
+    /// Removes what is held under this name, by locks of any kind, as `DEL` does on a server: for tests of what becomes of the
+    /// holder. The queue and the fencing tokens stay. Returns whether anything was held.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, LockName, store::MemoryStore};
+    /// use std::time::Duration;
+    ///
+    /// let (store, name) = (MemoryStore::new(), LockName::new("orders/42")?);
+    /// let guard = Client::with_store(store.clone()).connect().await?.mutex(name.clone())?.acquire().await?;
+    /// assert!(store.remove(&name));
+    /// assert!(guard.extend_to(Duration::from_secs(60)).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    pub fn remove(&self, name: &LockName) -> bool {
+        let now_us = (self.shared.now_us)();
+        let mut state = self.lock();
+        let mut was_held = false;
+        for lock in of_every_kind(name) {
+            let Some(found) = state.locks.get_mut(&lock) else { continue };
+            was_held |= found.value_at(now_us).is_some();
+            found.value = None;
+            state.notify_observers(&lock);
+        }
+        was_held
+    }
+
+    /// Forgets all locks and sessions, as a restart without persistence does. Mailboxes and subscriptions stay open.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use leasehold::{Client, store::MemoryStore};
+    ///
+    /// let store = MemoryStore::new();
+    /// let _guard = Client::with_store(store.clone()).connect().await?.mutex("orders/42")?.acquire().await?;
+    /// store.clear();
+    /// assert_eq!(store.locks(), 0);
+    /// # Ok(()) }
+    /// ```
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        state.locks.clear();
+        state.idle.clear();
+        state.sessions = Sessions::default();
+        state.watermark = Watermark::default();
+        let observed: Vec<_> = state.publishers.keys().cloned().collect();
+        for lock in &observed {
+            state.notify_observers(lock);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Only the model changes the state, and the model does not panic.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -139,10 +210,14 @@ impl MemoryStore {
     }
 }
 
-/// The locks of other kinds with the same name: they share one key.
+/// The locks of all kinds with this name: they share one key.
+fn of_every_kind(name: &LockName) -> impl Iterator<Item = Lock> {
+    Kind::ALL.into_iter().map(|kind| Lock { kind, name: name.clone() })
+}
+
+/// The locks of other kinds with the same name.
 fn others(lock: &Lock) -> impl Iterator<Item = Lock> {
-    let kinds = Kind::ALL.into_iter().filter(|kind| *kind != lock.kind);
-    kinds.map(|kind| Lock { kind, name: lock.name.clone() })
+    of_every_kind(&lock.name).filter(|other| other.kind != lock.kind)
 }
 
 impl MemoryStore {
@@ -178,6 +253,11 @@ impl MemoryStore {
 }
 
 impl State {
+    /// Notifies those that observe the leader of an Election.
+    fn notify_observers(&self, lock: &Lock) {
+        self.publishers.get(lock).into_iter().flatten().for_each(|(_, publisher)| publisher.notify());
+    }
+
     /// Removes idle locks once they have expired or are too many, and other expired locks now and then: after as many
     /// operations as there are locks, so that an operation costs the same however many there are.
     fn sweep(&mut self, now_us: u64) {

@@ -40,6 +40,22 @@ const MAX_BUDGET: usize = 256;
 #[non_exhaustive]
 pub struct AsyncContext;
 
+impl AsyncContext {
+    /// Creates the error, for tests of code that handles it.
+    ///
+    /// ```
+    /// use leasehold::AcquireError;
+    /// use leasehold::blocking::{AsyncContext, Error};
+    ///
+    /// let error = Error::<AcquireError>::from(AsyncContext::new());
+    /// assert!(error.failed().is_none());
+    /// ```
+    #[allow(clippy::new_without_default, reason = "an error has no default")]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
 /// A thread that runs a runtime for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct RuntimeThread {

@@ -56,6 +56,30 @@ pub struct ShutdownError {
     at: Moment,
 }
 
+impl UnreleasedLock {
+    /// Creates a lock that was not released, for tests of code that handles a [`ShutdownError`].
+    pub const fn new(lock: LockName, until: Moment) -> Self {
+        Self { lock, until }
+    }
+}
+
+impl ShutdownError {
+    /// Creates the error of a shutdown that ended `at` and left these locks, for tests of code that handles one.
+    ///
+    /// ```
+    /// use leasehold::{LockName, Moment, ShutdownError, UnreleasedLock};
+    /// use std::time::Duration;
+    ///
+    /// let left = UnreleasedLock::new(LockName::new("orders/42")?, Moment::ZERO + Duration::from_secs(3));
+    /// let error = ShutdownError::new(vec![left], Moment::ZERO);
+    /// assert!(error.to_string().contains("expire within 3s: `orders/42`"));
+    /// # Ok::<(), leasehold::NameError>(())
+    /// ```
+    pub const fn new(unreleased: Vec<UnreleasedLock>, at: Moment) -> Self {
+        Self { unreleased, at }
+    }
+}
+
 impl fmt::Display for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.unreleased.iter().map(|left| left.until).max().unwrap_or(self.at);

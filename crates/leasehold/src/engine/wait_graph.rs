@@ -108,7 +108,7 @@ pub struct WaitInfo {
 /// A holder of a lock for which something waits.
 ///
 /// Part of a [`WaitGraph`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitHolder {
     /// The fencing token of the hold. Not known of a client of another library.
@@ -126,6 +126,42 @@ pub struct WaitHolder {
     /// What holds the lock and waits for another one, in the notation of [`WaitInfo::waiter`]. With a command under a lock,
     /// what waits inside of the command.
     pub waiters: Vec<String>,
+}
+
+impl WaitCycle {
+    /// Creates a cycle of these waits, for tests of code that handles [`AcquireError::Deadlock`](crate::AcquireError::Deadlock).
+    ///
+    /// ```
+    /// use leasehold::{AcquireError, LockName, SessionId, WaitCycle, WaitInfo};
+    ///
+    /// let session = SessionId::from_random([7; 12]);
+    /// let waits = |name, waiter| Ok::<_, leasehold::NameError>(WaitInfo::new(LockName::new(name)?, waiter, session));
+    /// let cycle = WaitCycle::new(vec![waits("till", "shop/t1")?, waits("stock", "shop/t2")?]);
+    /// let error = AcquireError::Deadlock(Box::new(cycle));
+    /// assert!(error.to_string().starts_with("a deadlock: "));
+    /// # Ok::<(), leasehold::NameError>(())
+    /// ```
+    pub const fn new(waits: Vec<WaitInfo>) -> Self {
+        Self { waits }
+    }
+}
+
+impl WaitInfo {
+    /// Creates a wait for a Mutex since the Unix epoch, of which nothing else is known: for tests. The other fields can be set.
+    pub fn new(lock: LockName, waiter: impl Into<String>, session: SessionId) -> Self {
+        Self {
+            lock,
+            kind: Kind::Mutex,
+            mode: LockMode::default(),
+            waiter: waiter.into(),
+            session,
+            process: None,
+            since: SystemTime::UNIX_EPOCH,
+            refuses: false,
+            holders: Vec::new(),
+            id: (session, 0),
+        }
+    }
 }
 
 impl fmt::Display for WaitCycle {

@@ -37,6 +37,21 @@ impl From<WaitStatus> for Contention {
 }
 
 impl Contention {
+    /// Creates a contention, for tests of code that handles one.
+    ///
+    /// ```
+    /// use leasehold::{AcquireError, Contention, LockName};
+    /// use std::time::Duration;
+    ///
+    /// let (lock, waited) = (LockName::new("orders/42")?, Duration::from_secs(5));
+    /// let error = AcquireError::TimedOut { lock, waited, contention: Box::new(Contention::new(None, Some(3))) };
+    /// assert!(leasehold::Error::from(error).is_contended());
+    /// # Ok::<(), leasehold::NameError>(())
+    /// ```
+    pub const fn new(holder: Option<Holder>, ahead: Option<u64>) -> Self {
+        Self { holder, ahead }
+    }
+
     /// Returns the owner that holds a ReentrantMutex, if known, whichever library its client uses; `None` for
     /// a Mutex.
     pub fn owner(&self) -> Option<Owner> {

@@ -19,6 +19,7 @@ mod sessions;
 mod shutdown;
 mod statistics;
 mod telemetry;
+mod test_store;
 mod unanswered_release;
 #[path = "../common/until.rs"]
 mod until;

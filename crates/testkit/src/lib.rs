@@ -6,7 +6,8 @@
 //! ([`cancel_at_every_await`]), logged warnings ([`Warnings`]), and times on a busy machine ([`Stopwatch`]).
 //! These know nothing of locks. The [`conformance`] suite defines what a store of locks must do.
 //!
-//! It is for Unix with a C compiler (the clocks), `openssl` (the certificates) and `redis-server` on the path.
+//! The suite needs Unix alone. The rest is for Linux with a C compiler (the clocks), `openssl` (the certificates) and
+//! `redis-server` on the path.
 
 mod cancel;
 mod certificates;
@@ -44,3 +45,7 @@ pub use server::{RedisServer, RedisServerBuilder};
 pub use stopwatch::Stopwatch;
 pub use warnings::Warnings;
 pub use worker::{Worker, WorkerBuilder};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -16,5 +16,6 @@ mod own_connection;
 mod pool;
 mod readers_and_writer;
 mod service;
+mod test_your_code;
 mod threads;
 mod unit_tests;

@@ -246,6 +246,10 @@ pub struct Execution<'a> {
     pub host: HostId,
     /// Which message.
     pub message: u64,
+    /// Which server: one that is promoted in a partition has the next number.
+    pub server: u32,
+    /// Set for a duplicate, to which there is no reply.
+    pub is_copy: bool,
     /// Set if the request was late, a duplicate, or overtaken by a later one. Its sender does not rely on it.
     pub is_stale: bool,
     /// Set if it is part of an acquire of several locks, which grants nothing to other waiters.
@@ -273,6 +277,10 @@ pub struct MultiExecution<'a> {
     pub host: HostId,
     /// Which message.
     pub message: u64,
+    /// Which server: one that is promoted in a partition has the next number.
+    pub server: u32,
+    /// Set for a duplicate, to which there is no reply.
+    pub is_copy: bool,
     /// For each lock: the request, the reply, and the state afterwards.
     pub replies: &'a [(LockId, &'a Acquire, &'a MultiAcquired, &'a LockState)],
     /// The store's clock.
@@ -286,6 +294,10 @@ pub struct SessionExecution<'a> {
     pub host: HostId,
     /// Which message.
     pub message: u64,
+    /// Which server: one that is promoted in a partition has the next number.
+    pub server: u32,
+    /// Set for a duplicate, to which there is no reply.
+    pub is_copy: bool,
     /// Set if the request was late, a duplicate, or overtaken by a later one.
     pub is_stale: bool,
     /// The operation.

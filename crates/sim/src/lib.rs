@@ -28,10 +28,12 @@ pub mod checks;
 mod config;
 mod event;
 pub mod history;
+pub mod html;
 mod model_server;
 mod mutants;
 mod quorum;
 mod run;
+pub mod timeline;
 mod workload;
 mod world;
 

@@ -6,6 +6,7 @@ use crate::config::{HandoffConfig, LockDelays, Period, SharedLimits, WorkloadCon
 use crate::event::LockId;
 use crate::mutants::Mutant;
 use crate::quorum::{self, Finished};
+use crate::timeline::Timeline;
 use crate::workload::{admin, foreign_client, process};
 use crate::world::faults::{FaultPlan, FaultProfile};
 use crate::world::network::Net;
@@ -24,7 +25,7 @@ pub struct Run {
     pub scenario: Scenario,
     /// The defect to plant, if any.
     pub mutant: Option<Mutant>,
-    /// Set to record a line for each event.
+    /// Set to record a line for each event, and what to draw of it.
     pub with_trace: bool,
 }
 
@@ -93,8 +94,10 @@ pub struct Outcome {
     pub counts: Counts,
     /// The kind of faults.
     pub profile: FaultProfile,
-    /// The trace, if one was requested.
+    /// The trace, if one was requested: a line for each event.
     pub trace: Vec<String>,
+    /// The same as something to draw.
+    pub timeline: Timeline,
 }
 
 impl Mutant {
@@ -119,9 +122,9 @@ impl Mutant {
 /// Runs the world once.
 pub fn run(run: &Run) -> Outcome {
     if run.scenario == Scenario::Quorum {
-        let Finished { profile, violation, counts, trace } =
+        let Finished { profile, violation, counts, timeline } =
             quorum::run(run.seed, run.mutant, run.with_trace);
-        return Outcome { violation, counts, profile, trace };
+        return Outcome { violation, counts, profile, trace: timeline.lines(), timeline };
     }
     let random = Random::from_seed(run.seed);
     let processes = usize::try_from(random.between(1, 4)).unwrap_or(1);
@@ -195,8 +198,8 @@ pub fn run(run: &Run) -> Outcome {
     sim.schedule_faults();
     sim.run();
     sim.scheduler.end();
-    let (violation, counts, trace) = sim.result();
-    Outcome { violation, counts, profile, trace }
+    let (violation, counts, timeline) = sim.result();
+    Outcome { violation, counts, profile, trace: timeline.lines(), timeline }
 }
 
 fn lock(number: u8, random: &Random) -> Option<Lock> {

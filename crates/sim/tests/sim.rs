@@ -1,6 +1,7 @@
 //! The simulated environment: no check fails, runs are reproducible, and each mutant is found.
 
-use leasehold_sim::{Counts, FaultProfile, Mutant, Run, Violation, run};
+use leasehold_sim::timeline::{BarKind, EntryId, EntryKind};
+use leasehold_sim::{Counts, FaultProfile, Mutant, Run, Violation, html, run};
 use std::collections::BTreeSet;
 
 /// Fails on a violation, with the command that repeats it.
@@ -104,6 +105,71 @@ fn the_same_seed_is_the_same_run() {
         assert_eq!(traced(), traced(), "seed {seed} with two primaries");
     }
     assert_ne!(traced(3).trace, traced(4).trace);
+}
+
+/// Each line of the trace is in the page, in order; and what was sent, executed and acquired is drawn.
+#[test]
+fn every_event_of_a_trace_has_its_element() {
+    for args in
+        [Run::new(3), Run::new(17), Run::new(2507), Run::with_two_primaries(7_001), Run::with_quorum(17)]
+    {
+        let args = Run { with_trace: true, ..args };
+        let outcome = run(&args);
+        let timeline = &outcome.timeline;
+        assert_eq!(timeline.lines(), outcome.trace);
+        let page = html::page(&args, &outcome);
+        let mut rest = page.as_str();
+        for entry in &timeline.entries {
+            let text = entry.text.replace('\\', "\\\\").replace('"', "\\\"");
+            let text = text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e");
+            let at =
+                rest.find(&text).unwrap_or_else(|| panic!("seed {}: {} is missing", args.seed, entry.text));
+            rest = &rest[at + text.len()..];
+        }
+        let arrows = timeline.arrows.iter().flat_map(|arrow| &arrow.entries);
+        let drawn: BTreeSet<_> = arrows.chain(timeline.bars.iter().flat_map(|bar| &bar.entries)).collect();
+        let is_message = |kind| matches!(kind, EntryKind::Sent | EntryKind::Executed);
+        for (number, entry) in timeline.entries.iter().enumerate() {
+            // A client of a quorum sends a request to each node.
+            let is_drawn = is_message(entry.kind) && !entry.text.contains(" requests h");
+            let is_acquired = entry.text.contains(": Acquired(") || entry.text.contains(" acquired h");
+            if is_drawn || is_acquired {
+                assert!(drawn.contains(&EntryId(number)), "seed {}: {}", args.seed, entry.text);
+            }
+        }
+        for bar in &timeline.bars {
+            assert!(bar.until.is_none_or(|until| until >= bar.from), "seed {}: {bar:?}", args.seed);
+            assert_eq!(timeline.lanes[bar.lane.0].is_server, bar.kind != BarKind::Guard, "{bar:?}");
+        }
+    }
+}
+
+/// The guards that were valid at once have bars that overlap, and the page says what was violated.
+#[test]
+fn the_page_of_a_mutant_shows_its_violation() {
+    let args = Run { with_trace: true, ..Run::with_mutant(5, Mutant::AcquireIsNotConfirmed) };
+    let outcome = run(&args);
+    let Violation { check, at, what } = outcome.violation.as_ref().expect("this seed shows the mutant");
+    assert_eq!(*check, "exclusion", "{what}");
+    let valid = outcome.timeline.bars.iter().filter(|bar| {
+        bar.kind == BarKind::Guard && bar.from <= *at && bar.until.is_some_and(|until| until > *at)
+    });
+    let lanes: BTreeSet<_> = valid.map(|bar| bar.lane).collect();
+    assert!(lanes.len() >= 2, "two processes believe to hold a lock: {lanes:?}");
+    assert!(outcome.timeline.lanes.iter().filter(|lane| lane.is_server).count() >= 2, "two primaries");
+    let page = html::page(&args, &outcome);
+    assert!(page.contains(&format!("\"violation\":[{},\"exclusion\",", at.0)));
+    assert!(page.contains("class=\"is-violated\""));
+    assert!(page.contains("cargo xtask sim --seed 5 --mutant AcquireIsNotConfirmed"));
+}
+
+#[test]
+fn the_same_seed_is_the_same_page() {
+    for args in [Run::new(17), Run::with_two_primaries(7_029), Run::with_quorum(17)] {
+        let args = Run { with_trace: true, ..args };
+        let page = || html::page(&args, &run(&args));
+        assert_eq!(page(), page(), "seed {}", args.seed);
+    }
 }
 
 /// A violation in a run of this profile is not due to a fault.

@@ -2,9 +2,10 @@
 //!
 //! `cargo xtask sim` is the usual way to it.
 
-use leasehold_sim::{Counts, FaultProfile, Mutant, Outcome, Run, Scenario, run};
+use leasehold_sim::{Counts, FaultProfile, Mutant, Outcome, Run, html, run};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "\
 usage: sim [--two-primaries|--quorum] [--seeds N] [--from SEED]        run N seeds, starting at SEED (default 1)
        sim [--two-primaries|--quorum] --seed SEED [--mutant MUTANT]    run one seed, and print its trace
+           [--html FILE]                                           or write it as a page with a time line
        sim --mutants [--mutant MUTANT] [--seeds N]                     run each mutant, or one, until a check finds it, for at most N seeds
 
 --two-primaries has a primary and a replica, and partitions that make both a primary. --quorum has five nodes that are away
@@ -32,6 +34,7 @@ struct Args {
     mutants: bool,
     two_primaries: bool,
     quorum: bool,
+    html: Option<PathBuf>,
 }
 
 impl Args {
@@ -49,7 +52,8 @@ impl Args {
 fn main() -> ExitCode {
     let result = match parse(std::env::args().skip(1)) {
         Ok(args) => match args.seed {
-            Some(seed) => show(args.run(seed)),
+            Some(seed) => show(args.run(seed), args.html.as_deref()),
+            None if args.html.is_some() => Err(format!("--html needs --seed\n\n{USAGE}")),
             None if args.mutants => find_mutants(args.mutant, args.seeds.unwrap_or(20_000)),
             None => run_many(&args, args.from.unwrap_or(1), args.seeds.unwrap_or(5_000)),
         },
@@ -78,6 +82,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Args, String> {
             "--mutants" => args.mutants = true,
             "--two-primaries" => args.two_primaries = true,
             "--quorum" => args.quorum = true,
+            "--html" => args.html = Some(arguments.next().ok_or("--html needs a file")?.into()),
             "--mutant" => {
                 let name = arguments.next().unwrap_or_default();
                 let mutant = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
@@ -90,11 +95,18 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Args, String> {
     Ok(args)
 }
 
-/// Runs one seed, and prints its trace.
-fn show(one: Run) -> Result<(), String> {
-    let outcome = run(&Run { with_trace: true, ..one });
-    for line in &outcome.trace {
-        println!("{line}");
+/// Runs one seed, and prints its trace, or writes it as a page.
+fn show(one: Run, page: Option<&Path>) -> Result<(), String> {
+    let one = Run { with_trace: true, ..one };
+    let outcome = run(&one);
+    if let Some(path) = page {
+        let written = std::fs::write(path, html::page(&one, &outcome));
+        written.map_err(|error| format!("{} was not written: {error}", path.display()))?;
+        println!("{}: {} events", path.display(), outcome.trace.len());
+    } else {
+        for line in &outcome.trace {
+            println!("{line}");
+        }
     }
     println!("\nfaults: {:?}; {:?}", outcome.profile, outcome.counts);
     match outcome.violation {
@@ -170,13 +182,9 @@ fn run_many(args: &Args, from: u64, seeds: u64) -> Result<(), String> {
     match sum.failures.iter().min() {
         None => Ok(()),
         Some((seed, what)) => Err(format!(
-            "{} seeds failed, the first is {seed}: {what}\nrepeat it with `cargo xtask sim {}--seed {seed}`",
+            "{} seeds failed, the first is {seed}: {what}\nrepeat it with `{}`",
             sum.failures.len(),
-            match args.run(*seed).scenario {
-                Scenario::OneServer => "",
-                Scenario::TwoPrimaries => "--two-primaries ",
-                Scenario::Quorum => "--quorum ",
-            },
+            html::command(&args.run(*seed)),
         )),
     }
 }

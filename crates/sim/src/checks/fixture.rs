@@ -38,6 +38,8 @@ impl StoredLock {
         observe(&Execution {
             host: HOST,
             message: 0,
+            server: 0,
+            is_copy: false,
             is_stale: false,
             in_multi_acquire: false,
             lock: LOCK,

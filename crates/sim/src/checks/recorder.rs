@@ -4,6 +4,7 @@ use crate::checks::{Check, CheckContext, GuardRecord};
 use crate::event::{
     AcquireFailure, Event, Execution, Held, HostEvent, ObserverEvent, PeriodEvent, ServerEvent, TaskEvent,
 };
+use crate::timeline::{Collector, Timeline};
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, Ended, LockMode, Notification, Op, Reply, Resized, SessionOp};
 use std::ops::AddAssign;
@@ -243,13 +244,19 @@ pub(crate) struct Recorder {
     checks: Vec<Box<dyn Check + Send>>,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
-    /// One line for each event, if a trace was requested.
-    pub(crate) trace: Option<Vec<String>>,
+    /// What happened, if a trace was requested.
+    trace: Option<Collector>,
 }
 
 impl Recorder {
     pub(crate) fn new(checks: Vec<Box<dyn Check + Send>>, context: CheckContext, with_trace: bool) -> Self {
-        Self { context, checks, violation: None, counts: Counts::default(), trace: with_trace.then(Vec::new) }
+        Self {
+            context,
+            checks,
+            violation: None,
+            counts: Counts::default(),
+            trace: with_trace.then(Collector::default),
+        }
     }
 
     pub(crate) fn record(&mut self, at: Instant, event: &Event<'_>) {
@@ -257,7 +264,7 @@ impl Recorder {
             return;
         }
         if let Some(trace) = &mut self.trace {
-            trace.push(format!("{at}  {event}"));
+            trace.observe(at, event);
         }
         self.context.observe(at, event);
         self.counts.count(at, event, &self.context);
@@ -267,6 +274,11 @@ impl Recorder {
                 return;
             }
         }
+    }
+
+    /// The trace; empty unless one was requested.
+    pub(crate) fn timeline(&mut self) -> Timeline {
+        self.trace.take().map_or_else(Timeline::default, Collector::finish)
     }
 
     pub(crate) fn advance(&mut self, at: Instant) {

@@ -63,7 +63,7 @@ impl Connection {
         }
         state.last_at = state.last_at.max(now + fate.delay);
         let (link, lock, op) = (link.clone(), lock.clone(), op.clone());
-        let request = Message::Request { link, lock, op, fate, of_reply, reply };
+        let request = Message::Request { link, lock, op, sent_at: now, fate, of_reply, reply };
         network.send(state.number, state.last_at, request);
         received
     }

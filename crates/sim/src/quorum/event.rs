@@ -94,8 +94,14 @@ pub(crate) enum Event<'a> {
         is_granted: bool,
         op: &'a Op,
         reply: &'a Reply,
+        /// When the client sent the request.
+        sent_at: Instant,
     },
-    /// A message was lost or late, or a node was away.
+    /// A reply has arrived at the client.
+    Replied { client: ClientNo, node: NodeNo, sent_at: Instant },
+    /// A request or a reply was lost, at the time at which it would have arrived.
+    MessageLost { client: ClientNo, node: NodeNo, is_reply: bool, sent_at: Instant },
+    /// A message was late, or a node was away.
     Fault { what: &'a str, client: Option<ClientNo>, node: NodeNo },
     /// A node lost its data.
     Forgot { node: NodeNo, holds: &'a [ForgottenHold] },
@@ -161,6 +167,10 @@ impl fmt::Display for Event<'_> {
                 let hold = hold.map_or_else(|| "-".to_owned(), |hold| hold.to_string());
                 write!(f, "{node} {lock} executes {} of {hold} for {client}: ", Short(op))?;
                 write!(f, "{}", ShortReply(reply))
+            }
+            Self::Replied { client, node, .. } => write!(f, "{client} receives a reply of {node}"),
+            Self::MessageLost { client, node, is_reply, .. } => {
+                write!(f, "{client} {node} loses a {}", if *is_reply { "reply" } else { "request" })
             }
             Self::Fault { what, client: Some(client), node } => write!(f, "{client} {node} {what}"),
             Self::Fault { what, client: None, node } => write!(f, "{node} {what}"),

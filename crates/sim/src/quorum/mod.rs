@@ -17,7 +17,7 @@ mod client_store;
 mod config;
 mod connection;
 mod environment;
-mod event;
+pub(crate) mod event;
 pub(crate) mod holds;
 mod network;
 mod node;
@@ -28,6 +28,7 @@ mod world;
 
 use crate::checks::recorder::{Counts, Violation};
 use crate::mutants::Mutant;
+use crate::timeline::Timeline;
 use crate::world::faults::FaultProfile;
 use crate::world::time::Instant;
 use checks::Limits;
@@ -62,7 +63,7 @@ pub(crate) struct Finished {
     pub(crate) profile: FaultProfile,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
-    pub(crate) trace: Vec<String>,
+    pub(crate) timeline: Timeline,
 }
 
 /// Runs the world once.
@@ -73,13 +74,14 @@ pub(crate) fn run(seed: u64, mutant: Option<Mutant>, with_trace: bool) -> Finish
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     match runtime {
         Ok(runtime) => {
-            let (violation, counts, trace) = runtime.block_on(simulate(config, random, mutant, with_trace));
-            Finished { profile, violation, counts, trace }
+            let (violation, counts, timeline) =
+                runtime.block_on(simulate(config, random, mutant, with_trace));
+            Finished { profile, violation, counts, timeline }
         }
         Err(error) => {
             let what = format!("there is no runtime: {error}");
             let violation = Some(Violation { check: "world", at: Instant(0), what });
-            Finished { profile, violation, counts: Counts::default(), trace: Vec::new() }
+            Finished { profile, violation, counts: Counts::default(), timeline: Timeline::default() }
         }
     }
 }
@@ -89,7 +91,7 @@ async fn simulate(
     random: Random,
     mutant: Option<Mutant>,
     with_trace: bool,
-) -> (Option<Violation>, Counts, Vec<String>) {
+) -> (Option<Violation>, Counts, Timeline) {
     let works_on = config.work_until.since(config.messages.end_at);
     let limits = Limits { call: config.call_timeout, end: works_on + TASKS_END_WITHIN };
     let recorder = Recorder::new(limits, with_trace);
@@ -121,9 +123,7 @@ async fn simulate(
     }
     looks.abort();
     deliveries.abort();
-    world.finish(|recorder| {
-        (recorder.violation.take(), recorder.counts, recorder.trace.take().unwrap_or_default())
-    })
+    world.finish(|recorder| (recorder.violation.take(), recorder.counts, recorder.timeline()))
 }
 
 /// Runs a client and its tasks.

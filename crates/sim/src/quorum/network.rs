@@ -55,6 +55,7 @@ pub(crate) enum Message {
         link: Arc<Link>,
         lock: Lock,
         op: Op,
+        sent_at: Instant,
         fate: Fate,
         of_reply: Fate,
         reply: oneshot::Sender<Outcome>,
@@ -62,6 +63,7 @@ pub(crate) enum Message {
     Reply {
         link: Arc<Link>,
         outcome: Outcome,
+        sent_at: Instant,
         fate: Fate,
         reply: oneshot::Sender<Outcome>,
     },
@@ -93,6 +95,11 @@ impl Link {
     fn fault(&self, what: &str) {
         let (client, node) = (Some(self.client), self.node.number);
         self.node.world.record(&Event::Fault { what, client, node });
+    }
+
+    fn loses(&self, is_reply: bool, sent_at: Instant) {
+        let (client, node) = (self.client, self.node.number);
+        self.node.world.record(&Event::MessageLost { client, node, is_reply, sent_at });
     }
 
     pub(crate) fn failed(&self, executed: Executed, kind: FaultKind) -> Outcome {
@@ -165,24 +172,29 @@ impl Network {
 
     fn deliver(&self, connection: u32, message: Message) {
         match message {
-            Message::Request { link, lock, op, fate, of_reply, reply } => {
+            Message::Request { link, lock, op, sent_at, fate, of_reply, reply } => {
                 link.under_way(&op, -1);
                 if fate.is_lost || link.is_cut() || link.node.is_away() {
-                    return link.fault("loses a request");
+                    return link.loses(false, sent_at);
                 }
                 if fate.is_late {
                     link.fault("was late for a request");
                 }
-                let outcome = Outcome::Done(link.node.execute(link.client, &lock, &op));
-                let at = self.world.now() + of_reply.delay;
-                self.send(connection, at, Message::Reply { link, outcome, fate: of_reply, reply });
+                let outcome = Outcome::Done(link.node.execute(link.client, &lock, &op, sent_at));
+                let (sent_at, fate) = (self.world.now(), of_reply);
+                let at = sent_at + fate.delay;
+                self.send(connection, at, Message::Reply { link, outcome, sent_at, fate, reply });
             }
-            Message::Reply { link, fate: Fate { is_lost: true, .. }, .. } => link.fault("loses a reply"),
-            Message::Reply { link, .. } if link.is_cut() => link.fault("loses a reply"),
-            Message::Reply { link, outcome, fate, reply } => {
+            Message::Reply { link, sent_at, fate: Fate { is_lost: true, .. }, .. } => {
+                link.loses(true, sent_at);
+            }
+            Message::Reply { link, sent_at, .. } if link.is_cut() => link.loses(true, sent_at),
+            Message::Reply { link, outcome, sent_at, fate, reply } => {
                 if fate.is_late {
                     link.fault("was late for a reply");
                 }
+                let (client, node) = (link.client, link.node.number);
+                self.world.record(&Event::Replied { client, node, sent_at });
                 // The client may not wait any more.
                 let _ = reply.send(outcome);
             }

@@ -60,8 +60,8 @@ impl Node {
         self.is_away() && self.with(|state| state.refuses)
     }
 
-    /// Executes an operation of a client.
-    pub(crate) fn execute(&self, client: ClientNo, lock: &Lock, op: &Op) -> Reply {
+    /// Executes an operation that a client sent at that time.
+    pub(crate) fn execute(&self, client: ClientNo, lock: &Lock, op: &Op, sent_at: Instant) -> Reply {
         let (world, lock_id) = (&self.world, self.world.lock_id(lock));
         let hold = hold_of(op);
         let known = hold.and_then(|hold| world.holds(|holds| holds.get(hold).cloned()));
@@ -83,7 +83,8 @@ impl Node {
         if executed.is_real && !matches!(op, Op::Inspect(_)) {
             let (hold, is_granted) = known.map_or((None, false), |of| (Some(of.number), of.is_granted()));
             let (node, reply) = (self.number, &reply);
-            world.record(&Event::Executed { client, node, lock: lock_id, hold, is_granted, op, reply });
+            let lock = lock_id;
+            world.record(&Event::Executed { client, node, lock, hold, is_granted, op, reply, sent_at });
         }
         reply
     }

@@ -3,6 +3,7 @@
 use crate::checks::recorder::{Counts, Violation};
 use crate::quorum::checks::{Check, Limits, all};
 use crate::quorum::event::{Event, NEEDED, RequestOutcome};
+use crate::timeline::{QuorumCollector, Timeline};
 use crate::world::time::Instant;
 use leasehold_core::{Acquired, Op, Reply};
 
@@ -11,8 +12,8 @@ pub(crate) struct Recorder {
     checks: Vec<Box<dyn Check + Send>>,
     pub(crate) violation: Option<Violation>,
     pub(crate) counts: Counts,
-    /// One line for each event, if a trace was requested.
-    pub(crate) trace: Option<Vec<String>>,
+    /// What happened, if a trace was requested.
+    trace: Option<QuorumCollector>,
 }
 
 impl Recorder {
@@ -21,7 +22,7 @@ impl Recorder {
             checks: all(limits),
             violation: None,
             counts: Counts::default(),
-            trace: with_trace.then(Vec::new),
+            trace: with_trace.then(QuorumCollector::default),
         }
     }
 
@@ -33,7 +34,7 @@ impl Recorder {
         // What is seen now and then is long and says nothing new.
         let is_shown = !matches!(event, Event::Seen { .. } | Event::SeenAtNode { .. } | Event::Tick);
         if let Some(trace) = self.trace.as_mut().filter(|_| is_shown) {
-            trace.push(format!("{at}  {event}"));
+            trace.observe(at, event);
         }
         count(&mut self.counts, event);
         for check in &mut self.checks {
@@ -43,6 +44,11 @@ impl Recorder {
             }
         }
         false
+    }
+
+    /// The trace; empty unless one was requested.
+    pub(crate) fn timeline(&mut self) -> Timeline {
+        self.trace.take().map_or_else(Timeline::default, QuorumCollector::finish)
     }
 
     pub(crate) fn fail(&mut self, check: &'static str, at: Instant, what: String) {
@@ -57,7 +63,7 @@ fn count(counts: &mut Counts, event: &Event<'_>) {
             let is_granted_anew = matches!(reply, Reply::Acquire(Acquired::Granted { .. }));
             counts.repaired += u64::from(*is_granted && matches!(op, Op::Acquire(_)) && is_granted_anew);
         }
-        Event::Fault { .. } => counts.message_faults += 1,
+        Event::Fault { .. } | Event::MessageLost { .. } => counts.message_faults += 1,
         Event::Answered { outcome: RequestOutcome::Granted(_), .. } => counts.granted += 1,
         Event::Acquired { .. } => counts.acquired += 1,
         Event::Lost { .. } => counts.lost += 1,

@@ -17,6 +17,7 @@ use crate::event::{
     Event, GuardId, HostEvent, LockId, NewGuard, OwnerId, ProclaimedText, TaskEvent, TaskId, Validity,
 };
 use crate::mutants::Mutant;
+use crate::timeline::Timeline;
 use environment::ProcessEnvironment;
 use faults::{Fault, FaultPlan, FaultProfile, PrimaryIsolation};
 use leasehold::Owner;
@@ -158,9 +159,9 @@ impl Sim {
     }
 
     /// The first violation, how much happened, and the trace.
-    pub(crate) fn result(&self) -> (Option<Violation>, Counts, Vec<String>) {
+    pub(crate) fn result(&self) -> (Option<Violation>, Counts, Timeline) {
         let mut recorder = locked(&self.recorder);
-        (recorder.violation.take(), recorder.counts, recorder.trace.take().unwrap_or_default())
+        (recorder.violation.take(), recorder.counts, recorder.timeline())
     }
 
     pub(crate) fn net(&self) -> MutexGuard<'_, Net> {

@@ -389,6 +389,8 @@ impl Sim {
         self.record(&Event::Executed(&Execution {
             host: request.host,
             message: request.message,
+            server: server.number,
+            is_copy: request.is_copy,
             is_stale: request.is_stale,
             in_multi_acquire,
             lock,
@@ -418,6 +420,8 @@ impl Sim {
         self.record(&Event::MultiExecuted(&MultiExecution {
             host,
             message,
+            server: server.number,
+            is_copy: request.is_copy,
             replies: &each.collect::<Vec<_>>(),
             clock,
         }));
@@ -442,6 +446,8 @@ impl Sim {
         self.record(&Event::SessionExecuted(&SessionExecution {
             host: request.host,
             message: request.message,
+            server: server.number,
+            is_copy: request.is_copy,
             is_stale: request.is_stale,
             op,
             reply: &reply,

@@ -55,7 +55,7 @@ impl Check for Leftovers {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>) -> CheckResult {
         match *event {
-            Event::Fault { .. } | Event::Forgot { .. } => self.last_fault_at = at,
+            Event::Fault { .. } | Event::MessageLost { .. } | Event::Forgot { .. } => self.last_fault_at = at,
             Event::Requested { hold, .. } => _ = self.ended.remove(&hold),
             Event::Answered { hold, outcome: RequestOutcome::NotGranted } => {
                 self.ended.insert(hold, Ended::NotGranted(at));

@@ -67,7 +67,7 @@ impl Check for Losses {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>) -> CheckResult {
         match *event {
-            Event::Fault { .. } => self.last_fault_at = at,
+            Event::Fault { .. } | Event::MessageLost { .. } => self.last_fault_at = at,
             Event::Forgot { holds, .. } => {
                 self.last_fault_at = at;
                 let outvoted = holds.iter().filter(|forgotten| forgotten.kept_by < NEEDED);

@@ -79,7 +79,7 @@ impl Check for Votes {
 
     fn observe(&mut self, at: Instant, event: &Event<'_>) -> CheckResult {
         match *event {
-            Event::Fault { .. } => self.last_fault_at = at,
+            Event::Fault { .. } | Event::MessageLost { .. } => self.last_fault_at = at,
             Event::Forgot { holds, .. } => {
                 self.last_fault_at = at;
                 let outvoted = holds.iter().filter(|of| of.held_by < NEEDED && !of.is_in_flight);

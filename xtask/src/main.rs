@@ -24,6 +24,8 @@ mod servers;
 mod shell;
 mod shuttle;
 mod sim;
+#[cfg(test)]
+mod track_record;
 mod verify;
 
 use std::env;

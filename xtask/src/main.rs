@@ -13,6 +13,7 @@ mod install;
 mod interop;
 mod lane;
 mod mutants;
+mod mutate;
 mod nightly;
 mod package;
 mod parts;
@@ -53,6 +54,8 @@ commands:
   verify   run proofs at their full length (`verify rounds quorum split rotation cluster cutoffs scripts valkey
            versions mutants`)
   history  judge recorded histories with Porcupine (`history run.jsonl`), or compare it with our checks on planted ones
+  mutate   change the code a little, and see that a test finds it (`mutate lua`, `mutate core`, `mutate engine --shard 0/8`);
+           `mutate diff` does so for what was committed since origin/main, or since another base (`--base HEAD~3`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
   package  check that the published crates can be packed, and contain their README and licences";
@@ -82,6 +85,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("sim") => sim::run(&rest),
         Some("verify") => verify::run(&rest),
         Some("history") => history::run(&rest),
+        Some("mutate") => mutate::run(&rest),
         Some("interop") => interop::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("package") => package::run(&rest),

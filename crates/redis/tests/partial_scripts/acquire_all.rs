@@ -56,7 +56,7 @@ fn before(fixture: &mut Fixture, n: usize) -> Result<Keyspace, Violation> {
 }
 
 #[test]
-fn a_partial_acquire_of_several_leaves_expiries_and_blocks_no_client() -> Result<(), Violation> {
+pub(crate) fn a_partial_acquire_of_several_leaves_expiries_and_blocks_no_client() -> Result<(), Violation> {
     let asks = NAMES.map(|name| (lock(name), request(1, 3_000)));
     for n in 0..3 {
         let mut fixture = Fixture::new(Kind::Mutex);

@@ -16,38 +16,38 @@ const START_US: u64 = 1_762_000_000_000_000;
 type Path = (&'static str, Vec<Op>, Op, &'static str);
 
 #[test]
-fn each_path_of_a_mutex_has_its_commands() {
+pub(crate) fn each_path_of_a_mutex_has_its_commands() {
     let paths = acquires().into_iter().chain(releases()).chain(removals()).chain(others());
     have_their_commands(Kind::Mutex, paths);
 }
 
 #[test]
-fn each_path_of_an_election_has_its_commands() {
+pub(crate) fn each_path_of_an_election_has_its_commands() {
     have_their_commands(Kind::Election, elections());
 }
 
 #[test]
-fn each_path_of_a_reentrant_mutex_has_its_commands() {
+pub(crate) fn each_path_of_a_reentrant_mutex_has_its_commands() {
     have_their_commands(Kind::Reentrant, entries());
 }
 
 #[test]
-fn each_path_of_a_semaphore_has_its_commands() {
+pub(crate) fn each_path_of_a_semaphore_has_its_commands() {
     have_their_commands(Kind::Semaphore, permits());
 }
 
 #[test]
-fn each_path_of_an_rwlock_has_its_commands() {
+pub(crate) fn each_path_of_an_rwlock_has_its_commands() {
     have_their_commands(Kind::RwLock, readers());
 }
 
 #[test]
-fn each_path_of_a_latch_has_its_commands() {
+pub(crate) fn each_path_of_a_latch_has_its_commands() {
     have_their_commands(Kind::Latch, arrivals());
 }
 
 #[test]
-fn each_path_of_a_barrier_has_its_commands() {
+pub(crate) fn each_path_of_a_barrier_has_its_commands() {
     have_their_commands(Kind::Barrier, meetings());
 }
 
@@ -62,7 +62,7 @@ fn have_their_commands(kind: Kind, paths: impl IntoIterator<Item = Path>) {
 }
 
 #[test]
-fn every_heartbeat_has_its_commands() {
+pub(crate) fn every_heartbeat_has_its_commands() {
     let mut fixture = Fixture::new(Kind::Mutex);
     for (name, before, heartbeat, expected) in heartbeats() {
         fixture.redis.load(Keyspace::default());

@@ -27,7 +27,10 @@ mod generator;
 mod heartbeats;
 mod invariants;
 mod keyspace;
+#[path = "../support/lua_mutants.rs"]
+mod lua_mutants;
 mod mutants;
+mod mutation;
 mod serve;
 mod serve_shared;
 mod server;

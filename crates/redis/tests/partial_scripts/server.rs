@@ -5,6 +5,7 @@
 
 use crate::fixture::Edit;
 use crate::keyspace::Keyspace;
+use crate::lua_mutants;
 use crate::tap::{Control, How, Ran, Tap, WHOLE};
 use leasehold_testkit::{FrozenClock, RedisServer, Value};
 use std::io;
@@ -137,6 +138,8 @@ impl Server {
         self.synchronise()?;
         let mut control = self.control();
         let text = control.script(name).ok_or_else(|| io::Error::other(format!("no script {name}")))?;
+        lua_mutants::note(&text);
+        let text = lua_mutants::mutated(&text);
         let count = keys.len().to_string();
         let call = [&["EVAL", &text, &count], keys, arguments].concat();
         let reply = control.connection.call(&call)?;

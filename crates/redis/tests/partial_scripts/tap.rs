@@ -6,6 +6,7 @@
 
 use crate::fixture::Edit;
 use crate::keyspace::Entry;
+use crate::lua_mutants;
 use leasehold_testkit::{FrameSplitter, RespConnection, Value};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -47,8 +48,11 @@ pub(crate) struct Control {
 struct Loaded {
     /// Its text before the edits.
     original: Arc<str>,
-    /// The SHA-1 of the text with the prelude.
+    /// Its text with the edits.
+    edited: Arc<str>,
+    /// The SHA-1 of the text with the prelude and the mutant of a generation.
     sha: String,
+    generation: u64,
 }
 
 /// What a script has done.
@@ -171,14 +175,33 @@ impl Control {
         let original = String::from_utf8(text.to_vec()).map_err(io::Error::other)?;
         let edited =
             self.edits.iter().fold(original.clone(), |text, (from, to)| text.replace(&sent(from), to));
-        let wrapped = PRELUDE.replace(PLACEHOLDER, &edited);
-        let mut sha = |text: &str| -> io::Result<String> {
-            let sha = self.connection.call(&["SCRIPT", "LOAD", text])?.ok()?;
-            sha.text().map(str::to_owned).ok_or_else(|| io::Error::other("no SHA-1"))
-        };
-        let (known, sha) = (sha(&original)?, sha(&wrapped)?);
-        self.scripts.insert(known.clone(), Loaded { original: original.into(), sha });
+        let known = self.load_text(&original)?;
+        let (sha, generation) = (self.load_with_prelude(&edited)?, lua_mutants::generation());
+        let loaded = Loaded { original: original.into(), edited: edited.into(), sha, generation };
+        self.scripts.insert(known.clone(), loaded);
         Ok(Value::Bulk(known.into_bytes()))
+    }
+
+    fn load_text(&mut self, text: &str) -> io::Result<String> {
+        let sha = self.connection.call(&["SCRIPT", "LOAD", text])?.ok()?;
+        sha.text().map(str::to_owned).ok_or_else(|| io::Error::other("no SHA-1"))
+    }
+
+    /// Loads a script with the prelude, and with the present mutant. Returns its SHA-1.
+    fn load_with_prelude(&mut self, script: &str) -> io::Result<String> {
+        let loaded = self.load_text(&PRELUDE.replace(PLACEHOLDER, &lua_mutants::mutated(script)));
+        loaded.inspect_err(|error| lua_mutants::refuse(&error.to_string()))
+    }
+
+    /// Loads a script with another mutant than before.
+    fn load_again(&mut self, known: &str) -> io::Result<String> {
+        let edited = self.scripts.get(known).map(|loaded| Arc::clone(&loaded.edited)).unwrap_or_default();
+        let sha = self.load_with_prelude(&edited)?;
+        if let Some(loaded) = self.scripts.get_mut(known) {
+            loaded.sha.clone_from(&sha);
+            loaded.generation = lua_mutants::generation();
+        }
+        Ok(sha)
     }
 
     /// The watched keys, as the prelude dumps them after a script that does nothing.
@@ -193,9 +216,11 @@ impl Control {
 
     fn eval(&mut self, words: &[Vec<u8>]) -> io::Result<Value> {
         let known = String::from_utf8_lossy(&words[1]).into_owned();
-        let Some(Loaded { original, sha }) = self.scripts.get(&known).cloned() else {
+        let Some(Loaded { original, edited, sha, generation }) = self.scripts.get(&known).cloned() else {
             return Ok(Value::Error("NOSCRIPT No matching script.".to_owned()));
         };
+        lua_mutants::note(&edited);
+        let sha = if generation == lua_mutants::generation() { sha } else { self.load_again(&known)? };
         let number = |bytes: &[u8]| String::from_utf8_lossy(bytes).parse::<usize>().map_err(io::Error::other);
         let (keys, arguments) = words[3..].split_at(number(&words[2])?);
         let limit = i64::try_from(self.commands).unwrap_or(-1);

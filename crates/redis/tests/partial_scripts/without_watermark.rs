@@ -51,7 +51,7 @@ fn eval(fixture: &mut Fixture, script: &str, n: u8, arguments: &[&str]) -> Value
 }
 
 #[test]
-fn without_a_token_the_lock_is_not_granted() {
+pub(crate) fn without_a_token_the_lock_is_not_granted() {
     let mut fixture = with_an_idle_lock();
     let before = fixture.redis.keyspace();
     let reply = eval(&mut fixture, "mutex acquire", 2, &["3000", "test", "", "", "", "l"]);
@@ -61,7 +61,7 @@ fn without_a_token_the_lock_is_not_granted() {
 }
 
 #[test]
-fn a_release_keeps_the_token_in_the_record() {
+pub(crate) fn a_release_keeps_the_token_in_the_record() {
     let mut fixture = with_an_idle_lock();
     fixture.redis.set_now_us(NOW_US + 10);
     let granted = fixture.run(&take(2), WHOLE).unwrap();

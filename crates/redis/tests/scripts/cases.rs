@@ -216,7 +216,7 @@ fn means_what_the_model_means(kind: Kind, of_this_kind: &[&str]) {
 }
 
 #[test]
-fn a_token_of_sixteen_digits_stays_exact() {
+pub(crate) fn a_token_of_sixteen_digits_stays_exact() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     for _ in 0..3 {
@@ -231,7 +231,7 @@ fn a_token_of_sixteen_digits_stays_exact() {
 }
 
 #[test]
-fn the_greatest_token_is_not_passed() {
+pub(crate) fn the_greatest_token_is_not_passed() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     let claim = sequence.workload.fresh_claim(0);
@@ -251,7 +251,7 @@ fn the_greatest_token_is_not_passed() {
 /// The last token of a block is not ahead of the clock, none is from long ago, and the next token granted is
 /// greater.
 #[test]
-fn what_is_reserved_never_outruns_the_clock() {
+pub(crate) fn what_is_reserved_never_outruns_the_clock() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     let claim = sequence.workload.fresh_claim(0);
@@ -291,7 +291,7 @@ fn scripts_flushed_between_all_calls_are_loaded_again() {
 }
 
 #[test]
-fn a_long_dead_queue_is_skipped_over_several_polls() {
+pub(crate) fn a_long_dead_queue_is_skipped_over_several_polls() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     let holder = sequence.workload.fresh_claim(0);
@@ -312,7 +312,7 @@ fn a_long_dead_queue_is_skipped_over_several_polls() {
 
 /// More holders than a script visits, of which many expire or die at once.
 #[test]
-fn many_holders_are_visited_in_bounded_steps() {
+pub(crate) fn many_holders_are_visited_in_bounded_steps() {
     for kind in [Kind::Semaphore, Kind::RwLock, Kind::Latch] {
         let mut fixture = Fixture::new();
         for seed in 0..number("LEASEHOLD_SEQUENCES").map_or(12, |all| all.div_ceil(100)) {
@@ -421,7 +421,7 @@ fn op_beside(sequence: &mut Sequence<'_>) -> Op {
 }
 
 #[test]
-fn texts_of_users_are_texts() {
+pub(crate) fn texts_of_users_are_texts() {
     let mut fixture = Fixture::new();
     let mut sequence = fixture.begin(Kind::Mutex, 0);
     for text in ["a b", "%d%s%%", "'\"\\", "]] .. redis.call('FLUSHALL') .. [[", "é…", "(.*)", ""] {
@@ -454,7 +454,7 @@ fn texts_of_users_are_texts() {
 
 /// Random merges, until the classes are too many, and until the statistics begin anew.
 #[test]
-fn the_scripts_of_statistics_mean_what_the_model_means() {
+pub(crate) fn the_scripts_of_statistics_mean_what_the_model_means() {
     let mut fixture = Fixture::new();
     fixture.flush_scripts = true;
     let mut sequence = fixture.begin(Kind::Mutex, 0);

@@ -1,6 +1,8 @@
 //! A server with a controlled clock, the store that connects to it, and the record of the cases that occurred.
 
+use crate::lua_mutants;
 use crate::sequence::Sequence;
+use crate::tap::Tap;
 use leasehold_core::model::{LockState, Sessions};
 use leasehold_core::{KeySpace, Kind};
 use leasehold_redis::RedisStore;
@@ -51,8 +53,20 @@ pub(crate) struct Fixture {
     pub(crate) flush_scripts: bool,
     /// How often each case occurred.
     pub(crate) seen: BTreeMap<&'static str, u64>,
+    /// Set while mutants are run.
+    _tap: Option<Tap>,
     /// Last, so that it outlives its clients.
     pub(crate) _server: RedisServer,
+}
+
+/// What replaces the scripts by those of a mutant, while mutants are run.
+pub(crate) fn tap(server: &RedisServer) -> Option<Tap> {
+    lua_mutants::is_enabled().then(|| Tap::start(server.port(), server.connect().unwrap()).unwrap())
+}
+
+/// Where a store connects to.
+pub(crate) fn url(server: &RedisServer, tap: Option<&Tap>) -> String {
+    tap.map_or_else(|| server.url(), |tap| format!("redis://127.0.0.1:{}/", tap.port()))
 }
 
 impl Fixture {
@@ -60,7 +74,8 @@ impl Fixture {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
         let server = RedisServer::builder().clock(&clock).lazy_expiry().start().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let config = format!("{}?prefix=m:", server.url()).parse().unwrap();
+        let tap = tap(&server);
+        let config = format!("{}?prefix=m:", url(&server, tap.as_ref())).parse().unwrap();
         let store = runtime.block_on(RedisStore::connect(config)).unwrap();
         let mut reader = server.connect().unwrap();
         let dump = reader.call(&["SCRIPT", "LOAD", DUMP]).unwrap().text().unwrap().to_owned();
@@ -80,6 +95,7 @@ impl Fixture {
             subscriber,
             flush_scripts: false,
             seen: BTreeMap::new(),
+            _tap: tap,
             _server: server,
         }
     }

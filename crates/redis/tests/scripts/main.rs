@@ -10,5 +10,9 @@ mod cases;
 mod encoding;
 mod fixture;
 mod generator;
+#[path = "../support/lua_mutants.rs"]
+mod lua_mutants;
 mod multi;
+mod mutation;
 mod sequence;
+mod tap;

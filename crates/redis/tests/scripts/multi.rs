@@ -3,6 +3,8 @@
 //! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
 //! model agree, and so do their reports about each lock.
 
+use crate::fixture::{tap, url};
+use crate::tap::Tap;
 use leasehold_core::model::{LockState, Sessions, Watermark, all_alive};
 use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Liveness, LockMode, MultiAcquired};
 use leasehold_redis::RedisStore;
@@ -20,13 +22,15 @@ const STEPS: u64 = 40;
 
 struct Fixture {
     clock: FrozenClock,
-    server: RedisServer,
     connection: RespConnection,
     runtime: tokio::runtime::Runtime,
     store: RedisStore,
     /// The greatest fencing token of idle locks.
     watermark: Watermark,
     seen: BTreeMap<&'static str, u64>,
+    _tap: Option<Tap>,
+    /// Last, so that it outlives its clients.
+    _server: RedisServer,
 }
 
 /// One lock, in the model.
@@ -40,12 +44,15 @@ impl Fixture {
     fn new() -> Self {
         let clock = FrozenClock::new(i64::try_from(START_US).unwrap()).unwrap();
         let server = RedisServer::builder().clock(&clock).lazy_expiry().start().unwrap();
+        let tap = tap(&server);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let store = runtime.block_on(RedisStore::connect(server.url().parse().unwrap())).unwrap();
+        let store =
+            runtime.block_on(RedisStore::connect(url(&server, tap.as_ref()).parse().unwrap())).unwrap();
         let connection = server.connect().unwrap();
         Self {
             clock,
-            server,
+            _tap: tap,
+            _server: server,
             connection,
             runtime,
             store,
@@ -188,7 +195,7 @@ impl Fixture {
 
 /// A holder and its waiters have died: the lock is free if one script can skip all of their queue entries.
 #[test]
-fn expired_queue_entries_do_not_count() {
+pub(crate) fn expired_queue_entries_do_not_count() {
     let mut environment = Fixture::new();
     environment.clock.set_us(START_US.cast_signed()).unwrap();
     for (dead, had) in [(1, true), (64, true), (65, false)] {
@@ -238,13 +245,10 @@ fn expired_queue_entries_do_not_count() {
 
 #[test]
 fn the_script_means_what_the_model_means() {
-    let mut environment = Fixture::new();
     let seeds = share_of_seeds(SEQUENCES);
     let own = u64::try_from(seeds.len()).unwrap();
-    for seed in seeds {
-        environment.sequence(seed);
-    }
-    println!("{:?}", environment.seen);
+    let seen = sequences(seeds.iter().copied());
+    println!("{seen:?}");
     for what in [
         "had",
         "had, awaited",
@@ -256,8 +260,16 @@ fn the_script_means_what_the_model_means() {
         "open",
         "held",
     ] {
-        let times = environment.seen.get(what).copied().unwrap_or(0);
+        let times = seen.get(what).copied().unwrap_or(0);
         assert!(times >= own / 50, "`{what}` came {times} times only");
     }
-    drop(environment.server);
+}
+
+/// Runs the sequences of these seeds. Returns the cases that occurred.
+pub(crate) fn sequences(seeds: impl IntoIterator<Item = u64>) -> BTreeMap<&'static str, u64> {
+    let mut environment = Fixture::new();
+    for seed in seeds {
+        environment.sequence(seed);
+    }
+    environment.seen
 }

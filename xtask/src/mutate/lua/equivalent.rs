@@ -1,0 +1,57 @@
+//! Mutants that no test can find, with the reason.
+//!
+//! An entry names the text of a line and not its number, so that it stays when the lines above change.
+
+use anyhow::{Result, bail};
+
+use super::operators::Mutant;
+
+/// Mutants of a line, or several, that mean what the fragment means.
+struct Equivalent {
+    file: &'static str,
+    /// Each is the whole text of the line without its indentation, and its changes, as [`Mutant`] names them.
+    lines: &'static [(&'static str, &'static [&'static str])],
+    reason: &'static str,
+}
+
+const EQUIVALENTS: &[Equivalent] = &[];
+
+/// Why no test can find a mutant, if it is named here.
+pub(super) fn reason(mutant: &Mutant) -> Option<&'static str> {
+    let is_named = |entry: &&Equivalent| {
+        let names = |(line, changes): &(&str, &[&str])| {
+            *line == mutant.line_text && changes.contains(&&*mutant.change)
+        };
+        entry.file == mutant.file && entry.lines.iter().any(names)
+    };
+    EQUIVALENTS.iter().find(is_named).map(|entry| entry.reason)
+}
+
+/// Whether each entry is about a mutant.
+pub(super) fn check(mutants: &[Mutant]) -> Result<()> {
+    for Equivalent { file, lines, .. } in EQUIVALENTS {
+        for (line, changes) in *lines {
+            for change in *changes {
+                let is_of = |mutant: &Mutant| {
+                    mutant.file == *file && mutant.line_text == *line && mutant.change == *change
+                };
+                if !mutants.iter().any(is_of) {
+                    bail!(
+                        "{file} has no mutant `{change}` of `{line}`; mend xtask/src/mutate/lua/equivalent.rs"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_entry_is_about_a_mutant() {
+        check(&super::super::list().expect("all fragments")).expect("no stale entry");
+    }
+}

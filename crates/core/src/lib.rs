@@ -91,3 +91,16 @@ pub const DEAD_SESSION_TTL: std::time::Duration = std::time::Duration::from_secs
 /// The format version of what Leasehold writes beside a lock. A store refuses to touch a record of another
 /// version.
 pub const FORMAT: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The scripts and the documents name the same times.
+    #[test]
+    fn what_the_store_keeps_lasts_for_the_documented_time() {
+        let week = 604_800;
+        let kept = [RECORD_TTL, RELEASED_TTL, AUDIT_TTL, HISTORY_TTL, STATISTICS_TTL, DEAD_SESSION_TTL];
+        assert_eq!(kept.map(|ttl| ttl.as_secs()), [3_600, 5, week, week, week, 5]);
+    }
+}

@@ -48,3 +48,18 @@ impl fmt::Display for Skipped {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listings_are_counted_together_and_the_first_entry_of_all_is_named() {
+        let one = |reason: &str| Skipped { count: 1, first: Some(reason.to_owned()) };
+        let mut skipped = Skipped::default();
+        skipped.merge(one("a"));
+        skipped.merge(one("b"));
+        skipped.merge(Skipped::default());
+        assert_eq!(skipped, Skipped { count: 2, first: Some("a".to_owned()) });
+    }
+}

@@ -19,6 +19,8 @@ struct Selection {
     only: Option<String>,
     /// Set to print the names, and to run none.
     lists: bool,
+    /// Set to leave out the checks of the scripts that take long.
+    is_quick: bool,
     /// The commit whose changes since are mutated.
     base: Option<String>,
 }
@@ -28,6 +30,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some((kind, rest)) = arguments.split_first() else { bail!("mutate what? {KINDS}") };
     let selection = Selection::read(rest)?;
     ensure!(selection.base.is_none() || kind == "diff", "--base is of `mutate diff`");
+    ensure!(!selection.is_quick || kind == "lua", "--quick is of `mutate lua`");
     match kind.as_str() {
         "lua" => lua::run(&selection),
         "core" => rust::run(&rust::CORE, &selection),
@@ -48,7 +51,10 @@ impl Selection {
                 "--only" => selection.only = Some(value()?.clone()),
                 "--base" => selection.base = Some(value()?.clone()),
                 "--list" => selection.lists = true,
-                other => bail!("there is no option `{other}`: there are --shard, --only, --list and --base"),
+                "--quick" => selection.is_quick = true,
+                other => bail!(
+                    "there is no option `{other}`: there are --shard, --only, --list, --quick and --base"
+                ),
             }
         }
         Ok(selection)

@@ -2,7 +2,7 @@
 
 use crate::coverage::Coverage;
 use crate::fixture::Fixture;
-use crate::lua_mutants::{self, Check};
+use crate::lua_mutants::{self, Check, Length};
 use crate::{Violation, acquire_all, check, commands, without_watermark};
 use leasehold_core::Kind;
 use std::cell::RefCell;
@@ -13,7 +13,8 @@ use std::rc::Rc;
 const KINDS: [Kind; 7] =
     [Kind::Mutex, Kind::Semaphore, Kind::Reentrant, Kind::Election, Kind::RwLock, Kind::Latch, Kind::Barrier];
 /// The states of each kind, a few of all before more of one.
-const STATES: [Range<u64>; 3] = [0..2, 2..8, 8..24];
+const SHORT: Range<u64> = 0..2;
+const LONG: [Range<u64>; 2] = [2..8, 8..24];
 
 #[test]
 #[ignore = "cargo xtask mutate lua runs it with its mutants"]
@@ -21,7 +22,13 @@ fn mutants_are_found() {
     lua_mutants::run(checks);
 }
 
-fn checks() -> Vec<Check> {
+fn checks(length: Length) -> Vec<Check> {
+    let fixtures = KINDS.map(|kind| (kind, Rc::new(RefCell::new(None))));
+    let of_each =
+        |seeds: Range<u64>| fixtures.each_ref().map(|(kind, fixture)| states(fixture, *kind, seeds.clone()));
+    if length == Length::Long {
+        return LONG.into_iter().flat_map(of_each).collect();
+    }
     let mut checks = vec![
         Check::test("commands of a mutex", commands::each_path_of_a_mutex_has_its_commands),
         Check::test("commands of a semaphore", commands::each_path_of_a_semaphore_has_its_commands),
@@ -41,10 +48,7 @@ fn checks() -> Vec<Check> {
             passed.unwrap_or_else(|Violation(what)| panic!("{what}"));
         }),
     ];
-    let fixtures = KINDS.map(|kind| (kind, Rc::new(RefCell::new(None))));
-    for seeds in STATES {
-        checks.extend(fixtures.iter().map(|(kind, fixture)| states(fixture, *kind, seeds.clone())));
-    }
+    checks.extend(of_each(SHORT));
     checks
 }
 

@@ -5,10 +5,10 @@ use crate::sequence::Sequence;
 use leasehold_core::model::SharedHold;
 use leasehold_core::{
     Acquire, Acquired, Claim, ClassStatistics, Enqueue, Evict, Extend, Extended, FencingToken, ForceRelease,
-    Inspect, Kind, Label, Liveness, LockMode, MergeStatistics, ObservedHolder, OwnValue, Release,
+    Inspect, Kind, Label, Liveness, LockMode, MergeStatistics, ObservedHolder, OwnValue, Refused, Release,
     ReleaseAction, Reserve, SessionId, TimeHistogram, TokenBlock,
 };
-use leasehold_store::{Op, Reply, SessionOp};
+use leasehold_store::{Op, Outcome, Reply, SessionOp};
 use leasehold_testkit::{Random, share_of_seeds};
 use std::collections::BTreeMap;
 use std::env;
@@ -287,6 +287,80 @@ fn scripts_flushed_between_all_calls_are_loaded_again() {
     fixture.flush_scripts = true;
     for kind in Kind::EXCLUSIVE {
         (0..40).for_each(|seed| fixture.sequence(kind, seed));
+    }
+}
+
+/// A token that was reserved is not granted at the very microsecond that it stands for, by a call of its own and by one with
+/// others.
+#[test]
+pub(crate) fn a_reserved_token_is_not_granted_at_its_own_instant() {
+    let mut fixture = Fixture::new();
+    for seed in 0..16 {
+        let mut sequence = fixture.begin(Kind::Mutex, seed);
+        sequence.step_us(1_000 - sequence.fixture.now_us.cast_signed() % 1_000);
+        let claim = sequence.workload.fresh_claim(0);
+        sequence.check(&acquire(&claim, 1, None));
+        // The last microseconds of the lease: what is reserved stands for the first ones after it.
+        sequence.step_us(1_984);
+        let Op::Extend(extend) = reserve(&claim, TokenBlock::MAX_LEN) else { panic!("an extend") };
+        sequence.check(&Op::Extend(Extend { lease_ms: 0, ..extend }));
+        let reserved: u64 = sequence.field("reserved").parse().expect("a token");
+        let by_us = reserved.cast_signed() - sequence.fixture.now_us.cast_signed();
+        sequence.step_us(by_us);
+        let next = sequence.workload.fresh_claim(1);
+        let reply = sequence.check(&acquire(&next, 1_000, None));
+        let Reply::Acquire(Acquired::Granted { fence, .. }) = reply else { panic!("{reply:?}") };
+        assert_eq!(fence.as_u64(), reserved + 1);
+    }
+}
+
+/// A record lasts as long as a hold of any length needs it, by a call of its own and by one with others.
+#[test]
+pub(crate) fn a_lease_of_each_length_keeps_the_record() {
+    let mut fixture = Fixture::new();
+    for seed in 0..8 {
+        for lease_ms in [1, 99_999, 100_000, 999_999, 1_000_000, 10_000_000] {
+            let mut sequence = fixture.begin(Kind::Mutex, seed * 100 + lease_ms);
+            let claim = sequence.workload.fresh_claim(0);
+            sequence.check(&acquire(&claim, 1, None));
+            sequence.step_us(3_000);
+            let next = sequence.workload.fresh_claim(1);
+            sequence.check(&acquire(&next, lease_ms, None));
+        }
+    }
+}
+
+/// A session's record of another format is an error of an eviction, and an acquire does not evict.
+#[test]
+pub(crate) fn a_damaged_session_is_refused() {
+    let mut fixture = Fixture::new();
+    for kind in [Kind::Mutex, Kind::Reentrant, Kind::Election, Kind::Semaphore] {
+        let mut sequence = fixture.begin(kind, 0);
+        let claim = sequence.workload.fresh_claim(0);
+        let mode = match kind {
+            Kind::Semaphore => LockMode::Permits { count: 1, total: 1 },
+            _ => LockMode::Exclusive,
+        };
+        let request = |claim: Claim, predecessor| {
+            let Op::Acquire(request) = acquire(&claim, 1_000, None) else { panic!("an acquire") };
+            Op::Acquire(Acquire { predecessor, mode, ..request })
+        };
+        sequence.check(&request(claim.clone(), None));
+        let session = claim.hold.session();
+        let record = sequence.fixture.keys.session(session);
+        sequence.raw(&["HSET", &record, "format", "2", "until", "9000000000000"]);
+        let next = request(sequence.workload.fresh_claim(1), Some(session));
+        let outcome = sequence.outcome(&next);
+        let Outcome::Done(Reply::Acquire(Acquired::Taken { predecessor: Some(ahead), .. })) = &outcome else {
+            panic!("a {}: {outcome:?}", kind.as_str())
+        };
+        assert_eq!(ahead.alive_ms, None, "what cannot be read says nothing");
+        let outcome = sequence.outcome(&Op::Evict(Evict { session, actor: Label::new("test").unwrap() }));
+        let is_refused =
+            matches!(&outcome, Outcome::Done(Reply::Refused(Refused::Format { found })) if found == "2");
+        assert!(is_refused, "a {}: {outcome:?}", kind.as_str());
+        let keys = [vec!["DEL".to_owned()], sequence.all_keys()].concat();
+        sequence.raw(&keys);
     }
 }
 

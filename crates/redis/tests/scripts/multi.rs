@@ -3,7 +3,8 @@
 //! Random operations on four locks, and occasionally an acquire of several of them: the replies of the store and of the
 //! model agree, and so do their reports about each lock.
 
-use crate::fixture::{tap, url};
+use crate::encoding::{fields, found_fields};
+use crate::fixture::{DUMP, Found, tap, url};
 use crate::tap::Tap;
 use leasehold_core::model::{LockState, Sessions, Watermark, all_alive};
 use leasehold_core::{Acquire, Acquired, Claim, Enqueue, Inspect, Label, Liveness, LockMode, MultiAcquired};
@@ -189,7 +190,19 @@ impl Fixture {
         for one in locks {
             let expected = self.expected(one, &inspect, now_us);
             assert_eq!(self.execute(&one.lock, &inspect), expected, "{what}: {}", one.lock);
+            self.compare_record(one, now_us, what);
         }
+    }
+
+    /// Compares what no report shows: a field that was left behind, and when the record expires.
+    fn compare_record(&mut self, one: &mut One, now_us: u64, what: &str) {
+        one.state.is_empty_at(now_us);
+        let keys = leasehold_core::KeySpace::default().lock(&one.lock).unwrap();
+        let dump = self.connection.call(&["EVAL", DUMP, "1", keys.record()]).unwrap().ok().unwrap();
+        let found = Found::of(&dump.elements()[0], now_us / 1000);
+        let found = found.map(|found| (found_fields(one.lock.kind, &found), found.expires_ms));
+        let expected = one.state.record.as_ref().map(|record| (fields(record), Some(record.expires_ms)));
+        assert_eq!(found, expected, "{what}: the record of {}", one.lock);
     }
 }
 

@@ -30,6 +30,8 @@ mod strip;
 /// The list of mutants, a JSON object a line; and where the results go.
 const LIST: &str = "LEASEHOLD_LUA_MUTANTS";
 const RESULTS: &str = "LEASEHOLD_LUA_RESULTS";
+/// Set for the checks that take long, and are for the mutants that the short ones do not find.
+const IS_LONG: &str = "LEASEHOLD_LUA_LONG";
 
 /// Longer than any fragment.
 const LONGEST: usize = 1 << 15;
@@ -46,6 +48,13 @@ pub(crate) struct Check {
     reset: Box<dyn Fn()>,
     scripts: BTreeSet<Arc<str>>,
     took: Duration,
+}
+
+/// Which checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    Short,
+    Long,
 }
 
 impl Check {
@@ -136,13 +145,14 @@ pub(crate) fn refuse(error: &str) {
     with_run(|run| run.refused.get_or_insert_with(|| error.to_owned()).truncate(300));
 }
 
-/// Runs the checks against all mutants of the list, in this order, until one fails. Does nothing without a list.
-pub(crate) fn run(make_checks: impl FnOnce() -> Vec<Check>) {
+/// Runs the short checks or the long ones against all mutants of the list, in this order, until one fails. Does nothing without
+/// a list.
+pub(crate) fn run(make_checks: impl FnOnce(Length) -> Vec<Check>) {
     let Some(list) = env::var_os(LIST) else { return };
     let results = env::var_os(RESULTS).unwrap_or_else(|| panic!("{RESULTS} says where the results go"));
     let mut results = File::create(results).expect("the results can be written");
     with_run(|run| run.is_enabled = true);
-    let mut checks = make_checks();
+    let mut checks = make_checks(if env::var_os(IS_LONG).is_some() { Length::Long } else { Length::Short });
     IS_NOTING.store(true, Ordering::Release);
     for check in &mut checks {
         let start = Instant::now();

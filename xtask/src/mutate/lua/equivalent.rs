@@ -14,7 +14,39 @@ struct Equivalent {
     reason: &'static str,
 }
 
-const EQUIVALENTS: &[Equivalent] = &[];
+const PADS: &[&str] = &["if true", "compare < to <=", "text '00000' to 'x00000'"];
+const PADDED: &str = "the last six characters of the padded text are the six digits, however many were there";
+
+const EQUIVALENTS: &[Equivalent] = &[
+    Equivalent {
+        file: "acquire_quick.lua",
+        lines: &[("if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end", PADS)],
+        reason: PADDED,
+    },
+    Equivalent {
+        file: "release_quick.lua",
+        lines: &[("if #us < US_DIGITS then us = string.sub('00000' .. us, -US_DIGITS) end", PADS)],
+        reason: PADDED,
+    },
+    Equivalent {
+        file: "batch.lua",
+        lines: &[("if #us < US_DIGITS then us = sub('00000' .. us, -US_DIGITS) end", PADS)],
+        reason: PADDED,
+    },
+    Equivalent {
+        file: "check_record.lua",
+        lines: &[(
+            "lock.entry_id, lock.queued = id, lock.queued or 0",
+            &["field queued to queued_x#2", "or without its left"],
+        )],
+        reason: "a record is read once, by a table whose `queued` is 0 or absent",
+    },
+    Equivalent {
+        file: "heartbeat.lua",
+        lines: &[("local alive_until = record_exists and tonumber(fields[2])", &["and without its left"])],
+        reason: "a record without a format has no `until`: both are written by one command; and tonumber(false) is nil",
+    },
+];
 
 /// Why no test can find a mutant, if it is named here.
 pub(super) fn reason(mutant: &Mutant) -> Option<&'static str> {

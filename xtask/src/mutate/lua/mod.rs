@@ -3,7 +3,8 @@
 //! Owns the list, the two runs and the results. The tests are `mutation.rs` of `crates/redis/tests/scripts` and
 //! `crates/redis/tests/partial_scripts`: each runs many mutants in one process, and stops at the first difference.
 //!
-//! 1. What the first program does not find goes to the second.
+//! 1. Each program has short checks and long ones. What the short checks of both do not find goes to the long ones, unless the run is
+//!    to be quick.
 //! 2. A mutant that survives is an error, unless `equivalent.rs` names it. An entry there without a mutant is an error, and so is one
 //!    whose mutant is found.
 //! 3. Results are kept in a file, a line a mutant, so that shards add up. A line whose fragment has changed since is dropped.
@@ -30,8 +31,10 @@ use operators::Mutant;
 const FRAGMENTS: &str = "crates/redis/src/lua";
 /// The fragment whose constants all others can use.
 const FORMAT: &str = "format.lua";
-/// The programs, in this order (1), and the test of each.
+/// The programs, and the test of each.
 const PROGRAMS: [&str; 2] = ["scripts", "partial_scripts"];
+/// The order (1): a program, and whether its long checks are run.
+const PASSES: [(usize, bool); 4] = [(0, false), (1, false), (0, true), (1, true)];
 const TEST: &str = "mutation::mutants_are_found";
 
 /// What came of a mutant.
@@ -91,15 +94,16 @@ pub(super) fn run(selection: &Selection) -> Result<()> {
     fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
     let programs = build()?;
     let (start, mut outcomes) = (Instant::now(), Outcomes::new());
-    for (target, program) in PROGRAMS.into_iter().zip(&programs) {
+    for (at, is_long) in PASSES.into_iter().filter(|(_, is_long)| !(*is_long && selection.is_quick)) {
+        let (target, program) = (PROGRAMS[at], &programs[at]);
         let is_open = |mutant: &&Mutant| {
             outcomes
                 .get(&mutant.name())
                 .is_none_or(|outcome| matches!(&*outcome.what, "survived" | "unreached"))
         };
         let open: Vec<&Mutant> = selected.iter().filter(is_open).collect();
-        println!("{target}: {} mutants", open.len());
-        for (name, outcome) in execute(&open, program, &home, target, &digests)? {
+        println!("{target}{}: {} mutants", if is_long { ", at length" } else { "" }, open.len());
+        for (name, outcome) in execute(&open, program, &home, (target, is_long), &digests)? {
             // Not reached by this program, and not found by the one before.
             let is_known = outcome.what == "unreached" && outcomes.contains_key(&name);
             if !is_known {
@@ -117,9 +121,7 @@ pub(super) fn run(selection: &Selection) -> Result<()> {
 /// Builds the programs.
 fn build() -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut build = shell::cargo(["test", "--no-run", "--workspace", "--locked", "--quiet"]);
-    for program in PROGRAMS {
-        build.args(["--test", program]);
-    }
+    build.args(["--test", PROGRAMS[0], "--test", PROGRAMS[1]]);
     build.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped()).stderr(Stdio::inherit());
     eprintln!("xtask: building the tests");
     let output = build.output().context("failed to start cargo")?;
@@ -145,7 +147,7 @@ fn execute(
     mutants: &[&Mutant],
     (directory, program): &(PathBuf, PathBuf),
     home: &Path,
-    target: &str,
+    (target, is_long): (&str, bool),
     digests: &BTreeMap<String, String>,
 ) -> Result<Outcomes> {
     if mutants.is_empty() {
@@ -163,6 +165,9 @@ fn execute(
     let mut command = std::process::Command::new(program);
     command.args(["--exact", TEST, "--ignored", "--nocapture"]).current_dir(directory);
     command.env("LEASEHOLD_LUA_MUTANTS", &list).env("LEASEHOLD_LUA_RESULTS", &results);
+    if is_long {
+        command.env("LEASEHOLD_LUA_LONG", "1");
+    }
     shell::run(command)?;
     let text = fs::read_to_string(&results).with_context(|| format!("{target} left no results"))?;
     fs::remove_file(&list)?;

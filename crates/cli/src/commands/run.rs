@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     wait: WaitLimitArgs,
 
-    /// Exit status if the lock was not acquired [default: 75; with --once-per, 0]
+    /// Exit status if not acquired [75; --once-per: 0]
     #[arg(long, value_name = "N", help_heading = WAITING)]
     conflict_exit_code: Option<u8>,
 

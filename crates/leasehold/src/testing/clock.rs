@@ -234,9 +234,9 @@ impl Environment for TestClock {
                 Handle::try_current().map_err(no_runtime)?.spawn(keeper);
             }
             Source::Manual(clock) => {
-                let (runtime, clock) =
-                    (tokio::runtime::Builder::new_current_thread().enable_all().build()?, clock.clone());
-                let run = move || runtime.block_on(clock.tracked(keeper));
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                let keeper = clock.clone().tracked(keeper);
+                let run = move || runtime.block_on(keeper);
                 std::thread::Builder::new().name("leasehold-keeper".into()).spawn(run)?;
             }
         }

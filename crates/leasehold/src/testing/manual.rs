@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// For how long nothing must have happened, in real time.
 const QUIET: Duration = Duration::from_millis(2);
+/// A pause that took longer than this shows that the machine has no processor for what was woken, either.
+const LATE: Duration = Duration::from_millis(1);
 /// How often to look.
 const PAUSE: Duration = Duration::from_micros(200);
 /// How long to wait in real time for a future whose timer has fired: it may never be polled again.
@@ -110,26 +112,32 @@ impl ManualClock {
         }
     }
 
-    /// A keeper of which this clock knows whether it runs.
-    pub(super) async fn tracked(self: Arc<Self>, mut keeper: BoxFuture<'static, ()>) {
+    /// A keeper of which this clock knows whether it runs: it is about to from now on, so that the clock does not move before its
+    /// thread has started.
+    pub(super) fn tracked(
+        self: Arc<Self>,
+        mut keeper: BoxFuture<'static, ()>,
+    ) -> impl Future<Output = ()> + Send {
         let known = Arc::new(KeeperWaker {
             is_due: AtomicBool::new(true),
             is_polled: AtomicBool::new(false),
             waker: Mutex::default(),
         });
         self.state().keepers.push(Arc::downgrade(&known));
-        let waker = Waker::from(known.clone());
-        poll_fn(|cx| {
-            *known.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
-            known.is_polled.store(true, Ordering::SeqCst);
-            known.is_due.store(false, Ordering::SeqCst);
-            let polled = keeper.as_mut().poll(&mut Context::from_waker(&waker));
-            known.is_polled.store(false, Ordering::SeqCst);
-            polled
-        })
-        .await;
-        let own = Arc::downgrade(&known);
-        self.state().keepers.retain(|keeper| !keeper.ptr_eq(&own));
+        async move {
+            let waker = Waker::from(known.clone());
+            poll_fn(|cx| {
+                *known.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+                known.is_polled.store(true, Ordering::SeqCst);
+                known.is_due.store(false, Ordering::SeqCst);
+                let polled = keeper.as_mut().poll(&mut Context::from_waker(&waker));
+                known.is_polled.store(false, Ordering::SeqCst);
+                polled
+            })
+            .await;
+            let own = Arc::downgrade(&known);
+            self.state().keepers.retain(|keeper| !keeper.ptr_eq(&own));
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -155,12 +163,14 @@ struct Settling<'a> {
     clock: &'a ManualClock,
     begun: Instant,
     seen: u64,
+    looked: Instant,
     quiet_since: Option<Instant>,
 }
 
 impl<'a> Settling<'a> {
     fn new(clock: &'a ManualClock) -> Self {
-        Self { clock, begun: Instant::now(), seen: u64::MAX, quiet_since: None }
+        let now = Instant::now();
+        Self { clock, begun: now, seen: u64::MAX, looked: now, quiet_since: None }
     }
 
     fn is_over(&mut self) -> bool {
@@ -170,8 +180,9 @@ impl<'a> Settling<'a> {
             self.clock.state().fired = 0;
             return true;
         }
+        let was_late = now.duration_since(std::mem::replace(&mut self.looked, now)) > LATE;
         let activity = self.clock.activity.load(Ordering::SeqCst);
-        if activity != self.seen || !self.clock.is_idle() {
+        if was_late || activity != self.seen || !self.clock.is_idle() {
             (self.seen, self.quiet_since) = (activity, None);
             return false;
         }

@@ -71,7 +71,7 @@ fn sources() -> Result<BTreeMap<String, String>> {
     {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).context("a file's name is no UTF-8")?;
-        if name.ends_with(".lua") {
+        if path.extension().is_some_and(|extension| extension == "lua") {
             sources.insert(name.to_owned(), fs::read_to_string(&path)?);
         }
     }
@@ -86,7 +86,9 @@ pub(super) fn run(selection: &Selection) -> Result<()> {
     let selected: Vec<Mutant> = all.iter().cloned().enumerate().filter_map(has).collect();
     ensure!(!selected.is_empty(), "no mutant is selected");
     if selection.lists {
-        selected.iter().for_each(|mutant| println!("{}  |  {}", mutant.name(), mutant.line_text));
+        for mutant in &selected {
+            println!("{}  |  {}", mutant.name(), mutant.line_text);
+        }
         return Ok(());
     }
     install::redis()?;

@@ -73,9 +73,9 @@ pub(crate) fn mutants(file: &str, source: &str, constants: &[Constant]) -> Resul
     let fragment = Fragment { source, tokens: &tokens, constants };
     let mut names: BTreeMap<(usize, String), usize> = BTreeMap::new();
     let mut mutants = Vec::new();
-    for at in 0..tokens.len() {
+    for (at, token) in tokens.iter().enumerate() {
         for Change { what, range, text } in fragment.changes(at) {
-            let line = tokens[at].line;
+            let line = token.line;
             let times = names.entry((line, what.clone())).or_insert(0);
             *times += 1;
             let change = if *times == 1 { what } else { format!("{what}#{times}") };
@@ -141,7 +141,7 @@ impl Fragment<'_> {
                 changes.extend(self.without_a_side(at));
             }
             (TokenKind::Keyword, "not") => {
-                changes.push(Change { what: "negate".to_owned(), range: token.range(), text: String::new() })
+                changes.push(Change { what: "negate".to_owned(), range: token.range(), text: String::new() });
             }
             (TokenKind::Keyword, "if" | "elseif") => changes.extend(self.decided(at)),
             _ => {}
@@ -249,8 +249,7 @@ impl Fragment<'_> {
             }
             let is_keyword = token.kind == TokenKind::Keyword
                 && !matches!(token.text, "and" | "or" | "not" | "nil" | "true" | "false");
-            let is_next =
-                token.kind == TokenKind::Name && before.is_some_and(|before| before.ends_expression());
+            let is_next = token.kind == TokenKind::Name && before.is_some_and(Token::ends_expression);
             is_keyword || is_next || matches!(token.text, "," | ";" | "=")
         };
         // `and` binds more tightly.

@@ -183,8 +183,7 @@ fn judge(checks: &mut [Check], mutant: &Arc<Mutant>) -> (&'static str, String) {
     GENERATION.fetch_add(1, Ordering::AcqRel);
     let reset = |checks: &[Check]| checks.iter().for_each(|check| (check.reset)());
     let mut result = ("unreached", String::new());
-    for at in 0..checks.len() {
-        let check = &mut checks[at];
+    for check in checks.iter_mut() {
         if !check.scripts.iter().any(|script| script.contains(&mutant.fragment)) {
             continue;
         }
@@ -217,7 +216,7 @@ fn execute(check: &mut Check, limit: Duration) -> (Result<(), String>, bool) {
     watch.thread().unpark();
     watch.join().expect("the watch does not panic");
     let is_late = with_run(|run| run.is_late);
-    (outcome.unwrap_or_else(|panic| Err(said(&*panic))).map_err(shortened), is_late)
+    (outcome.unwrap_or_else(|panic| Err(said(&*panic))).map_err(|text| shortened(&text)), is_late)
 }
 
 /// Kills the servers of this process at the deadline (3), again and again: a test may start another one.
@@ -248,7 +247,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
-fn shortened(text: String) -> String {
+fn shortened(text: &str) -> String {
     let line = text.lines().take(3).collect::<Vec<_>>().join(" ");
     line.chars().take(160).collect()
 }

@@ -27,10 +27,9 @@ impl Watermark {
         }
     }
 
-    /// Forgets it in the millisecond in which it expires. A server may still have the key then, or may never have set it: no
-    /// reply depends on it.
+    /// Forgets it once it has expired.
     pub(super) fn expire(&mut self, now_ms: u64) {
-        if now_ms >= self.expires_ms {
+        if now_ms > self.expires_ms {
             *self = Self::default();
         }
     }

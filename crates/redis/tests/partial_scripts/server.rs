@@ -77,11 +77,6 @@ impl Server {
         self.keyspace.expire(now_us / 1000);
     }
 
-    /// The time of the clock, in milliseconds.
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.now_us / 1000
-    }
-
     /// Its keys.
     pub(crate) fn keyspace(&self) -> Keyspace {
         self.keyspace.clone()
@@ -118,7 +113,7 @@ impl Server {
 
     /// What the script has done, if one ran.
     pub(crate) fn end(&mut self) -> Option<Ran> {
-        let now_ms = self.now_ms();
+        let now_ms = self.now_us / 1000;
         let mut control = self.control();
         control.commands = WHOLE;
         let ran = control.ran.take();
@@ -160,7 +155,7 @@ impl Server {
         drop(control);
         let ran =
             Ran { dump, original: "".into(), how: How::Whole, executed: Vec::new(), messages: Vec::new() };
-        self.keyspace.keys = ran.entries(&watched, self.now_ms());
+        self.keyspace.keys = ran.entries(&watched, self.now_us / 1000);
         self.present.keys.clone_from(&self.keyspace.keys);
         Ok(())
     }

@@ -530,6 +530,11 @@ impl Contender {
         matches!(self.state, ContenderState::Idle) && self.requested.is_none()
     }
 
+    /// Whether a request has had no reply yet, as far as this session knows.
+    pub fn is_in_flight(&self) -> bool {
+        matches!(self.state, ContenderState::InFlight { .. })
+    }
+
     /// For how long the store has not replied, since the first request without a reply.
     pub fn unresponsive_for(&self, now: Moment) -> Duration {
         self.unresponsive_since.map_or(Duration::ZERO, |since| now.since(since))

@@ -24,7 +24,9 @@
 //!    its request first, and the predecessor's request is undone once that is answered. In the other order the
 //!    process would lose its position.
 //! 8. When a task learns which owner holds a ReentrantMutex, from a reply or by acquiring it, all queued tasks of
-//!    that owner are signaled and [bypass](ReentrantBypass) the queue. The owner may be waiting for them.
+//!    that owner are signaled and [bypass](ReentrantBypass) the queue. The owner may be waiting for them. A bypass and a
+//!    request that a release carries for the same task are never in flight at once: both could be granted, and the
+//!    owner would have a hold too many until one is undone.
 //! 9. A hold whose guard was released may stay here for the next waiter or for later acquisitions; see [`handoff`].
 
 pub(in crate::engine) mod handoff;
@@ -469,7 +471,10 @@ impl LockEntry {
         }
         state.releases = state.releases.wrapping_add(1);
         let free = free_every.is_some_and(|every| state.releases.is_multiple_of(every.max(1)));
-        let terms = state.queue.front().filter(|front| front.queue && !state.closed).cloned();
+        let front = state.queue.front_id().unwrap_or_default();
+        // Its reply comes first (8). Then the task sends its own request.
+        let bypasses = state.queue.bypass(front).is_some_and(|bypass| bypass.is_in_flight());
+        let terms = state.queue.front().filter(|front| front.queue && !bypasses && !state.closed).cloned();
         let next = terms
             .filter(|_| state.contender.session() == session.id && session.has_begun())
             .filter(|_| now < session.alive_until())
@@ -477,6 +482,11 @@ impl LockEntry {
             .map(|terms| state.contender.request(now, &terms, random));
         let next = next.map(|(nonce, acquire)| {
             state.sent_with_release.insert(acquire.claim.hold, None);
+            if let Some(bypass) = state.queue.bypass(front) {
+                // This request stands for it.
+                bypass.clear_pending();
+                state.queue.await_owner(front);
+            }
             (PendingRequest { waiter: None, path: RequestPath::Queue, nonce }, acquire)
         });
         (free, next)
@@ -577,11 +587,13 @@ impl State {
         let (granted, pending) = bypass.unwrap_or_default();
         let is_queued = || !self.contender.is_idle() && self.sent_with_release.is_empty();
         let may_drive = !occupied || (kind == Kind::Reentrant && is_queued());
+        let is_front = self.queue.is_front(id);
         // A hold acquired past the queue is not given up because its task has come to the front meanwhile.
-        if !granted && may_drive && self.queue.is_front(id) {
+        if !granted && may_drive && is_front {
             return Some(RequestPath::Queue);
         }
-        (granted || pending).then_some(RequestPath::Bypass)
+        let is_requested = is_front && self.sent_with_release.values().any(Option::is_none);
+        (granted || pending && !is_requested).then_some(RequestPath::Bypass)
     }
 
     /// Polls the contender for the front, which acts for the process (1). The error is what must be undone first.

@@ -45,6 +45,11 @@ impl ReentrantBypass {
         self.pending
     }
 
+    /// Whether a request is in flight.
+    pub(in crate::engine) fn is_in_flight(&self) -> bool {
+        self.contender.is_in_flight()
+    }
+
     /// Whether it acquired the lock, which waits to be taken.
     pub(in crate::engine) fn is_granted(&self, now: Moment) -> bool {
         self.contender.is_granted(now)

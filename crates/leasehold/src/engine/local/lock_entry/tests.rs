@@ -308,6 +308,59 @@ fn the_last_release_of_an_owner_requests_for_the_queue() {
     assert!(!entry.is_held(at(1)));
 }
 
+/// A ReentrantMutex that x holds, and y, which has come to its queue and has sent nothing.
+fn held_by_another_owner(random: &mut dyn FnMut() -> u64) -> (Arc<LockEntry>, Arc<Hold>, u64) {
+    let entry = reentrant();
+    let holder = entry.join(of("x"));
+    let request = sent(&entry.poll(holder, &session(), at(1), random), RequestPath::Queue);
+    entry.handle_answer(request, Ok(&granted()), at(1), random);
+    let WaiterAction::Granted(hold, ..) = entry.poll(holder, &session(), at(1), random) else {
+        panic!("it was granted")
+    };
+    let front = entry.join(of("y"));
+    (entry, hold, front)
+}
+
+/// Both requests could be granted: the owner would have two holds until one is undone.
+#[test]
+fn a_release_requests_nothing_for_a_front_whose_bypass_is_in_flight() {
+    let random = &mut counter();
+    let (entry, hold, front) = held_by_another_owner(random);
+    let request = sent(&entry.poll(front, &session(), at(1), random), RequestPath::Bypass);
+    assert!(entry.begin_release(&hold, None, &session(), at(1), random).1.is_none());
+    entry.remove_hold(&hold);
+    // It was executed before the release.
+    let taken =
+        Acquired::Taken { holder: None, position: None, predecessor: None, other_holders: Vec::new() };
+    entry.handle_answer(request, Ok(&taken), at(1), random);
+    sent(&entry.poll(front, &session(), at(1), random), RequestPath::Queue);
+}
+
+#[test]
+fn a_front_sends_no_bypass_while_a_release_requests_for_it() {
+    let random = &mut counter();
+    let (entry, hold, front) = held_by_another_owner(random);
+    let other = entry.join(of("z"));
+    let (request, next) =
+        entry.begin_release(&hold, None, &session(), at(1), random).1.expect("a task is queued");
+    assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Blocked(Some(_))));
+    // Its owner acquires the lock elsewhere, as the reply to another task says.
+    let bypass = sent(&entry.poll(other, &session(), at(1), random), RequestPath::Bypass);
+    entry.handle_answer(bypass, Ok(&held_by("y")), at(1), random);
+    assert!(is_signaled(&entry, front));
+    assert!(matches!(entry.poll(front, &session(), at(1), random), WaiterAction::Blocked(Some(_))));
+    entry.handle_answer(request, Err(Executed::Unknown), at(1), random);
+    assert!(entry.end_release(next.claim.hold).is_none());
+    entry.remove_hold(&hold);
+    assert!(is_signaled(&entry, front));
+    let WaiterAction::Send(PendingRequest { path: RequestPath::Queue, .. }, again) =
+        entry.poll(front, &session(), at(1), random)
+    else {
+        panic!("its owner holds the lock")
+    };
+    assert_eq!(again.claim, next.claim, "the same hold, however often it is granted");
+}
+
 #[test]
 fn finding_the_entry_empty_signals_the_front() {
     let (entry, _hold, front) = taken();

@@ -131,7 +131,7 @@ async fn a_server_that_can_evict_locks_is_refused_unless_that_is_accepted() {
 #[tokio::test]
 async fn a_node_of_a_quorum_that_can_evict_locks_grants_none() {
     let mut quorum = Quorum::with(3, &RedisServer::builder()).unwrap();
-    let url = format!("{}?min_uptime=0s", quorum.url());
+    let url = format!("{}?min_uptime=0s&node_timeout=1s", quorum.url());
     let evict = |server: &RedisServer| {
         // Redis 6.2 sets one at a time.
         for (setting, value) in [("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")] {

@@ -233,14 +233,14 @@ impl Hold {
     }
 
     /// The store has extended it.
-    pub(super) fn extend_validity(&self, valid_until: Moment) {
+    pub(in crate::engine) fn extend_validity(&self, valid_until: Moment) {
         let raised = |old| (old != 0 && old < valid_until.as_micros()).then_some(valid_until.as_micros());
         // A refusal means that it is lost or lasts longer already.
         let _ = self.valid_until.fetch_update(Ordering::AcqRel, Ordering::Acquire, raised);
     }
 
     /// The store keeps it until then.
-    pub(super) fn set_kept_until(&self, kept_until: Moment) {
+    pub(in crate::engine) fn set_kept_until(&self, kept_until: Moment) {
         self.kept_until.fetch_max(kept_until.as_micros(), Ordering::AcqRel);
     }
 

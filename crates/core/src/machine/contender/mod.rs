@@ -18,6 +18,8 @@
 //! 6. Over a quorum each request is for a [hold of its own](AcquireTerms::fresh_hold): the undo of a hold that only a
 //!    minority granted may be late, and must never release the next one. A hold that may exist is given up before the next
 //!    request is sent.
+//! 7. The client never relies on a hold for longer than one of its last requests has asked for: a reply that says otherwise is
+//!    not this library's.
 
 mod poll_delay;
 mod watched_sessions;
@@ -361,7 +363,10 @@ impl Contender {
         match reply {
             Acquired::Granted { fence, remaining_ms, others_wait, owner_holds } => {
                 let margin = requested.margin;
-                let remaining = Duration::from_millis(*remaining_ms).saturating_sub(margin);
+                // No request has asked for a longer one, whatever the reply says (7).
+                let longest =
+                    requested.sent_requests.iter().map(|sent| sent.lease).max().unwrap_or(sent.lease);
+                let remaining = Duration::from_millis(*remaining_ms).saturating_sub(margin).min(longest);
                 let claim = requested.claim.clone();
                 let valid_until = sent.sent_at + remaining - drift(remaining);
                 self.note_reply();

@@ -139,6 +139,20 @@ fn a_grant_with_little_time_left_makes_it_poll() {
 }
 
 #[test]
+fn a_reply_never_makes_a_hold_longer_than_what_was_asked_for() {
+    for remaining_ms in [3_000, 3_001, 60_000, 1_762_000_000_000_000, u64::MAX] {
+        let random = &mut counter();
+        let mut contender = Contender::new(SessionId::from_random([1; 12]), 0);
+        let (nonce, request) = expect_send(contender.poll(ms(0), &terms(), random));
+        let reply = Acquired::Granted { fence: fence(), remaining_ms, others_wait: false, owner_holds: None };
+        contender.handle_reply(nonce, &reply, ms(1), random);
+        let grant = contender.take_grant().expect("granted");
+        assert!(grant.valid_until < ms(request.lease_ms), "{remaining_ms}: {grant:?}");
+        assert!(grant.may_last_until <= ms(1 + request.lease_ms), "{remaining_ms}: {grant:?}");
+    }
+}
+
+#[test]
 fn a_grant_of_a_long_lease_is_of_use_with_the_rest_of_a_second() {
     // After a jump of the store's clock little is left of the hold of a party of a barrier.
     for (remaining_ms, accepted) in [(60_000, true), (4_000, true), (1_000, true), (200, false)] {

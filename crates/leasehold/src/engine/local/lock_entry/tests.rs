@@ -50,6 +50,12 @@ fn granted() -> Acquired {
     }
 }
 
+/// A grant that has just been made.
+fn first_lease() -> Acquired {
+    let fence = FencingToken::new(1);
+    Acquired::Granted { fence, remaining_ms: 3_000, others_wait: false, owner_holds: None }
+}
+
 fn sent(action: &WaiterAction, path: RequestPath) -> PendingRequest {
     let WaiterAction::Send(request, _) = action else { panic!("it sends a request") };
     assert_eq!(request.path, path);
@@ -144,16 +150,11 @@ fn a_reentry_that_split_votes_denied_is_sent_again() {
     let of = |owner| Arc::new(AcquireTerms { queue: false, fresh_hold: true, ..(*of(owner)).clone() });
     let holder = entry.join(of("x"));
     let request = sent(&entry.poll(holder, &session(), at(1), random), RequestPath::Queue);
-    let long = Acquired::Granted {
-        fence: FencingToken::new(1),
-        remaining_ms: 10_000,
-        others_wait: false,
-        owner_holds: None,
-    };
-    entry.handle_answer(request, Ok(&long), at(1), random);
+    entry.handle_answer(request, Ok(&first_lease()), at(1), random);
     let WaiterAction::Granted(hold, ..) = entry.poll(holder, &session(), at(1), random) else {
         panic!("it was granted")
     };
+    hold.extend_validity(at(11));
     let (again, other) = (entry.join(of("x")), entry.join(of("y")));
     for denied in [
         held_by("y"),
@@ -405,12 +406,12 @@ fn after_missed_messages_a_kept_hold_is_handed_on_once_the_store_has_been_asked(
     let (entry, random) = (entry(), &mut counter());
     let holder = entry.join(terms());
     let request = sent(&entry.poll(holder, &session(), at(1), random), RequestPath::Queue);
-    let fence = FencingToken::new(1);
-    let long = Acquired::Granted { fence, remaining_ms: 60_000, others_wait: false, owner_holds: None };
-    entry.handle_answer(request, Ok(&long), at(1), random);
+    entry.handle_answer(request, Ok(&first_lease()), at(1), random);
     let WaiterAction::Granted(hold, ..) = entry.poll(holder, &session(), at(1), random) else {
         panic!("it was granted")
     };
+    hold.extend_validity(at(61));
+    hold.set_kept_until(at(61));
     let policy = ReleasePolicy { free_every: None, max_idle: Some(Duration::from_secs(30)) };
     let kept = entry.make_idle(&hold, TrackingId(1), policy, at(1)).expect("it is kept");
     assert!(kept.reserve.is_some(), "so that it is notified");

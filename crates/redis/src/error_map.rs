@@ -6,6 +6,7 @@
 
 use super::config::address::Address;
 use super::config::tls;
+use super::conn::bounded;
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase, TlsFault};
 use redis::{ErrorKind, RedisError, ServerError, Value};
 use std::error::Error;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 /// Text for a server that rejects the RESP3 handshake.
 const NO_RESP3: &str = "it does not support RESP3, as every server that Leasehold works with does (Redis 6.2, Valkey 7.2, and newer ones): if it is a proxy in front of one of them, set `?protocol=resp2`";
+const NO_REDIS: &str = "the server does not speak the Redis protocol";
 
 /// Meaning of an error reply.
 #[derive(Debug, PartialEq, Eq)]
@@ -141,10 +143,7 @@ pub(crate) fn unconnected(error: RedisError, address: &Address, node: &Arc<str>)
         ErrorKind::InvalidClientConfig => {
             fault(FaultKind::Unusable(format!("the settings cannot be used: {error}")), Phase::Connect)
         }
-        _ => fault(
-            FaultKind::Failed("the server does not speak the Redis protocol".to_owned()),
-            Phase::Handshake,
-        ),
+        _ => fault(FaultKind::Failed(NO_REDIS.to_owned()), Phase::Handshake),
     }
 }
 
@@ -186,6 +185,9 @@ fn io_kind(error: &RedisError, address: &Address) -> (FaultKind, Phase) {
     let source = source.and_then(|source| source.downcast_ref::<io::Error>());
     if let Some(report) = source.and_then(tls::fault_of) {
         return report;
+    }
+    if source.is_some_and(bounded::is_refused) {
+        return (FaultKind::Failed(NO_REDIS.to_owned()), Phase::Handshake);
     }
     match source.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => (FaultKind::Forbidden, Phase::Connect),

@@ -7,7 +7,7 @@ use super::identify::find_address;
 use super::mailbox::Mailboxes;
 use super::messages::Messages;
 use super::open::open;
-use super::open::{Driver, Opened, broken, open_with_messages, unsubscribed};
+use super::open::{Driver, EndsSubscriptions, Opened, broken, open_with_messages, unsubscribed};
 use super::sentinel::PrimaryReport;
 use crate::config::RedisConfig;
 use crate::config::address::Address;
@@ -111,7 +111,8 @@ pub(crate) async fn open_connection(
         }
     };
     let attempt = async {
-        let opened = open_with_messages(config, &address, &info, within, on_push).await;
+        let ends = if mailboxes.has_handler() { EndsSubscriptions::MayDo } else { EndsSubscriptions::Never };
+        let opened = open_with_messages(config, &address, &info, within, ends, on_push).await;
         let opened = opened.map_err(|error| unconnected(error, &address, &at))?;
         let mut ready = check(config, opened, (&address, &info, message), report, &at).await?;
         subscribe(&mut ready.messages, node, mailboxes).await?;
@@ -200,7 +201,8 @@ pub(crate) async fn try_connections(config: &RedisConfig, node: &Arc<str>) -> Re
         }
     };
     let within = time.left();
-    let first = open_with_messages(config, &address, &login, within, on_push).await;
+    let never = EndsSubscriptions::Never;
+    let first = open_with_messages(config, &address, &login, within, never, on_push).await;
     let (mut first, mut messages) = first.map_err(unconnected)?;
     let second = open(config, &address, &login, within).await.map_err(unconnected)?;
     let broken = |error| broken(error, node);

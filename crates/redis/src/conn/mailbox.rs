@@ -59,6 +59,11 @@ impl Mailboxes {
         Self { handler: Some(Box::new(handler)), ..Self::new(String::new()) }
     }
 
+    /// Whether all messages go to one receiver.
+    pub(crate) const fn has_handler(&self) -> bool {
+        self.handler.is_some()
+    }
+
     /// The channel of a session.
     pub(crate) fn channel(&self, session: SessionId) -> String {
         format!("{}{session}", self.prefix)

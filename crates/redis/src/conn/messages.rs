@@ -8,9 +8,10 @@
 //! 2. Calls rarely wait on the second connection, so their timeouts do not detect its loss. It is probed at
 //!    intervals.
 
+use super::bounded::{Change, Confirmations};
 use futures_util::StreamExt;
 use redis::aio::{MultiplexedConnection, PubSub, PubSubSink, PubSubStream};
-use redis::{PushInfo, PushKind, RedisResult, ToRedisArgs, Value};
+use redis::{PushInfo, PushKind, RedisError, RedisResult, ToRedisArgs, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
@@ -23,8 +24,8 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Source of a connection's messages. Dropping the last clone ends a second connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Messages {
-    /// The same connection.
-    Shared(MultiplexedConnection),
+    /// The same connection, and what confirms its subscriptions.
+    Shared(MultiplexedConnection, Arc<Confirmations>),
     /// A second connection, whose end also ends the first.
     Separate(
         PubSubSink,
@@ -50,16 +51,35 @@ impl Messages {
 
     pub(crate) async fn subscribe(&mut self, channels: impl ToRedisArgs) -> RedisResult<()> {
         match self {
-            Self::Shared(connection) => connection.subscribe(channels).await,
+            Self::Shared(connection, confirmations) => {
+                let count = channels.num_of_args();
+                confirmations.expect(Change::Subscribe, count);
+                connection.subscribe(channels).await.inspect_err(|error| {
+                    give_up(confirmations, Change::Subscribe, count, error);
+                })
+            }
             Self::Separate(sink, _) => sink.subscribe(channels).await,
         }
     }
 
     pub(crate) async fn unsubscribe(&mut self, channels: impl ToRedisArgs) -> RedisResult<()> {
         match self {
-            Self::Shared(connection) => connection.unsubscribe(channels).await,
+            Self::Shared(connection, confirmations) => {
+                let count = channels.num_of_args();
+                confirmations.expect(Change::Unsubscribe, count);
+                connection.unsubscribe(channels).await.inspect_err(|error| {
+                    give_up(confirmations, Change::Unsubscribe, count, error);
+                })
+            }
             Self::Separate(sink, _) => sink.unsubscribe(channels).await,
         }
+    }
+}
+
+/// Expects no confirmation of a change that the server has refused.
+fn give_up(confirmations: &Confirmations, change: Change, count: usize, error: &RedisError) {
+    if error.clone().into_server_errors().is_some() {
+        confirmations.refused(change, count);
     }
 }
 

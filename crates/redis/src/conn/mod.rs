@@ -5,6 +5,7 @@
 
 pub(crate) mod batches;
 pub(crate) mod borrowed;
+pub(crate) mod bounded;
 pub(crate) mod channels;
 pub(crate) mod connect;
 mod disk;

@@ -1,5 +1,6 @@
 //! Opening a connection: the stream (of the user's connector, with TLS, or plain) and the login.
 
+use super::bounded::{BoundedStream, Confirmations};
 use super::messages::{self, Messages};
 use crate::config::RedisConfig;
 use crate::config::address::{Address, Protocol};
@@ -8,7 +9,7 @@ use crate::config::tls;
 use crate::error_map::classify;
 use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};
+use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +23,15 @@ pub(crate) struct Opened {
     pub(crate) driver: Driver,
 }
 
-/// The task that reads and writes a stream, until the last clone is dropped. `None` for streams that the client library
-/// has opened, which have a task of their own.
-pub(crate) type Driver = Option<Arc<AbortOnDropHandle<()>>>;
+/// The task that reads and writes a stream, until the last clone is dropped.
+pub(crate) type Driver = Arc<AbortOnDropHandle<()>>;
+
+/// Whether the server may end subscriptions without a request, as a node of a cluster does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndsSubscriptions {
+    Never,
+    MayDo,
+}
 
 /// Opens a connection to an address, and logs in. A TLS handshake takes a little less than `within`; the caller limits
 /// the rest.
@@ -34,7 +41,8 @@ pub(crate) async fn open(
     info: &ConnectionInfo,
     within: Duration,
 ) -> RedisResult<Opened> {
-    open_one(config, address, info, within, settings()).await
+    let stream = stream(config, address, within).await?;
+    log_in(stream, info, settings(), Some(Arc::default()), || {}).await
 }
 
 /// Same as [`open`], and also receives messages.
@@ -43,6 +51,7 @@ pub(crate) async fn open_with_messages(
     address: &Address,
     info: &ConnectionInfo,
     within: Duration,
+    ends: EndsSubscriptions,
     on_push: impl Fn(PushInfo) + Send + Sync + 'static,
 ) -> RedisResult<(Opened, Messages)> {
     if config.protocol() == Protocol::Resp2 {
@@ -52,8 +61,11 @@ pub(crate) async fn open_with_messages(
         on_push(push);
         Ok::<(), Infallible>(())
     };
-    let opened = open_one(config, address, info, within, settings().set_push_sender(push)).await?;
-    let messages = Messages::Shared(opened.conn.clone());
+    let confirmations = Arc::<Confirmations>::default();
+    let expected = (ends == EndsSubscriptions::Never).then(|| Arc::clone(&confirmations));
+    let stream = stream(config, address, within).await?;
+    let opened = log_in(stream, info, settings().set_push_sender(push), expected, || {}).await?;
+    let messages = Messages::Shared(opened.conn.clone(), confirmations);
     Ok((opened, messages))
 }
 
@@ -70,30 +82,15 @@ async fn open_both(
         let on_push = Arc::clone(&on_push);
         move || on_push(messages::ended())
     };
-    let opened = log_in(calls, info, settings(), on_end).await?;
-    let connection = PubSub::new(info.redis_settings(), stream(config, address, within).await?).await?;
+    let opened = log_in(calls, info, settings(), None, on_end).await?;
+    let messages = BoundedStream::new(stream(config, address, within).await?, None);
+    let connection = PubSub::new(info.redis_settings(), messages).await?;
     Ok((opened, Messages::separate(connection, on_push)))
 }
 
 /// Turns off the client library's timeouts: callers have their own, and a reply may arrive later.
 fn settings() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
-}
-
-/// Opens one connection. Only a plain stream without a connector and a relay is opened by the client library.
-async fn open_one(
-    config: &RedisConfig,
-    address: &Address,
-    info: &ConnectionInfo,
-    within: Duration,
-    settings: AsyncConnectionConfig,
-) -> RedisResult<Opened> {
-    if config.custom_connector().is_some() || config.relay().is_some() || address.is_tls() {
-        return log_in(stream(config, address, within).await?, info, settings, || {}).await;
-    }
-    config.certificates().for_plain_text()?;
-    let conn = Client::open(info.clone())?.get_multiplexed_async_connection_with_config(&settings).await?;
-    Ok(Opened { conn, driver: None })
 }
 
 /// Opens a stream to an address: by the user's connector, with TLS, or plain.
@@ -121,13 +118,15 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
     })
 }
 
-/// Logs in over an open stream. `on_end` is called when the connection ends, unless the driver was dropped before.
+/// Logs in over an open stream, which is read with [limits](super::bounded). `on_end` is called when the connection ends, unless the driver was dropped before.
 async fn log_in(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     info: &ConnectionInfo,
     settings: AsyncConnectionConfig,
+    confirmations: Option<Arc<Confirmations>>,
     on_end: impl FnOnce() + Send + 'static,
 ) -> RedisResult<Opened> {
+    let stream = BoundedStream::new(stream, confirmations);
     let (conn, driver) =
         MultiplexedConnection::new_with_config(info.redis_settings(), stream, settings).await?;
     let driver = async move {
@@ -135,7 +134,7 @@ async fn log_in(
         on_end();
     };
     let driver = Arc::new(AbortOnDropHandle::new(tokio::spawn(driver)));
-    Ok(Opened { conn, driver: Some(driver) })
+    Ok(Opened { conn, driver })
 }
 
 /// The fault of a subscription that failed.

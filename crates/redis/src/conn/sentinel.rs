@@ -13,7 +13,7 @@
 //!    differently, or one may lag behind; a client that accepted both in turn would never settle.
 
 use super::messages::Messages;
-use super::open::{Opened, open, open_with_messages};
+use super::open::{EndsSubscriptions, Opened, open, open_with_messages};
 use crate::config::RedisConfig;
 use crate::config::address::Address;
 use crate::error_map::unconnected;
@@ -280,7 +280,9 @@ impl SentinelListener<'_> {
             on_message.notify_one();
         };
         let info = self.config.sentinel_info(self.group, self.sentinel).ok()?;
-        let opened = open_with_messages(self.config, self.sentinel, &info, SENTINEL_TIMEOUT, on_push).await;
+        let never = EndsSubscriptions::Never;
+        let opened =
+            open_with_messages(self.config, self.sentinel, &info, SENTINEL_TIMEOUT, never, on_push).await;
         let (sentinel, mut messages) = opened.ok()?;
         match messages.subscribe(&FAILOVER_CHANNELS[..]).await {
             // A user without permission to subscribe still polls.

@@ -105,7 +105,7 @@ impl GraphLayout {
                 .collect(),
             waits: graph.waits.iter().take(MAX_LISTED).map(WaitRow::new).collect(),
             not_drawn: graph.waits.len().saturating_sub(drawn.waits.len()),
-            not_listed: graph.waits.len().saturating_sub(MAX_LISTED) as u64 + graph.omitted,
+            not_listed: graph.omitted.saturating_add(graph.waits.len().saturating_sub(MAX_LISTED) as u64),
         }
     }
 }

@@ -23,13 +23,14 @@ pub struct Skipped {
 impl Skipped {
     /// Counts an entry.
     pub fn add(&mut self, reason: impl FnOnce() -> String) {
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         self.first.get_or_insert_with(reason);
     }
 
     /// Counts the entries of another listing as well.
     pub fn merge(&mut self, other: Self) {
-        self.count += other.count;
+        // A store may report any number.
+        self.count = self.count.saturating_add(other.count);
         self.first = self.first.take().or(other.first);
     }
 
@@ -61,5 +62,14 @@ mod tests {
         skipped.merge(one("b"));
         skipped.merge(Skipped::default());
         assert_eq!(skipped, Skipped { count: 2, first: Some("a".to_owned()) });
+    }
+
+    #[test]
+    fn any_count_of_a_store_can_be_added() {
+        let of_store = || Skipped { count: u64::MAX - 1, first: Some("a holder".to_owned()) };
+        let mut skipped = of_store();
+        skipped.merge(of_store());
+        skipped.add(|| "another".to_owned());
+        assert_eq!(skipped, Skipped { count: u64::MAX, ..of_store() });
     }
 }

@@ -308,7 +308,8 @@ async fn look(engine: &Engine) -> Result<Look, Fault> {
 impl Look {
     fn add(&mut self, session: SessionId, report: ActivityReport) {
         let ActivityReport { client, waits, holds, within, omitted } = report;
-        self.omitted += omitted;
+        // Any client can write such a report.
+        self.omitted = self.omitted.saturating_add(omitted);
         let name = |actor: String| if actor.starts_with('o') { actor } else { format!("{client}/{actor}") };
         for ReportedWait { id, kind, lock, mode, actor, since_ms, refuses } in waits {
             let (Some(lock), Some(mode)) = (parse_lock(&kind, &lock), LockMode::parse(&mode)) else {
@@ -337,7 +338,7 @@ impl Look {
         locks.dedup();
         let too_many = locks.len().saturating_sub(MAX_LOCKS);
         locks.truncate(MAX_LOCKS);
-        self.omitted += u64::try_from(too_many).unwrap_or(0);
+        self.omitted = self.omitted.saturating_add(u64::try_from(too_many).unwrap_or(0));
         let op = Op::Inspect(Inspect { claim: None, details: false });
         let ops: Vec<_> = locks.into_iter().map(|lock| (lock, op.clone())).collect();
         for batch in ops.chunks(BATCH_SIZE) {

@@ -4,7 +4,7 @@ use crate::environment::{client_in_paused_time, memory};
 use crate::fixture::mutex;
 use leasehold::store::{MemoryStore, Outcome, SessionOp, SessionReply, Store};
 use leasehold::{AcquireError, Client, Deadlock, Owner, SessionId, WaitCycle, WaitGraph};
-use leasehold_core::Partition;
+use leasehold_core::{Heartbeat, Partition};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use std::collections::HashMap;
@@ -172,6 +172,26 @@ async fn an_owner_is_one_in_every_process() {
     }
     one.abort();
     other.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_may_say_that_any_number_is_left_out() {
+    let store = memory();
+    let observer = client(&store).await;
+    for of in [1, 2] {
+        let session = SessionId::from_random([of; 12]);
+        let op = SessionOp::Heartbeat(Heartbeat {
+            session,
+            alive_ms: 10_000,
+            begin: Some(String::new()),
+            acquired: Vec::new(),
+            released: Vec::new(),
+            renew_listing: true,
+            activity: Some(format!(r#"{{"client":"{session}","omitted":18446744073709551615}}"#)),
+        });
+        assert!(matches!(store.execute_session(Partition::ONLY, &op, S).await, Outcome::Done(_)));
+    }
+    assert_eq!(graph(&observer).await.omitted, u64::MAX);
 }
 
 #[tokio::test(start_paused = true)]

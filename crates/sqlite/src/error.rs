@@ -15,8 +15,11 @@ const FILES: usize = 4;
 pub(super) enum StoreError {
     #[error(transparent)]
     Sql(#[from] rusqlite::Error),
-    #[error("the record of the lock cannot be read: {0}")]
+    /// The text of the error is not shown: it can quote the record, in which hold ids are.
+    #[error("the record of the lock cannot be read: what is at column {} does not belong there", .0.column())]
     Record(#[from] serde_json::Error),
+    #[error("the record of the lock cannot be read: it is not that of a lock of its kind")]
+    Implausible,
     #[error(
         "it was written in format {0}, and this version knows format {FORMAT}: use a version of Leasehold that knows both"
     )]
@@ -34,7 +37,9 @@ pub(super) fn fault(location: &StoreLocation, phase: Phase, error: StoreError) -
     let error = match error {
         StoreError::Sql(error) => error,
         StoreError::Foreign => return location.fault(phase, FaultKind::Unusable(error.to_string())),
-        StoreError::Record(_) => return location.fault(phase, FaultKind::Failed(error.to_string())),
+        StoreError::Record(_) | StoreError::Implausible => {
+            return location.fault(phase, FaultKind::Failed(error.to_string()));
+        }
         StoreError::Format(_) | StoreError::Boot | StoreError::NoSharedMemory => {
             return location.fault(phase, FaultKind::Unsupported(error.to_string()));
         }

@@ -14,7 +14,7 @@ use super::busy::BusyHandler;
 use super::error::{StoreError, is_busy};
 use super::machine::Machine;
 use leasehold_core::model::LockState;
-use leasehold_core::{FORMAT, FencingToken, Label, SessionId};
+use leasehold_core::{FORMAT, FencingToken, Kind, Label, SessionId};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use std::path::Path;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ fn begin_boot(sql: &Transaction<'_>, machine: &dyn Machine) -> Result<(), StoreE
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let (id, text): (i64, String) = (row.get(0)?, row.get(1)?);
-        let mut state: LockState = serde_json::from_str(&text)?;
+        let mut state = read_state_of_any_kind(&text)?;
         end_all(&mut state, start_us);
         if state.is_empty_at(start_us) {
             sql.prepare_cached("DELETE FROM locks WHERE rowid = ?1")?.execute(params![id])?;
@@ -202,7 +202,7 @@ fn latest_us(sql: &Transaction<'_>) -> Result<u64, StoreError> {
     let mut rows = sql.prepare("SELECT state FROM locks")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
-        let state: LockState = serde_json::from_str(&row.get::<_, String>(0)?)?;
+        let state = read_state_of_any_kind(&row.get::<_, String>(0)?)?;
         let greatest = state.record.and_then(|record| record.greatest_fence());
         latest_us = latest_us.max(greatest.map_or(0, FencingToken::as_u64));
     }
@@ -236,6 +236,18 @@ fn base_us(machine: &dyn Machine, latest_us: u64) -> i64 {
 /// The time at which a boot begins.
 fn start_us(machine: &dyn Machine, latest_us: u64) -> u64 {
     machine.wall_us().max(latest_us.saturating_add(1))
+}
+
+/// Parses the state of a lock of that kind.
+pub(super) fn read_state(kind: Kind, text: &str) -> Result<LockState, StoreError> {
+    let state: LockState = serde_json::from_str(text)?;
+    if state.is_plausible(kind) { Ok(state) } else { Err(StoreError::Implausible) }
+}
+
+/// The same for the kind that the state itself names.
+fn read_state_of_any_kind(text: &str) -> Result<LockState, StoreError> {
+    let state: LockState = serde_json::from_str(text)?;
+    if state.is_plausible(state.kind) { Ok(state) } else { Err(StoreError::Implausible) }
 }
 
 /// When every hold and every queue entry of a lock has ended.

@@ -7,8 +7,8 @@
 //! 2. Which locks a session holds is read from the locks themselves, so it is never out of date.
 
 use super::error::StoreError;
+use super::format::read_state;
 use super::session_files::{SessionFiles, SessionState};
-use leasehold_core::model::LockState;
 use leasehold_core::{Kind, Lock, LockName, SessionEntry, SessionId, SessionList, Skipped};
 use rusqlite::{Connection, Transaction, params};
 use std::collections::BTreeMap;
@@ -98,7 +98,7 @@ pub(super) fn list(
             skipped.add(|| "a row of the locks has no kind or name of a lock".to_owned());
             continue;
         };
-        let Ok(mut state) = serde_json::from_str::<LockState>(&text) else {
+        let Ok(mut state) = read_state(kind, &text) else {
             skipped.add(|| format!("the lock `{name}`: its record cannot be read"));
             continue;
         };

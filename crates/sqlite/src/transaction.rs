@@ -9,7 +9,7 @@
 //!    it follows.
 
 use super::error::StoreError;
-use super::format::{ended_ms, over_ms, signed};
+use super::format::{ended_ms, over_ms, read_state, signed};
 use super::machine::Machine;
 use super::session_files::{SessionFiles, SessionState};
 use leasehold_core::model::{LockState, QueueEntryId, Record, SessionStatus, Value, Watermark};
@@ -144,7 +144,7 @@ impl OpTransaction<'_> {
         let mut row = self.sql.prepare_cached("SELECT state FROM locks WHERE kind = ?1 AND name = ?2")?;
         let text: Option<String> =
             row.query_row(params![kind.as_str(), name], |row| row.get(0)).optional()?;
-        Ok(text.as_deref().map(serde_json::from_str).transpose()?)
+        text.as_deref().map(|text| read_state(kind, text)).transpose()
     }
 
     /// Ends the holds of dead sessions, and their queue entries before the first live one. Skips the session that the

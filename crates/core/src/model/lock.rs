@@ -61,6 +61,9 @@ pub struct LockState {
     pub watermark: Watermark,
 }
 
+/// The greatest time, count or ticket of a state from a file: each can be increased without an overflow.
+const MAX_STORED: u64 = FencingToken::MAX.as_u64();
+
 /// The store's time, read once per operation.
 #[derive(Clone, Copy)]
 pub(super) struct Now {
@@ -157,6 +160,29 @@ impl LockState {
         let applied = self.apply(now_us, op, sessions);
         self.value = None;
         applied
+    }
+
+    /// Whether the state can be one of a lock of that kind: its value is of the type of the kind, and all its numbers have at most
+    /// 53 bits, so that no operation overflows. For a state from a file, which something else may have changed.
+    ///
+    /// ```
+    /// use leasehold_core::Kind;
+    /// use leasehold_core::model::{Content, LockState, Value};
+    ///
+    /// let content = Content::Other("list".to_owned());
+    /// let lock = LockState { value: Some(Value { content, expires_ms: Some(u64::MAX) }), ..LockState::new(Kind::Mutex) };
+    /// assert!(LockState::new(Kind::Mutex).is_plausible(Kind::Mutex));
+    /// assert!(!lock.is_plausible(Kind::Mutex));
+    /// ```
+    pub fn is_plausible(&self, kind: Kind) -> bool {
+        let is_small = |number: u64| number <= MAX_STORED;
+        self.kind == kind
+            && self.value.as_ref().is_none_or(|value| {
+                value.expires_ms.is_none_or(is_small) && value.content.is_plausible(kind, is_small)
+            })
+            && self.record.as_ref().is_none_or(|record| record.is_plausible(is_small))
+            && self.audit.as_ref().is_none_or(|audit| is_small(audit.expires_ms))
+            && self.history.as_ref().is_none_or(|history| is_small(history.expires_ms))
     }
 
     /// The value at the lock's key at `now_us`, for locks of other kinds.

@@ -189,6 +189,22 @@ impl Record {
         }
     }
 
+    /// Whether the numbers of a record from a file are such that `is_small` holds of them, and each ticket is that of an entry.
+    pub(super) fn is_plausible(&self, is_small: impl Fn(u64) -> bool) -> bool {
+        let is_ticket = |ticket: i64| is_small(ticket.unsigned_abs());
+        let of_entries = self.entries.values().flat_map(|entry| [entry.expires_ms, entry.lease_ms]);
+        let of_holder = self.last_holder.iter().map(|holder| holder.since_ms);
+        // The tickets are those of the entries.
+        is_ticket(self.next_ticket)
+            && self.tickets.keys().all(|ticket| is_ticket(*ticket))
+            && self.tickets.len() == self.entries.len()
+            && self
+                .tickets
+                .iter()
+                .all(|(ticket, id)| self.entries.get(id).is_some_and(|entry| entry.ticket == *ticket))
+            && of_entries.chain(of_holder).chain([self.expires_ms]).all(is_small)
+    }
+
     /// When a record expires if it is raised now, for a hold or an entry that lasts `lease_ms`: an hour after
     /// the later of that and of the instant that the last fencing token stands for (which is later than now
     /// if the clock went back).

@@ -2,6 +2,7 @@
 
 use super::reentrant_holds::ReentrantHolds;
 use super::shared_holders::SharedHolders;
+use crate::Kind;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -45,6 +46,24 @@ pub enum Content {
 }
 
 impl Content {
+    /// Whether it can be the content of a lock of that kind, with numbers of which `is_small` holds.
+    pub(super) fn is_plausible(&self, kind: Kind, is_small: impl Fn(u64) -> bool) -> bool {
+        match self {
+            Self::Token(_) => kind.is_plain_string(),
+            Self::ReentrantHolds(reentrant) => {
+                let numbers = [reentrant.count, reentrant.lease_ms];
+                let of_holds = reentrant.holds.iter().flat_map(|held| [held.until_ms, held.since_ms]);
+                kind == Kind::Reentrant && numbers.into_iter().chain(of_holds).all(is_small)
+            }
+            Self::SharedHolders(shared) => {
+                let of_holds = shared.holds.iter().flat_map(|held| [held.until_ms, held.since_ms]);
+                let have_modes = shared.holds.iter().all(|held| held.mode.applies_to(kind));
+                kind.is_shared() && have_modes && of_holds.into_iter().all(is_small)
+            }
+            Self::Other(_) => true,
+        }
+    }
+
     /// The token of a Mutex.
     pub fn token(&self) -> Option<&str> {
         match self {

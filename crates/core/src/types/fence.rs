@@ -1,6 +1,6 @@
 //! Fencing tokens.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::num::ParseIntError;
 
@@ -21,7 +21,7 @@ use std::num::ParseIntError;
 /// let second = FencingToken::after(Some(first), 900); // the clock went back
 /// assert!(second > first);
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct FencingToken(u64);
 
@@ -42,6 +42,13 @@ impl FencingToken {
     /// The token as a number.
     pub const fn as_u64(self) -> u64 {
         self.0
+    }
+}
+
+/// As by [`FencingToken::new`]: a file may contain any number.
+impl<'de> Deserialize<'de> for FencingToken {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u64::deserialize(deserializer).map(Self::new)
     }
 }
 
@@ -105,5 +112,15 @@ mod tests {
         assert_eq!(last, Some(FencingToken::MAX));
         assert!("9007199254740992".parse::<FencingToken>().is_err());
         assert!("-1".parse::<FencingToken>().is_err());
+    }
+
+    #[test]
+    fn a_token_of_a_file_has_53_bits_at_most() {
+        let read = |text: &str| serde_json::from_str::<FencingToken>(text);
+        assert!(read("4711").is_ok_and(|token| token.as_u64() == 4711));
+        let greatest = read("18446744073709551615").expect("a number");
+        assert_eq!(greatest, FencingToken::MAX);
+        assert_eq!(FencingToken::after(Some(greatest), 1), FencingToken::MAX);
+        assert!(read("-1").is_err());
     }
 }

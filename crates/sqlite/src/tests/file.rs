@@ -157,3 +157,32 @@ async fn names_that_are_used_once_leave_nothing() {
     let left = host.query::<i64>("PRAGMA page_count");
     assert!(left < full / 2, "{left} of {full} pages are left");
 }
+
+#[tokio::test]
+async fn a_row_that_is_none_of_its_kind_is_an_error_that_shows_no_hold_and_hides_no_other_lock() {
+    let host = TestHost::new();
+    let store = host.open("boot-1", WALL_US).await;
+    granted(&store, &lock("good"), 1, 1).await;
+    granted(&store, &lock("bad"), 2, 1).await;
+    let honest: String = host.query("SELECT state FROM locks WHERE name = 'bad'");
+    let token = honest.split('"').find(|word| word.len() == 39).expect("the id of the hold").to_owned();
+    let rows = [
+        honest.replace("\"mutex\"", "\"semaphore\""),
+        honest.replace("\"mutex\"", &format!("\"{token}\"")),
+        honest.replace("\"next_ticket\":0", "\"next_ticket\":9223372036854775807"),
+        honest.replace("\"next_ticket\":0", &format!("\"next_ticket\":\"{token}\"")),
+        honest.replace("\"tickets\":{}", "\"tickets\":{\"0\":\"AAAAAAAAAAAAAAAA\"}"),
+    ];
+    for row in rows {
+        assert_ne!(row, honest);
+        let connection = rusqlite::Connection::open(host.path()).expect("a database");
+        connection.execute("UPDATE locks SET state = ?1 WHERE name = 'bad'", [&row]).expect("a row");
+        let op = Op::Acquire(acquire(3, 1, false));
+        let outcome = store.execute(&lock("bad"), &op, WITHIN).await;
+        let Outcome::Failed(Executed::No, fault) = outcome else { panic!("{row}: {outcome:?}") };
+        let shown = format!("{fault} {fault:?}");
+        assert!(shown.contains("cannot be read") && !shown.contains(&token), "{shown}");
+        let others = listed(&store).await;
+        assert!(others.iter().any(|entry| entry.held.contains(&lock("good"))), "{others:?}");
+    }
+}

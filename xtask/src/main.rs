@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod circles;
 mod driver;
+mod fuzz;
 mod history;
 mod install;
 mod interop;
@@ -51,6 +52,8 @@ commands:
            (`bench all`), or beside other libraries (`bench peers rslock redisson`)
   sim      run the simulated environment (`sim --seeds 5000`), or one seed with its trace (`sim --seed 7`); also `--two-primaries`, `--quorum`
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
+  fuzz     run the fuzz targets, guided by coverage (`fuzz server --for 10m`), or repeat a finding
+           (`fuzz server --repeat FILE`)
   verify   run proofs at their full length (`verify rounds quorum split rotation cluster cutoffs scripts valkey
            versions mutants`)
   history  judge recorded histories with Porcupine (`history run.jsonl`), or compare it with our checks on planted ones
@@ -83,6 +86,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("shuttle") => shuttle::run(&rest),
         Some("bench") => bench::run(&rest),
         Some("sim") => sim::run(&rest),
+        Some("fuzz") => fuzz::run(&rest),
         Some("verify") => verify::run(&rest),
         Some("history") => history::run(&rest),
         Some("mutate") => mutate::run(&rest),

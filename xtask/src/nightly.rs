@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{bench, history, package, shuttle, sim, verify};
+use crate::{bench, fuzz, history, package, shuttle, sim, verify};
 
 /// Runs one after the other; one that fails stops no other.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -10,11 +10,12 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         bail!("nightly takes no arguments, but was given `{first}`");
     }
     let words = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
-    let steps: [(&str, Result<()>); 6] = [
+    let steps: [(&str, Result<()>); 7] = [
         ("package", package::run(&[])),
         ("verify", verify::run(&[])),
         ("history", history::run(&[])),
         ("sim", sim::run(&words("--seeds 100000"))),
+        ("fuzz", fuzz::run(&words("--for 1h --total"))),
         ("shuttle", shuttle::run(&words("--iterations 1000000"))),
         ("bench", bench::run(&words("all"))),
     ];

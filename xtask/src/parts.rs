@@ -115,6 +115,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "leasehold-bench", Unit, All),
     part(Check, "leasehold-interop", Unit, All),
     part(Check, "leasehold-history", Unit, All),
+    part(Check, "leasehold-fuzz", Unit, All),
     part(Check, "xtask", Unit, All),
     // Test: every primitive on real servers, failure rows, the program, the examples.
     part(Test, "leasehold", File("server"), Only(&["::redis::"])),
@@ -139,6 +140,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Full, "leasehold-testkit", File("conformance"), All),
     part(Full, "leasehold-redis", File("turmoil"), All),
     part(Full, "leasehold-sqlite", File("conformance"), All),
+    part(Full, "leasehold-fuzz", File("corpus"), All),
     part(Full, "leasehold-bench", File("short"), All),
     // The other versions: the same cases of all kinds of locks, the findings, the permissions, and shares of the sequences.
     on(Server::Valkey91, "leasehold-redis", File("store"), All),

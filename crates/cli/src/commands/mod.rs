@@ -158,6 +158,10 @@ Examples:
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use leasehold_fuzz::{Target, mutate};
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt as _;
+    use std::time::Duration;
 
     #[test]
     fn the_command_line_is_in_order() {
@@ -198,5 +202,96 @@ mod tests {
         assert!(lines.len() <= 80, "{} lines:\n{long}", lines.len());
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{long}");
         assert!(long.trim_end().ends_with(run::AFTER_HELP), "its lines are not broken:\n{long}");
+    }
+
+    /// What command lines are made of, a word on each line.
+    const WORDS: &[&str] = &[
+        "run\n",
+        "lead\n",
+        "wait\n",
+        "show\n",
+        "acquire\n",
+        "extend\n",
+        "release\n",
+        "ls\n",
+        "graph\n",
+        "top\n",
+        "advise\n",
+        "board\n",
+        "free\n",
+        "monitor\n",
+        "doctor\n",
+        "acl\n",
+        "where\n",
+        "help\n",
+        "--\n",
+        "--help\n",
+        "--store\n",
+        "redis://u:S3CR3T@h\n",
+        "--store=redis://:S3CR3T@h/x\n",
+        "redis://:S3CR3T%40/@h?x\n",
+        "--wait\n",
+        "--lease\n",
+        "30s\n",
+        "1h30m\n",
+        "--try\n",
+        "--json\n",
+        "--permits\n",
+        "--read\n",
+        "--write\n",
+        "--owner\n",
+        "--once-per\n",
+        "-1\n",
+        "18446744073709551615\n",
+        "--token-file\n",
+        "--key\n",
+        "--per-key\n",
+        "--interval\n",
+        "--kind\n",
+        "semaphore\n",
+        "job\n",
+        "echo\n",
+        "\n",
+        "--accept\n",
+        "eviction\n",
+        "--strict\n",
+        "--label\n",
+        "--history\n",
+    ];
+
+    fn parse_line(input: &[u8]) {
+        let words: Vec<_> =
+            input.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec())).collect();
+        let line = std::iter::once(OsString::from("leasehold")).chain(words.iter().cloned());
+        let Err(error) = Arguments::try_parse_from(line) else { return };
+        // Only as the password of a URL.
+        let is_secret = |word: &OsString| {
+            let word = word.to_string_lossy();
+            let url =
+                word.split_once("://").map(|(_, rest)| rest.rsplit_once('@').map_or("", |(login, _)| login));
+            word.matches("S3CR3T").count() == url.map_or(0, |login| login.matches("S3CR3T").count())
+        };
+        if error.use_stderr() && words.iter().all(is_secret) {
+            let shown = usage::report(&error, &words);
+            assert!(!shown.contains("S3CR3T"), "a password is shown: {shown}");
+        }
+    }
+
+    #[test]
+    fn no_command_line_panics_or_shows_the_password_of_a_url() {
+        let target =
+            Target { name: "arguments", run: parse_line, max_memory: 16 << 20, max_len: 512, words: WORDS };
+        let lines = [
+            "run\nnightly\n--store\nredis://:S3CR3T@h\n--wait\n5s\n--\necho\nhi",
+            "acquire\nnightly\n--lease\n1h\n--token-file\n/run/x",
+            "ls\n--json",
+            "ls\nredis://u:S3CR3T@h",
+            "lead\nscheduler\n--\n./scheduler",
+            "free\nnightly\n--kind\nsemaphore",
+        ];
+        let corpus: Vec<_> = lines.iter().map(|line| line.as_bytes().to_vec()).collect();
+        let report = mutate::run(&target, &corpus, 1, Duration::from_secs(1));
+        assert!(report.finding.is_none(), "{:?}", report.finding);
+        assert!(report.runs > 100, "{}", report.runs);
     }
 }

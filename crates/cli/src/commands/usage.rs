@@ -13,15 +13,39 @@ pub(crate) fn outcome(error: &clap::Error, arguments: &[OsString]) -> Result<Exi
     if !error.use_stderr() {
         return printed(error.print()).map(|()| Exit::SUCCESS);
     }
-    if let Some(advice) = command_advice(error, arguments) {
-        return Err(Failure::usage(anyhow!("{advice}")));
-    }
-    let text = error.render().to_string();
+    let text = report(error, arguments);
     if let Some(text) = text.strip_prefix("error: ") {
-        return Err(Failure::usage(anyhow!("{}", missing_on_one_line(error, text).trim_end())));
+        return Err(Failure::usage(anyhow!("{text}")));
     }
     log::line(&text);
     Ok(Exit::USAGE)
+}
+
+/// What is reported of an error, which begins with `error: ` unless it is a help.
+pub(super) fn report(error: &clap::Error, arguments: &[OsString]) -> String {
+    if let Some(advice) = command_advice(error, arguments) {
+        return format!("error: {}", without_passwords(&advice));
+    }
+    let text = error.render().to_string();
+    without_passwords(&match text.strip_prefix("error: ") {
+        Some(text) => format!("error: {}", missing_on_one_line(error, text).trim_end()),
+        None => text,
+    })
+}
+
+/// The text with `…` in place of what stands in front of the host in a URL: clap repeats a word that it does not expect.
+fn without_passwords(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut cleaned = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // A password can contain anything, also spaces and quotes: rather too much is left out.
+        cleaned.push_str("://");
+        match part.rsplit_once('@') {
+            Some((_, rest)) => cleaned.extend(["…@", rest]),
+            None => cleaned.push_str(part),
+        }
+    }
+    cleaned
 }
 
 /// What to do if the command of `run` or `lead` is missing, or the `--` in front of it: without that, the words of the
@@ -88,6 +112,15 @@ fn missing_on_one_line(error: &clap::Error, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_password_of_a_url_is_not_repeated() {
+        let check = |text: &str, wanted: &str| assert_eq!(without_passwords(text), wanted);
+        check("unexpected argument 'redis://u:p@h/1' found", "unexpected argument 'redis://…@h/1' found");
+        check("`redis://h` and `redis://:a@b@h`", "`redis://h` and `redis://…@h`");
+        check("'redis://:a b' c@h' found", "'redis://…@h' found");
+        check("a@b: see https://example.org", "a@b: see https://example.org");
+    }
 
     #[test]
     fn an_example_repeats_the_name_and_the_command_and_no_argument() {

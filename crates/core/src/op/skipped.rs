@@ -66,10 +66,10 @@ mod tests {
 
     #[test]
     fn any_count_of_a_store_can_be_added() {
-        let of_store = || Skipped { count: u64::MAX - 1, first: Some("a holder".to_owned()) };
-        let mut skipped = of_store();
-        skipped.merge(of_store());
+        let damaged = || Skipped { count: u64::MAX - 1, first: Some("a holder".to_owned()) };
+        let mut skipped = damaged();
+        skipped.merge(damaged());
         skipped.add(|| "another".to_owned());
-        assert_eq!(skipped, Skipped { count: u64::MAX, ..of_store() });
+        assert_eq!(skipped, Skipped { count: u64::MAX, ..damaged() });
     }
 }

@@ -143,7 +143,7 @@ enum Refused {
 
 /// Whether a stream failed because of what the server sends.
 pub(crate) fn is_refused(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|cause| cause.is::<Refused>())
+    error.get_ref().and_then(|cause| cause.downcast_ref::<Refused>()).is_some()
 }
 
 /// The replies on a connection, as far as they have arrived.

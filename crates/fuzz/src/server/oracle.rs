@@ -160,7 +160,7 @@ fn for_each_said(requests: &[Request], sent: &[u8], mut each: impl FnMut(Said<'_
     // A request for several channels is answered by as many messages.
     let places: Vec<&Request> =
         requests.iter().flat_map(|of| std::iter::repeat_n(of, of.replies())).collect();
-    let (mut at, mut place, mut dropped) = (0, 0, 0);
+    let (mut at, mut place, mut dropped, mut confirmed) = (0, 0, 0, 0);
     while let Some(length) = frames::length(&sent[at..]) {
         let Ok(value) = redis::parse_redis_value(&sent[at..at + length]) else { return };
         let is_confirmation = match &value {
@@ -179,9 +179,16 @@ fn for_each_said(requests: &[Request], sent: &[u8], mut each: impl FnMut(Said<'_
             _ => false,
         };
         let waiting = places.get(place).filter(|request| request.sent_before <= at);
-        if is_confirmation && !waiting.is_some_and(|request| request.confirmed()) {
-            at += length;
-            continue;
+        if is_confirmation {
+            let requested = places.iter().filter(|of| of.confirmed() && of.sent_before <= at).count();
+            let is_requested = confirmed < requested;
+            confirmed += usize::from(is_requested);
+            if !waiting.is_some_and(|request| request.confirmed()) {
+                // The client takes it for the reply that is due, but not one that it has not requested.
+                dropped += usize::from(is_requested);
+                at += length;
+                continue;
+            }
         }
         let end = (place + dropped + 1).min(places.len());
         each(Said::Reply(places.get(place..end).unwrap_or_default(), value));

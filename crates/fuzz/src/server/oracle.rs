@@ -155,7 +155,7 @@ enum Said<'a> {
 /// What was said on a connection, up to what no client can parse, with the place of each reply among the requests.
 ///
 /// The client drops a reply if it waits for none. Whether it does at that moment is not known for a request that was on its way,
-/// so after such a reply each of the next ones may answer one of several requests.
+/// so after such a reply each of the next ones may answer any later request of the connection.
 fn for_each_said(requests: &[Request], sent: &[u8], mut each: impl FnMut(Said<'_>)) {
     // A request for several channels is answered by as many messages.
     let places: Vec<&Request> =
@@ -190,7 +190,7 @@ fn for_each_said(requests: &[Request], sent: &[u8], mut each: impl FnMut(Said<'_
                 continue;
             }
         }
-        let end = (place + dropped + 1).min(places.len());
+        let end = if dropped == 0 { (place + 1).min(places.len()) } else { places.len() };
         each(Said::Reply(places.get(place..end).unwrap_or_default(), value));
         if waiting.is_some() {
             place += 1;

@@ -6,8 +6,13 @@ use std::process::Command;
 
 /// Runs a shell script at a terminal of its own. `$LEASEHOLD` is the program.
 pub(crate) fn terminal(fixture: &Fixture, script: &str) -> Option<Command> {
+    recorded_terminal(fixture, script, "/dev/null")
+}
+
+/// The same, with what it shows in a file of the fixture, too.
+pub(crate) fn recorded_terminal(fixture: &Fixture, script: &str, file: &str) -> Option<Command> {
     let mut command = Command::new("script");
-    command.args(["--quiet", "--return", "--command", script, "/dev/null"]);
+    command.args(["--quiet", "--flush", "--return", "--command", script, file]);
     command.env("LEASEHOLD", env!("CARGO_BIN_EXE_leasehold")).env("SHELL", "/bin/sh");
     command.env("LEASEHOLD_STORE", fixture.url()).env("LEASEHOLD_STATE_DIR", fixture.path("state"));
     command.env("TERM", "xterm").current_dir(fixture.path(""));

@@ -1,7 +1,7 @@
 //! What a user sees while a lock is held: the queue, the line at a terminal, and what `--quiet` leaves.
 
 use super::fixture::{Fixture, Outcome, expect, finish, start, status, until};
-use super::terminal::terminal;
+use super::terminal::{recorded_terminal, terminal};
 use leasehold_testkit::{RedisServer, Worker};
 use serde_json::Value;
 use std::time::Duration;
@@ -144,11 +144,19 @@ fn at_a_terminal_a_line_says_which_client_has_the_lock() {
     server.cli(&["FLUSHALL"]).expect("it answers");
     let mut leader = start(fixture.command(&["lead", "job", "--", "sh", "-c", "echo leading; read line"]));
     expect(&mut leader, "leading");
-    let Some(command) = terminal(&fixture, "exec $LEASEHOLD lead job -- true") else { return };
-    let ended = std::thread::spawn(move || end_after(leader, Duration::from_secs(3)));
-    let outcome = finish(command, "");
-    ended.join().expect("it ends");
-    assert!(outcome.stdout.contains("waiting for job: held by "), "{outcome:?}");
+    let line = "waiting for job: held by ";
+    let command = recorded_terminal(&fixture, "exec $LEASEHOLD lead job -- true", "shown");
+    let Some(command) = command else { return };
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // The file begins with the terminal.
+            let shown = || std::fs::read(fixture.path("shown")).unwrap_or_default();
+            until("it says what it waits for", || String::from_utf8_lossy(&shown()).contains(line));
+            end_after(leader, Duration::ZERO);
+        });
+        let outcome = finish(command, "");
+        assert!(outcome.status.success() && outcome.stdout.contains(line), "{outcome:?}");
+    });
 }
 
 #[test]

@@ -167,6 +167,11 @@ async fn release_at_store(
     if let Some(in_flight) = in_flight {
         in_flight.cancelled().await;
     }
+    let result = match (result, hold.loss()) {
+        // The store does not tell, but the loss was reported with its reason before.
+        (Err(NotReleased::Lost(LostReason::Expired)), Some(reported)) => Err(NotReleased::Lost(reported)),
+        (result, _) => result,
+    };
     let result = match result {
         // A shutdown that has begun meanwhile releases it once more.
         Err(NotReleased::Fault { fault, .. }) if engine.gate.is_closed() => {

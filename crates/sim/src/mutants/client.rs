@@ -124,8 +124,7 @@ impl MutantStore {
                 *remaining_ms += u64::try_from(took.as_millis()).unwrap_or(0);
             }
             (Mutant::NoDrift, Outcome::Done(Reply::Acquire(Acquired::Granted { remaining_ms, .. })), _) => {
-                let allowance = drift(Duration::from_millis(*remaining_ms));
-                *remaining_ms += u64::try_from(allowance.as_millis()).unwrap_or(0);
+                *remaining_ms += allowance_ms(*remaining_ms);
             }
             (
                 Mutant::ObserverForgets | Mutant::InspectIsStale,
@@ -347,6 +346,8 @@ impl MutantStore {
         let mut op = op.clone();
         match (mutant, &mut op) {
             (Mutant::PredecessorIsNotChecked, Op::Acquire(request)) => request.predecessor = None,
+            // The store ends the hold when the client does, by whose clock it is later.
+            (Mutant::NoDrift, Op::Acquire(request)) => request.lease_ms -= allowance_ms(request.lease_ms),
             (Mutant::RemoteOwnerBoundToSession, Op::Acquire(request)) => self.bind_to_session(request),
             (Mutant::RemoteOwnerBoundToSession, Op::Release(release)) => {
                 if let Some(next) = &mut release.next {
@@ -515,4 +516,9 @@ impl NotificationSink for MutantSink {
             self.inner.resubscribed();
         }
     }
+}
+
+/// What a client allows for the drift of clocks in such a time.
+fn allowance_ms(ms: u64) -> u64 {
+    u64::try_from(drift(Duration::from_millis(ms)).as_millis()).unwrap_or(0)
 }

@@ -36,6 +36,9 @@ use tokio::time::{sleep, timeout};
 /// How often the clocks of the servers are read.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How long a server may take to answer before that counts as a fault, which excuses the calls of that time.
+const SLOW_US: u64 = 150_000;
+
 /// How long a worker may take to end what it does.
 const STOP_LIMIT: Duration = Duration::from_secs(8);
 
@@ -115,7 +118,7 @@ pub(crate) async fn run(space: &Space, settings: &Settings) -> Result<History, F
             failure = crew.collect(lines, &faults) => Err(failure),
             never = progress::draw(&recorder, settings.length) => match never {},
             never = stall::watch(recorder.clock(), |from_us, to_us| faults.stalled(None, from_us, to_us)) => match never {},
-            never = watch_clocks(&nodes, &recorder) => match never {},
+            never = watch_clocks(&nodes, &recorder, |from_us, to_us| faults.was_slow(from_us, to_us)) => match never {},
         }
     };
     ended?;
@@ -160,14 +163,17 @@ async fn client_left(space: &Space, nodes: &Nodes, plan: &Plan, recorder: &Recor
     Ok(())
 }
 
-/// Reads the clocks of the servers again and again.
-async fn watch_clocks(nodes: &Nodes, recorder: &Recorder) -> Infallible {
+/// Reads the clocks of the servers again and again, and reports when one took long to answer.
+async fn watch_clocks(nodes: &Nodes, recorder: &Recorder, slow: impl Fn(u64, u64)) -> Infallible {
     loop {
         for Reading { node, sent_us, answered_us, store_us } in
             nodes.times(|| recorder.clock().now_us()).await
         {
             let what = What::Clock { node, sent_us, store_us };
             recorder.add(Event { at_us: answered_us, process: 0, what });
+            if answered_us.saturating_sub(sent_us) > SLOW_US {
+                slow(sent_us, answered_us);
+            }
         }
         sleep(CLOCK_INTERVAL).await;
     }

@@ -161,6 +161,10 @@ impl<'a, W: Workers> Faults<'a, W> {
             self.workers.restart(place);
         } else {
             let _fault = begin("its process is stopped past its lease, and goes on");
+            // SQLite has no server: what has the file locked is a process of a client.
+            let _file = self.relays.is_empty().then(|| {
+                self.begin(FaultKind::Delay, None, "a process that is stopped may have the file locked")
+            });
             let _undo = Undo(|| self.workers.stop(place, false));
             self.workers.stop(place, true);
             sleep(PAST_THE_LEASE.max(LEASE.max(SESSION) * 5 / 4)).await;
@@ -214,10 +218,18 @@ impl<'a, W: Workers> Faults<'a, W> {
 
     /// Records that the machine did not run a worker, or this process and so its relays.
     pub(crate) fn stalled(&self, worker: Option<u32>, from_us: u64, to_us: u64) {
+        self.not_caused(worker, from_us, to_us, "this machine did not run it");
+    }
+
+    /// Records that a server took long to answer this process, which asks it without a relay.
+    pub(crate) fn was_slow(&self, from_us: u64, to_us: u64) {
+        self.not_caused(None, from_us, to_us, "a server did not answer");
+    }
+
+    fn not_caused(&self, worker: Option<u32>, from_us: u64, to_us: u64, what: &str) {
         let fault = self.next.fetch_add(1, Ordering::Relaxed);
         let time = Duration::from_millis(to_us.saturating_sub(from_us) / 1000);
-        let (kind, detail) =
-            (FaultKind::Delay, format!("not caused: this machine did not run it for {time:?}"));
+        let (kind, detail) = (FaultKind::Delay, format!("not caused: {what} for {time:?}"));
         let event = |at_us, what| self.recorder.add(Event { at_us, process: 0, what });
         event(from_us, What::FaultBegan { fault, kind, worker, detail });
         event(to_us, What::FaultEnded { fault });

@@ -378,7 +378,15 @@ fn a_browser_left_open_follows_many_changes_and_does_not_grow() {
         share(ticks(pid) - busy),
         share(ticks(server.pid().expect("it runs")) - server_busy)
     );
-    let after = Sizes::of(&browser, pid);
+    let mut after = Sizes::of(&browser, pid);
+    // An update that came after the collection has made nodes anew: what is not collected at the next one either has grown.
+    for _ in 0..20 {
+        if after.nodes < before.nodes * 1.1 + 200.0 && after.heap < before.heap * 1.3 + 1e6 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        after = Sizes::of(&browser, pid);
+    }
     println!("at the end {after:?}");
     assert!(held() >= LOCKS * 95 / 100, "{}", held());
     assert_eq!(browser.text("#connection"), "live");

@@ -1,13 +1,14 @@
 //! A barrier admits full rounds, and at once.
 //!
 //! 1. When so many waits were granted, enough had been asked to fill their rounds: of a barrier for `n`, the `k`th grant comes after
-//!    `n` times `k / n`, rounded up, waits were asked.
+//!    `n` times `k / n`, rounded up, waits were asked. A wait during which a fault disturbs its process or the store may count
+//!    twice: if the session lapses, the process counts as dead, in the round that it may have filled, and arrives again.
 //! 2. Each wait that is granted was waiting at some time together with `n - 1` others. A wait that ended without a grant may have been
 //!    counted until a request that takes it back has arrived, so it counts for the lease or session and the time to recover longer.
 //! 3. As many waits as fill a round are not left waiting for longer than a bound (`Margins::wake_up_us`), unless a fault disturbs a
 //!    process that uses the barrier, or the store.
 //!
-//! No fault excuses a round that is not full.
+//! A fault of a process that does not wait excuses no round that is not full.
 
 use super::{Findings, violation};
 use crate::event::{LockKind, Mode};
@@ -43,7 +44,13 @@ fn rounds(
         let needed = (index / parties + 1) * parties;
         // `waits` is in the order in which they were asked.
         let asked = waits.partition_point(|&it| timeline.calls[it].asked_us <= granted_us);
-        if asked < needed {
+        // Those may have arrived twice.
+        let disturbed = waits[..asked].iter().filter(|&&it| {
+            let wait = &timeline.calls[it];
+            let until_us = timeline.waits_until_us(wait).min(granted_us);
+            timeline.is_disturbed(wait.process, wait.asked_us, until_us)
+        });
+        if asked + disturbed.count() < needed {
             let what = format!(
                 "`{}`, a barrier for {parties}, admitted {} at {} as the {}th, when only {asked} had arrived: its round was not full.",
                 lock.spec.name,
@@ -152,7 +159,7 @@ fn held_back(
 #[cfg(test)]
 mod tests {
     use super::super::fixture::Script;
-    use crate::event::{LockKind, Mode};
+    use crate::event::{Answer, FaultKind, LockKind, Mode, What};
 
     const MS: u64 = 1000;
 
@@ -184,6 +191,22 @@ mod tests {
         assert_eq!(barrier(&alone), (5, 0), "it may have met the one that waits since 3 ms");
         let alone = [(1, Some(11)), (10, Some(12)), (20, Some(30)), (40, Some(50))];
         assert_eq!(barrier(&alone), (4, 1), "two that never waited together");
+    }
+
+    #[test]
+    fn a_wait_of_a_process_without_a_network_may_count_twice() {
+        for (fault, found) in [(2..500, 0), (300..500, 1)] {
+            let mut script = Script::with(LockKind::Barrier, Some(3), None);
+            // It gives up and does not know that it was admitted.
+            let partitioned = script.asked(1, Mode::Wait, MS);
+            for (process, asked, granted) in [(2, 10, 20), (3, 19, 20), (4, 30, 40), (5, 39, 40)] {
+                let call = script.asked(process, Mode::Wait, asked * MS);
+                script.answer(granted * MS, call, None);
+            }
+            script.push(200 * MS, 1, What::Answered { call: partitioned, answer: Answer::NotGranted });
+            script.fault(FaultKind::Partition, Some(1), fault.start * MS..fault.end * MS);
+            assert_eq!(script.outcome("barriers").1, found, "{fault:?}");
+        }
     }
 
     #[test]

@@ -17,7 +17,9 @@ const PASS_TTL: Duration = Duration::from_secs(60);
 /// When the last of them arrives, all are admitted in one step, or none. Then the barrier can be used again:
 /// the next tasks wait for one another anew. A task that gives up, or dies, no longer counts. The store
 /// learns of a task that gave up in the background, which [`Client::flush`](crate::Client::flush) waits
-/// for, and of a death when the session ends.
+/// for, and of a death when the session ends. A process whose session lapses, because it was stopped or cut off
+/// for too long, counts as dead until then; its tasks that still wait arrive anew, and may so have filled
+/// a round before that they do not learn of.
 ///
 /// All clients that use a barrier at the same time must give the same number of parties; a client with a
 /// different number is refused.

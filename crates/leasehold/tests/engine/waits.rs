@@ -2,7 +2,7 @@
 
 use crate::environment::{client_in_paused_time, memory};
 use crate::fixture::mutex;
-use leasehold::store::{MemoryStore, Outcome, SessionOp, SessionReply, Store};
+use leasehold::store::{Lock, MemoryStore, Outcome, SessionOp, SessionReply, Shards, Store};
 use leasehold::{AcquireError, Client, Deadlock, Owner, SessionId, WaitCycle, WaitGraph};
 use leasehold_core::{Heartbeat, Partition};
 use rand::rngs::StdRng;
@@ -122,6 +122,43 @@ async fn a_cycle_of_two_clients_is_named_within_two_seconds_and_not_before() {
     sleep(S).await;
     assert!(graph(&observer).await.cycles.is_empty());
     other.abort();
+}
+
+/// Each shard has a session of each client, which reports all that the client waits for, or its part of it.
+#[tokio::test(start_paused = true)]
+async fn a_cycle_over_several_shards_is_named() {
+    let stores = [0, 1, 2].map(|n: usize| (n.to_string(), Arc::new(memory()) as Arc<dyn Store>));
+    let shards = || Shards::new(stores.clone()).expect("three stores");
+    let mut there: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"]
+        .into_iter()
+        .map(|name| (shards().shard_of(&Lock::mutex(name.parse().expect("a name"))).to_owned(), name))
+        .collect();
+    there.sort_unstable();
+    there.dedup_by(|one, other| one.0 == other.0);
+    let [(_, x), (_, y), (_, z)] = there[..] else { panic!("a lock in each shard: {there:?}") };
+    let client = async || client_in_paused_time(shards()).connect().await.expect("it connects");
+    let (a, b, c, observer) = (client().await, client().await, client().await, client().await);
+    let tasks = [take(&a, [x, y], S), take(&b, [y, z], S), take(&c, [z, x], 2 * S)];
+    let start = Instant::now();
+    let found = loop {
+        let found = graph(&observer).await;
+        if !found.cycles.is_empty() {
+            break found;
+        }
+        assert!(start.elapsed() < 4 * S, "{found:?}");
+        sleep(20 * MS).await;
+    };
+    assert!(start.elapsed() > 2 * S, "the third wait begins then");
+    let [cycle] = &found.cycles[..] else { panic!("{found:?}") };
+    let mut expected = [x, y, z];
+    expected.sort_unstable();
+    assert_eq!(locks(cycle), expected);
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    for task in tasks {
+        let _ = task.await;
+    }
+    sleep(S).await;
+    assert_eq!(graph(&observer).await.waits, [], "in no shard");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,17 +2,14 @@
 
 use anyhow::{Result, bail};
 
-use crate::shell;
+use crate::{install, shell};
 
 /// Runs cargo-deny by deny.toml, and installs it first if it is missing.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if let [first, ..] = arguments {
         bail!("audit takes no arguments, but was given `{first}`");
     }
-    if shell::find("cargo-deny").is_none() {
-        eprintln!("xtask: cargo-deny is not installed; installing it, which takes a few minutes");
-        shell::run(shell::cargo(["install", "cargo-deny", "--locked"]))?;
-    }
+    install::cargo_program("cargo-deny")?;
     // Separate, since only the advisories need the network: the rest is checked without it.
     let is_in_order =
         shell::status(shell::cargo(["deny", "check", "licenses", "bans", "sources"]))?.success();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -33,6 +33,14 @@ pub(crate) struct TestBinary {
     pub(crate) executable: PathBuf,
     /// Where cargo runs it: the directory of its package.
     pub(crate) directory: PathBuf,
+}
+
+/// What the compiler calls this machine.
+pub(crate) fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc does not say for which machine it compiles")?.to_owned())
 }
 
 /// Reads the packages of the workspace, without a network.

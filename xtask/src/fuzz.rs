@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::shell;
+use crate::{cargo, shell};
 
 /// How long each target runs, unless it is given.
 const TIME: Duration = Duration::from_secs(60);
@@ -99,7 +99,7 @@ fn seconds(text: &str) -> Result<Duration> {
 fn build() -> Result<PathBuf> {
     let directory = shell::target_directory().join("fuzz");
     // Without a named target, the build scripts would be built with the flags, too.
-    let host = host()?;
+    let host = cargo::host()?;
     let mut build =
         shell::cargo(["build", "--locked", "--package", "leasehold-fuzz", "--bin", "leasehold-fuzz"]);
     build
@@ -108,14 +108,6 @@ fn build() -> Result<PathBuf> {
         .env("RUSTFLAGS", FLAGS);
     shell::run(build)?;
     Ok(directory.join(host).join("fuzz/leasehold-fuzz"))
-}
-
-/// What the compiler calls this machine.
-fn host() -> Result<String> {
-    let output = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc does not say for which machine it compiles")?.to_owned())
 }
 
 /// The fuzzer of a target, with limits for one input. Its own limit of memory is behind the target's.

@@ -36,6 +36,15 @@ pub(crate) fn browser() -> Result<()> {
     package_with("chromedriver", "chromium-driver")
 }
 
+/// Installs a program that extends cargo, if it is missing.
+pub(crate) fn cargo_program(name: &str) -> Result<()> {
+    if shell::find(name).is_none() {
+        eprintln!("xtask: {name} is not installed; installing it, which takes a few minutes");
+        shell::run(shell::cargo(["install", name, "--locked"]))?;
+    }
+    Ok(())
+}
+
 /// The variable that names the program `typos`.
 const TYPOS: &str = "LEASEHOLD_TYPOS";
 

@@ -82,6 +82,8 @@
 //!
 //! The memory store is always available.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(not(unix))]
 compile_error!("leasehold supports Unix only: it uses Unix clocks and file semantics");
 

@@ -6,6 +6,8 @@
 //! Not here: resending within a caller's deadline and polling, which the engine does, and judging which sessions are
 //! dead.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod cluster;
 mod config;
 mod confirm;

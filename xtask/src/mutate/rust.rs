@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Selection;
-use crate::shell;
+use crate::{install, shell};
 
 /// Files of one package, and the tests that must find their mutants.
 pub(super) struct Group {
@@ -47,7 +47,7 @@ const MOST: usize = 20;
 
 /// Runs the selected mutants of a group.
 pub(super) fn run(group: &Group, selection: &Selection) -> Result<()> {
-    install()?;
+    install::cargo_program("cargo-mutants")?;
     let mut command = group.command();
     if selection.lists {
         command.arg("--list");
@@ -71,7 +71,7 @@ pub(super) fn run_diff(selection: &Selection) -> Result<()> {
         selection.shard.is_none() && selection.only.is_none(),
         "`mutate diff` takes --base and --list alone"
     );
-    install()?;
+    install::cargo_program("cargo-mutants")?;
     let base = selection.base.as_deref().unwrap_or(BASE);
     let home = shell::target_directory().join("mutate");
     fs::create_dir_all(&home).with_context(|| format!("failed to make {}", home.display()))?;
@@ -139,14 +139,6 @@ impl Group {
             _ => bail!("cargo-mutants failed on {} ({status})", self.name),
         }
     }
-}
-
-fn install() -> Result<()> {
-    if shell::find("cargo-mutants").is_none() {
-        eprintln!("xtask: cargo-mutants is not installed; installing it, which takes a few minutes");
-        shell::run(shell::cargo(["install", "cargo-mutants", "--locked"]))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@ pub(crate) mod acl;
 pub(crate) mod acquire;
 pub(crate) mod advise;
 pub(crate) mod board;
+pub(crate) mod completions;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod free;
 pub(crate) mod graph;
 pub(crate) mod lead;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod monitor;
 pub(crate) mod release;
 pub(crate) mod run;
@@ -24,7 +26,7 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log::{self, LogArgs};
 use crate::runtime;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use leasehold::LockName;
 
 /// Distributed locks, held by lease, for shells, cron jobs and operators
@@ -56,6 +58,8 @@ enum Command {
     Verify(verify::VerifyArgs),
     Acl(acl::AclArgs),
     Where(r#where::WhereArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
     VerifyWorker(verify::WorkerArgs),
 }
 
@@ -95,6 +99,8 @@ impl Command {
             Self::VerifyWorker(args) => &args.log,
             Self::Acl(args) => &args.log,
             Self::Where(args) => &args.log,
+            Self::Completions(args) => &args.log,
+            Self::Man(args) => &args.log,
         }
     }
 
@@ -119,8 +125,23 @@ impl Command {
             Self::VerifyWorker(_) => verify::work().await,
             Self::Acl(args) => acl::acl(args).await,
             Self::Where(args) => r#where::r#where(args),
+            Self::Completions(args) => completions::completions(args),
+            Self::Man(args) => man::man(args),
         }
     }
+}
+
+/// The command line without what is not for users.
+fn documented() -> clap::Command {
+    let all = Arguments::command();
+    let shown: Vec<_> = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    let about = all.get_about().cloned().unwrap_or_default();
+    clap::Command::new("leasehold")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .about(about)
+        .after_help(EXAMPLES)
+        .subcommands(shown)
 }
 
 /// Parses the name of a lock.
@@ -157,7 +178,6 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
     use leasehold_fuzz::{Target, mutate};
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt as _;

@@ -23,6 +23,7 @@ mod listing;
 mod loss;
 mod misuse;
 mod once;
+mod packaged;
 mod pty;
 mod reentrant;
 mod run;

@@ -177,7 +177,9 @@ fn collapse_run(run: &str, class: &mut String) {
 
 /// The part of a class that is kept.
 pub(super) fn shorten(class: &str) -> &str {
-    &class[..class.floor_char_boundary(MAX_LEN)]
+    let ends_there = |at: &usize| class.is_char_boundary(*at);
+    let end = (0..=MAX_LEN.min(class.len())).rev().find(ends_there).unwrap_or_default();
+    &class[..end]
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The call for several acquires and releases of Mutexes.
 
-use super::{Call, SCRIPTS, Shown, liveness};
+use super::{Call, LivenessText, SCRIPTS, Shown};
 use leasehold_core::{Acquire, HoldId, Kind, Lock, LockKeys, Op, Release, ReleaseAction};
 use std::fmt;
 
@@ -80,16 +80,8 @@ impl Call {
                 What::Acquire(request) => {
                     cmd.arg(&request.claim.hold.token_bytes()[..]).arg(request.lease_ms);
                     let label = request.label.as_str();
-                    cmd.arg(Shown(format_args!("{}\n\n{label}", liveness(request.liveness).0)));
-                    cmd.arg(Shown(fmt::from_fn(|f| {
-                        if let Some(queue) = &request.queue {
-                            write!(f, "{}\n{}", queue.nonce, queue.ttl_ms)?;
-                        } else {
-                            f.write_str("\n")?;
-                        }
-                        f.write_str("\n")?;
-                        request.expire_foreign_ms.map_or(Ok(()), |expire_ms| write!(f, "{expire_ms}"))
-                    })));
+                    cmd.arg(Shown(format_args!("{}\n\n{label}", LivenessText(request.liveness))));
+                    cmd.arg(Shown(WaitText(request)));
                 }
                 What::Release(hold) => {
                     cmd.arg(&hold.token_bytes()[..]);
@@ -97,5 +89,20 @@ impl Call {
             }
         }
         call
+    }
+}
+
+/// How an acquire waits, and the expiry of a foreign lock, as the script of a batch reads them.
+struct WaitText<'a>(&'a Acquire);
+
+impl fmt::Display for WaitText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(queue) = &self.0.queue {
+            write!(f, "{}\n{}", queue.nonce, queue.ttl_ms)?;
+        } else {
+            f.write_str("\n")?;
+        }
+        f.write_str("\n")?;
+        self.0.expire_foreign_ms.map_or(Ok(()), |expire_ms| write!(f, "{expire_ms}"))
     }
 }

@@ -430,7 +430,7 @@ impl Call {
         let locks = requests.iter().flat_map(|(keys, _)| [keys.name(), keys.record()]);
         let mut call = Self::of(&SCRIPTS.acquire_all, locks.chain([&*watermark]));
         if let Some((_, request)) = requests.first() {
-            call.cmd.arg(request.label.as_str()).arg(liveness(request.liveness));
+            call.cmd.arg(request.label.as_str()).arg(Shown(LivenessText(request.liveness)));
         }
         for (_, request) in requests {
             call.claim(&request.claim).cmd.arg(request.lease_ms);
@@ -573,7 +573,7 @@ impl Call {
             Some(expire_foreign_ms) => self.cmd.arg(expire_foreign_ms),
             None => self.cmd.arg(""),
         };
-        self.cmd.arg(liveness(request.liveness));
+        self.cmd.arg(Shown(LivenessText(request.liveness)));
         self
     }
 
@@ -610,12 +610,16 @@ fn announcement_channel(
     }
 }
 
-/// What ends a hold besides its lease, as an argument.
-fn liveness(liveness: Liveness) -> Shown<fmt::FromFn<impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result>> {
-    Shown(fmt::from_fn(move |f| match liveness {
-        Liveness::Session { alive_ms } => write!(f, "s{alive_ms}"),
-        Liveness::Lease => f.write_str("l"),
-    }))
+/// What ends a hold besides its lease, as scripts write it.
+struct LivenessText(Liveness);
+
+impl fmt::Display for LivenessText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Liveness::Session { alive_ms } => write!(f, "s{alive_ms}"),
+            Liveness::Lease => f.write_str("l"),
+        }
+    }
 }
 
 /// Whether the token alone identifies the hold, and only its end changes: such extends share a call.

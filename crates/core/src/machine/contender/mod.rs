@@ -535,7 +535,7 @@ impl Contender {
         matches!(self.state, ContenderState::Idle) && self.requested.is_none()
     }
 
-    /// Whether a request has had no reply yet, as far as this session knows.
+    /// Whether the reply to a request is missing, as far as this session knows.
     pub fn is_in_flight(&self) -> bool {
         matches!(self.state, ContenderState::InFlight { .. })
     }

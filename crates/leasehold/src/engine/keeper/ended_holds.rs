@@ -79,7 +79,9 @@ impl EndedHolds {
     }
 
     fn forget_old(&mut self, now: Moment) {
-        while self.holds.pop_front_if(|ended| ended.ended_at + REMEMBERED_FOR <= now).is_some() {}
+        while self.holds.front().is_some_and(|ended| ended.ended_at + REMEMBERED_FOR <= now) {
+            self.holds.pop_front();
+        }
     }
 }
 

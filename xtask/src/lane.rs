@@ -1,7 +1,7 @@
 //! Runs a lane: checks its table, builds its tests once, runs its parts and reports what took longest.
 //!
 //! 1. Three jobs run at a time, since most of them wait more than they compute; but only one that calls cargo: two would
-//!    wait for one another's lock.
+//!    wait for one another's lock. Parts that measure or judge times run after the others, with nothing beside them.
 //! 2. A job that fails stops no other. Its output is printed when it ends.
 //! 3. The tests' files are in memory, where the machine has a directory for that: SQLite and Redis wait for the disk,
 //!    which a build beside the tests can keep busy for seconds.
@@ -133,8 +133,10 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
     if lane >= Lane::Test {
         jobs.push(doc_tests(options));
     }
-    jobs.extend(test_jobs(&parts, &binaries, None, &programs)?);
+    let (alone, beside): (Vec<Part>, Vec<Part>) = parts.iter().copied().partition(|part| part.is_alone);
+    jobs.extend(test_jobs(&beside, &binaries, None, &programs)?);
     done.extend(run_jobs(jobs)?);
+    done.extend(run_jobs(test_jobs(&alone, &binaries, None, &programs)?)?);
     if lane >= Lane::Full {
         // Last and alone: its drivers are processes of five languages, which take all of the machine.
         done.push(timed("interop", || interop::run(&[])));

@@ -57,10 +57,13 @@ pub(crate) struct Part {
     pub(crate) is_shared: bool,
     /// How many cases run at a time, if not one a core.
     pub(crate) threads: Option<&'static str>,
+    /// Set if nothing runs beside it: its cases judge what took too long.
+    pub(crate) is_alone: bool,
 }
 
 const fn part(lane: Lane, package: &'static str, target: Target, cases: Cases) -> Part {
-    Part { lane, package, target, cases, server: Server::Redis70, is_shared: false, threads: None }
+    let (server, is_shared, threads, is_alone) = (Server::Redis70, false, None, false);
+    Part { lane, package, target, cases, server, is_shared, threads, is_alone }
 }
 
 /// Cases in memory that wait for leases and take next to no processor time.
@@ -90,6 +93,8 @@ const DIAGNOSIS_6_2: &[&str] =
     &["findings::", "products::a", "products::every_", "products::what_", "products::without_wait_a_server_"];
 /// The same by the program.
 const DOCTOR: &[&str] = &["doctor"];
+/// Runs of `leasehold verify`, and a browser whose memory is measured.
+const ALONE: &[&str] = &["verify::", "board::a_browser_left_open"];
 
 pub(crate) const PARTS: &[Part] = &[
     // Takes longest, and mostly waits: for leases, outages and elections.
@@ -119,7 +124,8 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "xtask", Unit, All),
     // Test: every primitive on real servers, failure rows, the program, the examples.
     part(Test, "leasehold", File("server"), Only(&["::redis::"])),
-    part(Test, "leasehold-cli", File("program"), All),
+    part(Test, "leasehold-cli", File("program"), Except(ALONE)),
+    Part { is_alone: true, ..part(Test, "leasehold-cli", File("program"), Only(ALONE)) },
     part(Test, "leasehold-redis", File("store"), All),
     part(Test, "leasehold", File("server"), Only(&["::sqlite::"])),
     part(Test, "leasehold-sqlite", File("store"), All),

@@ -135,10 +135,14 @@ async fn a_cycle_over_several_shards_is_named() {
         .collect();
     there.sort_unstable();
     there.dedup_by(|one, other| one.0 == other.0);
-    let [(_, x), (_, y), (_, z)] = there[..] else { panic!("a lock in each shard: {there:?}") };
+    let [(_, first), (_, second), (_, third)] = there[..] else { panic!("a lock in each shard: {there:?}") };
     let client = async || client_in_paused_time(shards()).connect().await.expect("it connects");
-    let (a, b, c, observer) = (client().await, client().await, client().await, client().await);
-    let tasks = [take(&a, [x, y], S), take(&b, [y, z], S), take(&c, [z, x], 2 * S)];
+    let (clients, observer) = ([client().await, client().await, client().await], client().await);
+    let tasks = [
+        take(&clients[0], [first, second], S),
+        take(&clients[1], [second, third], S),
+        take(&clients[2], [third, first], 2 * S),
+    ];
     let start = Instant::now();
     let found = loop {
         let found = graph(&observer).await;
@@ -150,7 +154,7 @@ async fn a_cycle_over_several_shards_is_named() {
     };
     assert!(start.elapsed() > 2 * S, "the third wait begins then");
     let [cycle] = &found.cycles[..] else { panic!("{found:?}") };
-    let mut expected = [x, y, z];
+    let mut expected = [first, second, third];
     expected.sort_unstable();
     assert_eq!(locks(cycle), expected);
     tasks.iter().for_each(tokio::task::JoinHandle::abort);

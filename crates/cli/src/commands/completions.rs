@@ -48,6 +48,6 @@ Exit status:
     2  there is no such shell
 
 Examples:
-  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold
+  leasehold completions bash > /etc/bash_completion.d/leasehold
   leasehold completions zsh > /usr/local/share/zsh/site-functions/_leasehold
   leasehold completions fish > ~/.config/fish/completions/leasehold.fish";

@@ -196,7 +196,7 @@ mod tests {
         for name in commands.get_subcommands().map(clap::Command::get_name) {
             pages.extend([vec![name, "--help"], vec![name, "-h"]]);
         }
-        assert_eq!(pages.len(), 40, "{pages:?}");
+        assert_eq!(pages.len(), 44, "{pages:?}");
         for page in pages {
             let help = program().try_get_matches_from([&["leasehold"], &page[..]].concat());
             let help = help.expect_err("it is help").to_string();

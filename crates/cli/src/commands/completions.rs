@@ -22,7 +22,7 @@ pub(crate) struct CompletionsArgs {
     pub(super) log: LogArgs,
 }
 
-/// The shells that are tested.
+/// The shells. Bash is tested by completing words, the others by their own check of the syntax where they are installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum KnownShell {
     Bash,

@@ -20,6 +20,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use crate::cargo::{self, TestBinary};
 use crate::parts::{self, Cases, Lane, PARTS, Part};
+use crate::processor::wait_and_measure;
 use crate::servers::{Server, TEST_SERVER};
 use crate::{circles, install, interop, prose, shell, shuttle};
 
@@ -53,6 +54,8 @@ struct Queue {
 struct Done {
     title: String,
     took: Duration,
+    /// Processor time of the job and of what it started and waited for. Zero if it is not measured.
+    processor: Duration,
     succeeded: bool,
     /// What each case came to, where the job is a test binary.
     cases: Vec<Case>,
@@ -364,23 +367,20 @@ fn run_job(mut job: Job, log: &PathBuf) -> Result<Done> {
     let output = File::create(log).with_context(|| format!("failed to make {}", log.display()))?;
     job.command.stdout(output.try_clone()?).stderr(output);
     let start = Instant::now();
-    let status = job.command.status().with_context(|| format!("failed to start {}", job.title))?;
+    let child = job.command.spawn().with_context(|| format!("failed to start {}", job.title))?;
+    let (status, processor) = wait_and_measure(child)?;
     let took = start.elapsed();
     let text = fs::read(log).with_context(|| format!("failed to read {}", log.display()))?;
     let text = String::from_utf8_lossy(&text);
     let cases = cases_run(&text);
     let count = if cases.is_empty() { String::new() } else { format!(", {} cases", cases.len()) };
+    let times = format!("{:>6.1} s, {:>6.1} s of processor", took.as_secs_f64(), processor.as_secs_f64());
     if status.success() {
-        println!("ok      {:>6.1} s  {}{count}", took.as_secs_f64(), job.title);
+        println!("ok      {times}  {}{count}", job.title);
     } else {
-        println!(
-            "FAILED  {:>6.1} s  {} ({status}): {:?}\n{text}",
-            took.as_secs_f64(),
-            job.title,
-            job.command
-        );
+        println!("FAILED  {times}  {} ({status}): {:?}\n{text}", job.title, job.command);
     }
-    Ok(Done { title: job.title, took, succeeded: status.success(), cases })
+    Ok(Done { title: job.title, took, processor, succeeded: status.success(), cases })
 }
 
 /// The lines `test NAME ... ok <0.123s>` of a test binary. An example in the documentation has no time.
@@ -402,15 +402,20 @@ fn report(done: Vec<Done>, took: Duration) -> Result<()> {
         done.iter().filter(|done| !done.succeeded).map(|done| done.title.clone()).collect();
     let mut cases: Vec<(String, Duration)> = Vec::new();
     let mut parts: Vec<(String, Duration)> = Vec::new();
+    let mut processor: Vec<(String, Duration)> = Vec::new();
     let mut passed = 0;
-    for Done { title, took, cases: own, .. } in done {
+    for Done { title, took, processor: used, cases: own, .. } in done {
         passed += own.iter().filter(|case| case.passed).count();
         cases.extend(own.into_iter().map(|case| (format!("{title}: {}", case.name), case.took)));
+        processor.push((title.clone(), used));
         parts.push((title, took));
     }
     let failures = cases.len() - passed;
-    print_slowest("parts", parts);
-    print_slowest("cases", cases);
+    let used: Duration = processor.iter().map(|(_, used)| *used).sum();
+    print_longest("slowest parts", parts);
+    print_longest("most processor time", processor);
+    print_longest("slowest cases", cases);
+    println!("\n{:.0} s of processor in all parts", used.as_secs_f64());
     println!(
         "\ntest result: {}. {passed} passed; {failures} failed; finished in {:.2}s",
         if failed.is_empty() { "ok" } else { "FAILED" },
@@ -422,9 +427,9 @@ fn report(done: Vec<Done>, took: Duration) -> Result<()> {
     Ok(())
 }
 
-fn print_slowest(what: &str, mut times: Vec<(String, Duration)>) {
+fn print_longest(what: &str, mut times: Vec<(String, Duration)>) {
     times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
-    println!("\nslowest {what}:");
+    println!("\n{what}:");
     for (title, took) in times.iter().take(SLOWEST) {
         println!("{:>9.1} s  {title}", took.as_secs_f64());
     }
@@ -432,7 +437,7 @@ fn print_slowest(what: &str, mut times: Vec<(String, Duration)>) {
 
 impl Done {
     fn of_time(title: &str, took: Duration) -> Self {
-        Self { title: title.to_owned(), took, succeeded: true, cases: Vec::new() }
+        Self { title: title.to_owned(), took, processor: Duration::ZERO, succeeded: true, cases: Vec::new() }
     }
 }
 

@@ -19,6 +19,7 @@ mod nightly;
 mod package;
 mod parts;
 mod peers;
+mod processor;
 mod prose;
 mod quoted_tests;
 mod rust_source;

@@ -48,9 +48,9 @@ use leasehold_core::{
 use leasehold_testkit::conformance::is_sent_with_others;
 use leasehold_testkit::share_of_seeds;
 
-const STATES: u64 = 1_000;
+const STATES: u64 = 500;
 /// For each of the four kinds with several holders, whose scripts are the same.
-const STATES_SHARED: u64 = 500;
+const STATES_SHARED: u64 = 250;
 
 /// What a partial script has broken.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ struct Package {
     version: String,
     /// Set unless its manifest says `publish = false`.
     is_published: bool,
+    is_library: bool,
     directory: PathBuf,
     test_targets: BTreeSet<TargetName>,
 }
@@ -71,6 +72,12 @@ impl Metadata {
         published.map(|package| (package.name.clone(), package.version.clone())).collect()
     }
 
+    /// The name of each library that is published.
+    pub(crate) fn published_libraries(&self) -> Vec<String> {
+        let published = self.packages.iter().filter(|package| package.is_published && package.is_library);
+        published.map(|package| package.name.clone()).collect()
+    }
+
     /// The directory of a package.
     pub(crate) fn directory(&self, name: &str) -> Result<&Path> {
         let package = self.packages.iter().find(|package| package.name == name);
@@ -87,8 +94,9 @@ impl Package {
     fn read(package: &Value) -> Result<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned).context("cargo's metadata lacks a name");
         let manifest = PathBuf::from(text(&package["manifest_path"])?);
+        let targets = || package["targets"].as_array().into_iter().flatten();
         let mut test_targets = BTreeSet::new();
-        for target in package["targets"].as_array().into_iter().flatten() {
+        for target in targets() {
             if target["test"].as_bool() == Some(true) {
                 test_targets.insert(target_name(target)?);
             }
@@ -98,6 +106,7 @@ impl Package {
             name: text(&package["name"])?,
             version: text(&package["version"])?,
             is_published: package["publish"].is_null(),
+            is_library: targets().any(|target| target["kind"][0] == "lib"),
             directory,
             test_targets,
         })

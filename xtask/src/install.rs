@@ -45,6 +45,38 @@ pub(crate) fn cargo_program(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Installs a version of a program that extends cargo into the target directory, if it is not there, and returns its path: what
+/// it makes depends on its version.
+pub(crate) fn cargo_program_at(name: &str, version: &str) -> Result<PathBuf> {
+    let home = shell::target_directory().join("tools");
+    let program = home.join("bin").join(name);
+    let installed = fs::read_to_string(home.join(".crates.toml")).unwrap_or_default();
+    if !program.is_file() || !installed.contains(&format!("\"{name} {version} ")) {
+        eprintln!("xtask: installing {name} {version}, which takes a few minutes");
+        let mut install = shell::cargo(["install", "--locked", "--version", version, name, "--root"]);
+        install.arg(&home);
+        shell::run(install)?;
+    }
+    Ok(program)
+}
+
+/// Installs the C compiler for Windows, with which `ring` is built for that target.
+pub(crate) fn mingw() -> Result<()> {
+    package_with("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64")
+}
+
+/// Installs the standard library for another target by rustup, if it is missing.
+pub(crate) fn target(triple: &str) -> Result<()> {
+    let mut directory = Command::new("rustc");
+    directory.args(["--print", "target-libdir", "--target", triple]);
+    if PathBuf::from(shell::output(directory)?.trim()).is_dir() {
+        return Ok(());
+    }
+    let mut add = Command::new("rustup");
+    add.args(["target", "add", triple]);
+    shell::run(add)
+}
+
 /// The variable that names the program `typos`.
 const TYPOS: &str = "LEASEHOLD_TYPOS";
 

@@ -3,11 +3,14 @@
 //! Owns what a machine needs before the project's own programs run, and which tests make up a lane. Does not own any
 //! test or measurement: these are in the crates.
 
+mod api;
 mod audit;
 mod bench;
 mod cargo;
 mod circles;
 mod driver;
+mod extension;
+mod features;
 mod fuzz;
 mod history;
 mod install;
@@ -62,7 +65,11 @@ commands:
            `mutate diff` does so for what was committed since origin/main, or since another base (`--base HEAD~3`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
-  package  check that the published crates can be packed, and contain their README and licences";
+  package  check that the published crates can be packed, and contain their README and licences; `package --verify` also builds
+           what is packed
+  features check that the published crates compile with each of their features, and for Windows
+  api      compare the public API of the libraries with docs/reference/api; `api --write` writes that, and `api --breaks` looks for
+           what breaks programs written for the last release (`api --breaks REVISION` for a commit)";
 
 fn main() -> ExitCode {
     match run(env::args().skip(1).collect()) {
@@ -92,6 +99,8 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("history") => history::run(&rest),
         Some("mutate") => mutate::run(&rest),
         Some("interop") => interop::run(&rest),
+        Some("api") => api::run(&rest),
+        Some("features") => features::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("package") => package::run(&rest),
         Some("help" | "--help" | "-h") => {

@@ -1,4 +1,5 @@
-//! `cargo xtask package`: whether the crates that are published can be packed, and contain what they must.
+//! `cargo xtask package`: whether the crates that are published can be packed, and contain what they must. With `--verify`, also
+//! whether they compile as they are packed, in the order in which they are published.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +14,11 @@ const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
 /// Packs the crates, as `cargo publish` does before it builds and uploads them, and looks into each.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    if let [first, ..] = arguments {
-        bail!("package takes no arguments, but was given `{first}`");
-    }
+    let verify = match arguments {
+        [] => false,
+        [option] if option == "--verify" => true,
+        [first, ..] => bail!("package takes `--verify` at most, but was given `{first}`"),
+    };
     let packages = cargo::metadata()?.published();
     // The working tree is checked, not a commit. The tests build the crates.
     let mut pack = shell::cargo(["package", "--no-verify", "--allow-dirty"]);
@@ -33,6 +36,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         if content(&file, &format!("{packed}/README.md"))?.is_empty() {
             bail!("{packed}: README.md is empty");
         }
+    }
+    if verify {
+        // Builds each crate from what is packed, against the packed ones before it, and uploads nothing.
+        shell::run(shell::cargo(["publish", "--workspace", "--locked", "--dry-run", "--allow-dirty"]))?;
     }
     Ok(())
 }

@@ -39,6 +39,17 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     cargo
 }
 
+/// The output of a program, which must succeed.
+pub(crate) fn output(mut command: Command) -> Result<String> {
+    let line = shown(&command);
+    let output = command.output().with_context(|| format!("failed to start `{line}`"))?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        bail!("`{line}` failed ({}): {}", output.status, reason.trim());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("the output of `{line}` is not UTF-8"))
+}
+
 /// The file of a program on the path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;

@@ -1,6 +1,7 @@
 //! The client that is measured: without metrics, unless a scenario measures those.
 
-use leasehold::{Client, ClientBuilder, ConnectError};
+use leasehold::error::ConnectError;
+use leasehold::{Client, ClientBuilder};
 
 /// Connects to the store of a URL.
 pub(crate) async fn connect(url: &str) -> Result<Client, ConnectError> {

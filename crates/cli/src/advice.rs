@@ -2,7 +2,7 @@
 //!
 //! docs/how-to/observe.md gives the reason for each rule.
 
-use leasehold::LockStatistics;
+use leasehold::inspect::LockStatistics;
 use std::time::Duration;
 
 /// How many times as long as the usual hold a lease is: it survives pauses, and a crash costs little. More if there are holds
@@ -66,7 +66,7 @@ pub(crate) struct Sizing {
 impl Advice {
     pub(crate) fn of(class: &LockStatistics) -> Self {
         let LockStatistics { holds, waits, longest_hold, longest_wait, losses, .. } = class;
-        let times = |histogram: &leasehold::TimeHistogram, longest: Duration| {
+        let times = |histogram: &leasehold::inspect::TimeHistogram, longest: Duration| {
             // Of holds that were lost, which is not known.
             let longest = if longest.is_zero() { histogram.quantile(1.0)? } else { longest };
             // The middle of a bucket can be beyond the longest time in it.

@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use leasehold::{AcquireError, Client, Guard, InspectError, Mutex, ReentrantGuard, ReentrantMutex, Status};
+use leasehold::error::{AcquireError, InspectError};
+use leasehold::inspect::Status;
+use leasehold::{Client, Guard, Mutex, ReentrantGuard, ReentrantMutex};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
 

@@ -32,7 +32,7 @@
 //! | wait until other tasks and processes arrive | [`Client::latch`], [`Client::barrier`] |
 //! | propagate the owner over HTTP | the module `tower`, with the feature of that name |
 //! | set how long a hold lasts | [`Mutex::lease`], [`ClientBuilder::watchdog_lease`] |
-//! | handle the errors of several operations alike | [`Error`] |
+//! | handle the errors of several operations alike | [`Error`], [`mod@error`] |
 //! | accept a guard of any kind, or a provider of locks that tests replace | [`LockGuard`], [`Locks`] |
 //! | check that a lock is still held, or be notified of its loss | [`Guard::check`], [`Guard::lost`], [`Client::session_lost_signal`], [`LostReason`] |
 //! | make a write safe against a stale holder | [`Guard::fencing_token`] |
@@ -40,8 +40,8 @@
 //! | hold a lock beyond the life of this process | [`Mutex::acquire_detached`], [`DetachedHold`] |
 //! | release everything before the program exits | [`Client::shutdown`], and `Client::shutdown_on_signal` with the feature `signal` |
 //! | keep a hung task from holding a lock forever | [`Mutex::max_hold`], [`Mutex::max_renewals`] |
-//! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_full`], [`Contention`] |
-//! | list sessions and held locks | [`Client::sessions`], [`Client::locks`] |
+//! | see the holder of a lock and its session | [`Mutex::inspect`], [`Mutex::inspect_full`], [`inspect::Contention`] |
+//! | list sessions and held locks | [`Client::sessions`], [`Client::locks`], [`mod@inspect`] |
 //! | find server settings and conditions that endanger locks | [`ClientBuilder::diagnose`], [`store::Finding`] |
 //! | release a lock by force, or free the locks of dead sessions | [`Mutex::force_release`], [`Client::monitor`] |
 //! | set how soon a crashed process is detected | [`ClientBuilder::session_ttl`], [`ClientBuilder::without_session`] |
@@ -51,6 +51,23 @@
 //! | update keys without a lock, by WATCH, MULTI and EXEC | [`mod@optimistic`] |
 //! | test code that uses locks: leases, losses and outages in no time | the module `testing`, with the feature of that name |
 //! | implement a store | [`store::Store`], [`Client::with_store`], [`mod@core`] |
+//!
+//! # Modules
+//!
+//! At the root is what acquires, holds and releases: clients, locks, guards, and their settings. Each other item is in one
+//! module:
+//!
+//! | Module | What is in it |
+//! |---|---|
+//! | [`mod@error`] | one error per operation; [`Error`], which all of them convert into, is at the root |
+//! | [`mod@inspect`] | what can be observed: holders, queues, sessions, what waits for what, figures |
+//! | [`mod@blocking`] | clients, locks and guards for plain threads |
+//! | [`mod@store`] | stores, their URLs, faults and findings; the trait of a store |
+//! | [`mod@telemetry`] | events of a client, and the observers that receive them |
+//! | [`mod@optimistic`], [`mod@redis`] | WATCH, MULTI and EXEC; the client library of Redis, re-exported (feature `redis`) |
+//! | [`mod@core`] | operations, replies and the model, for stores |
+//! | `testing` | a store for tests of applications (feature `testing`) |
+//! | `tower` | owners over HTTP (feature `tower`) |
 //!
 //! # Limits of a lease
 //!
@@ -72,26 +89,31 @@
 //!
 //! # Features
 //!
-//! - `metrics`, off by default: each client reports to the recorder of the `metrics` facade.
-//! - `redis`, on by default: the Redis and Valkey stores, and the module [`mod@optimistic`].
-//! - `connection-manager`, off by default: locks on a `redis::aio::ConnectionManager` of the application.
-//! - `signal`, off by default: `Client::shutdown_on_signal`.
-//! - `sqlite`, off by default: the SQLite store.
-//! - `testing`, off by default: the module `testing`, a store with a clock and faults that a test controls.
-//! - `tower`, off by default: the module `tower`, with layers that propagate an [`Owner`] over HTTP.
+//! | Feature | Default | Adds |
+//! |---|---|---|
+//! | `redis` | yes | the Redis and Valkey stores, and the module [`mod@optimistic`] |
+//! | `connection-manager` | no | locks on a `redis::aio::ConnectionManager` of the application |
+//! | `sqlite` | no | the SQLite store |
+//! | `metrics` | no | figures for the recorder of the `metrics` facade |
+//! | `signal` | no | `Client::shutdown_on_signal` |
+//! | `testing` | no | the module `testing`: a store with a clock and faults that a test controls |
+//! | `tower` | no | the module `tower`: layers that propagate an [`Owner`] over HTTP |
 //!
-//! The memory store is always available.
+//! Each only adds. The memory store is always available.
+//!
+//! # Systems
+//!
+//! Linux is tested. Other Unix systems and Windows are only compiled: all features compile there, and `sqlite:` fails when it is
+//! opened, because the SQLite store needs Linux. On Windows a `redis+unix:` URL fails, too, when it connects.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-
-#[cfg(not(unix))]
-compile_error!("leasehold supports Unix only: it uses Unix clocks and file semantics");
 
 pub mod blocking;
 mod client;
 mod engine;
-mod error;
+pub mod error;
 mod guard;
+pub mod inspect;
 mod lock;
 mod lost_reason;
 pub mod store;
@@ -103,54 +125,33 @@ pub mod tower;
 
 pub use client::Client;
 pub use client::builder::ClientBuilder;
-pub use client::health::Health;
-pub use client::inventory::LockInfo;
-pub use client::listing::Listing;
 pub use client::locks::{LockOptions, Locks};
-pub use client::monitor::{Eviction, Monitor, MonitorReport};
-pub use client::session_info::{SessionInfo, SessionWait};
-pub use client::statistics::LockStatistics;
-pub use client::stats::{Losses, Stats};
-#[cfg(feature = "signal")]
-pub use client::stop::StopError;
-pub use engine::{ShutdownError, UnreleasedLock, WaitCycle, WaitGraph, WaitHolder, WaitInfo};
-pub use error::{
-    AcquireError, ConnectError, Error, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
-    MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
-};
+pub use client::monitor::Monitor;
+pub use error::any::Error;
 pub use guard::Guard;
-pub use guard::attach::AttachError;
-pub use guard::detached::{DetachedHold, DetachedTextError};
+pub use guard::detached::DetachedHold;
 pub use guard::lock_guard::LockGuard;
-pub use guard::owner::{Owner, OwnerError};
-pub use guard::status::{FullStatus, QueuedWaiter, SharedHolder, Status};
-pub use guard::unreleased::Unreleased;
+pub use guard::owner::Owner;
 pub use lock::barrier::{Barrier, BarrierWaitResult};
-pub use lock::contention::Contention;
 pub use lock::deadlock::Deadlock;
-pub use lock::election::{Election, Leader, Leaders, Leadership};
+pub use lock::election::{Election, Leadership};
 pub use lock::handle::Attempt;
 pub use lock::keyed_semaphore::{KeyedPermit, KeyedSemaphore};
 pub use lock::latch::Latch;
 pub use lock::multi::reentrant::{MultiReentrantGuard, MultiReentrantMutex};
 pub use lock::multi::{MultiAttempt, MultiGuard, MultiMutex};
 pub use lock::mutex::Mutex;
-pub use lock::observe_ends::{HoldEnd, HoldEnding, HoldEnds};
 pub use lock::once_per::{OncePer, PeriodGuard};
 pub use lock::reentrant::{ReentrantGuard, ReentrantMutex, Released};
 pub use lock::rwlock::RwLock;
-pub use lock::rwlock::guards::{ConversionError, ReadGuard, UpgradableGuard, WriteGuard};
+pub use lock::rwlock::guards::{ReadGuard, UpgradableGuard, WriteGuard};
 pub use lock::semaphore::{Permit, Semaphore};
 pub use lost_reason::LostReason;
 
 /// What a store implementation needs: operations, replies, ids, keys, and the [model](leasehold_core::model)
 /// that defines what each operation means.
 pub use leasehold_core as core;
-pub use leasehold_core::{
-    AuditEntry, Backoff, Ended, FencingToken, Fingerprint, HistoryEntry, Holder, KeyError, Label, LabelError,
-    Lease, LeaseError, LockMode, LockName, MAX_HISTORY, Moment, NameError, ObservedHolder, OwnValue,
-    OwnValueError, Refused, RetryPolicy, SessionId, SessionMetadata, Skipped, TimeHistogram, Votes,
-};
+pub use leasehold_core::{Backoff, FencingToken, Label, Lease, LockName, Moment, OwnValue, RetryPolicy};
 #[cfg(feature = "redis")]
 pub use leasehold_redis::{optimistic, redis};
 

@@ -3,6 +3,10 @@
 //! Each operation is one Lua script (`lua/`). The scripts implement [`leasehold_core::model`]; the tests send the
 //! same operations to both. The server's clock expires leases, the client's clock ends calls.
 //!
+//! | Feature | Default | Adds |
+//! |---|---|---|
+//! | `connection-manager` | no | [`LentConnection`]s from a `redis::aio::ConnectionManager` |
+//!
 //! Not here: resending within a caller's deadline and polling, which the engine does, and judging which sessions are
 //! dead.
 

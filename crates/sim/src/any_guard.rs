@@ -1,8 +1,10 @@
 //! A guard of any kind.
 
+use leasehold::error::{ExtendError, LostHold as Loss, ReleaseError};
+use leasehold::inspect::Votes;
 use leasehold::{
-    ExtendError, FencingToken, Guard, Leadership, LostHold as Loss, Moment, MultiGuard, Owner, Permit,
-    ReadGuard, ReentrantGuard, ReleaseError, Released, UpgradableGuard, Votes, WriteGuard,
+    FencingToken, Guard, Leadership, Moment, MultiGuard, Owner, Permit, ReadGuard, ReentrantGuard, Released,
+    UpgradableGuard, WriteGuard,
 };
 use std::time::Duration;
 

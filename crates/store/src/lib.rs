@@ -10,8 +10,10 @@
 //! 3. Once [`Store::open_mailbox`] has returned, no grant to that session is missed silently: either it
 //!    reaches the [`NotificationSink`], or the sink is notified that some may have been missed.
 
-#[cfg(not(unix))]
-compile_error!("leasehold needs a Unix system: its clock and its files are of that kind");
+#[cfg(not(any(unix, windows)))]
+compile_error!(
+    "leasehold needs Unix or Windows: it has no clock for this system that counts during a suspend"
+);
 
 mod capabilities;
 pub mod clock;

@@ -9,7 +9,7 @@ use leasehold_core::LockName;
 ///
 /// let found = NameScan::new(vec!["orders/42".parse()?], true);
 /// assert!(found.is_complete && found.names.len() == 1);
-/// # Ok::<(), leasehold::NameError>(())
+/// # Ok::<(), leasehold::error::NameError>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -3,8 +3,9 @@
 use super::deal::{Deal, QueryResult};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use leasehold::error::AcquireError;
 use leasehold::optimistic::{self, Change};
-use leasehold::{AcquireError, Client, RetryPolicy};
+use leasehold::{Client, RetryPolicy};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError};
 use rslock::LockManager;

@@ -8,7 +8,9 @@ use crate::output::failure::Failure;
 use crate::output::printable::printable;
 use crate::store::client::flush;
 use axum::http::StatusCode;
-use leasehold::{Client, ForceReleaseError, LockName, ObservedHolder, SharedHolder};
+use leasehold::error::ForceReleaseError;
+use leasehold::inspect::{ObservedHolder, SharedHolder};
+use leasehold::{Client, LockName};
 use serde::Deserialize;
 
 /// A request to end a hold.

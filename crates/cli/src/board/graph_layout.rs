@@ -6,7 +6,8 @@ use crate::board::charts::unix_ms;
 use crate::output::graph_drawing::{Drawing, Shape};
 use crate::output::printable::printable;
 use crate::output::session_report::COMMAND_LABEL;
-use leasehold::{Label, SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
+use leasehold::Label;
+use leasehold::inspect::{SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
 use serde::Serialize;
 
 /// More waits are in the list, and not drawn.

@@ -6,10 +6,10 @@ use crate::output::capacity::Capacity;
 use crate::output::holder_report::{mode_text, mode_word};
 use crate::output::printable::printable;
 use crate::output::session_report::SessionReport;
-use leasehold::{
-    AuditEntry, Ended, FencingToken, FullStatus, HistoryEntry, Label, LockMode, LockName, Owner,
-    QueuedWaiter, SessionInfo, SharedHolder,
+use leasehold::inspect::{
+    AuditEntry, Ended, FullStatus, HistoryEntry, LockMode, QueuedWaiter, SessionInfo, SharedHolder,
 };
+use leasehold::{FencingToken, Label, LockName, Owner};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 

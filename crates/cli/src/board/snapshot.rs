@@ -6,8 +6,9 @@ use crate::board::query::{ListQuery, PAGE};
 use crate::fleet::{Fleet, LockView};
 use crate::output::printable::printable;
 use crate::output::session_report::SessionReport;
+use leasehold::FencingToken;
 use leasehold::core::Lock;
-use leasehold::{FencingToken, SessionInfo};
+use leasehold::inspect::SessionInfo;
 use serde::Serialize;
 use std::time::SystemTime;
 

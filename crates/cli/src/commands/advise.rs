@@ -11,8 +11,9 @@ use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
+use leasehold::error::InspectError;
+use leasehold::inspect::LockStatistics;
 use leasehold::telemetry::class_of;
-use leasehold::{InspectError, LockStatistics};
 use serde::Serialize;
 use std::time::Duration;
 

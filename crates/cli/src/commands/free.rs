@@ -18,9 +18,9 @@ use crate::store::client::{ClientConfig, flush};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use leasehold::core::MAX_SHARED_HOLDERS;
-use leasehold::{
-    Client, FencingToken, ForceReleaseError, FullStatus, Label, LockName, ObservedHolder, Owner, SharedHolder,
-};
+use leasehold::error::ForceReleaseError;
+use leasehold::inspect::{FullStatus, ObservedHolder, SharedHolder};
+use leasehold::{Client, FencingToken, Label, LockName, Owner};
 use serde::Serialize;
 use std::io::{self, BufRead, IsTerminal, Write as _};
 use std::time::{Duration, SystemTime};

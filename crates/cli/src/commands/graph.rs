@@ -11,9 +11,9 @@ use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
-use leasehold::{
-    FencingToken, InspectError, Label, LockMode, SessionMetadata, WaitCycle, WaitGraph, WaitHolder, WaitInfo,
-};
+use leasehold::error::InspectError;
+use leasehold::inspect::{LockMode, SessionMetadata, WaitCycle, WaitGraph, WaitHolder, WaitInfo};
+use leasehold::{FencingToken, Label};
 use serde::Serialize;
 
 /// Show what waits for what, and what waits for each other

@@ -19,7 +19,8 @@ use crate::output::watch::WatchArgs;
 use crate::store::args::StoreArgs;
 use crate::store::client::ClientConfig;
 use clap::Args;
-use leasehold::{FencingToken, LockName, Owner, Votes};
+use leasehold::inspect::Votes;
+use leasehold::{FencingToken, LockName, Owner};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 

@@ -9,7 +9,7 @@ use crate::daemon::progress::Progress;
 use crate::fleet::Fleet;
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use leasehold::MonitorReport;
+use leasehold::inspect::MonitorReport;
 use leasehold::telemetry::LockClasses;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};

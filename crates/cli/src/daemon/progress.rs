@@ -2,7 +2,7 @@
 
 use crate::daemon::exposition::Histogram;
 use crate::duration::Shown;
-use leasehold::MonitorReport;
+use leasehold::inspect::MonitorReport;
 use leasehold::telemetry::LockClasses;
 use std::collections::BTreeMap;
 use std::fmt;

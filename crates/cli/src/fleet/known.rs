@@ -5,7 +5,7 @@
 
 use super::{Fleet, LockView, Totals};
 use leasehold::core::{Lock, SessionId};
-use leasehold::{Listing, LockInfo, SessionInfo, Status, WaitGraph};
+use leasehold::inspect::{Listing, LockInfo, SessionInfo, Status, WaitGraph};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -11,7 +11,7 @@ mod reader;
 pub(crate) use reader::{FleetWatch, watch};
 
 use leasehold::core::Lock;
-use leasehold::{SessionInfo, Status, WaitGraph};
+use leasehold::inspect::{SessionInfo, Status, WaitGraph};
 use std::sync::Arc;
 use std::time::SystemTime;
 

@@ -3,7 +3,7 @@
 use crate::fleet::{Fleet, LockView};
 use crate::glob::Glob;
 use clap::ValueEnum;
-use leasehold::{SessionId, SessionInfo};
+use leasehold::inspect::{SessionId, SessionInfo};
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -8,9 +8,11 @@
 use super::known::{Known, Part};
 use super::{Fleet, pace};
 use crate::output::failure::Failure;
+use leasehold::Client;
 use leasehold::core::Lock;
+use leasehold::error::InspectError;
+use leasehold::inspect::WaitGraph;
 use leasehold::store::FaultKind;
-use leasehold::{Client, InspectError, WaitGraph};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

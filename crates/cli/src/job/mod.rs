@@ -18,7 +18,8 @@ use crate::job::times::JobTimes;
 use crate::lock::guard::AnyGuard;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
-use leasehold::{Client, ExtendError};
+use leasehold::Client;
+use leasehold::error::ExtendError;
 use rustix::process::Signal;
 use std::ffi::OsString;
 

@@ -6,7 +6,8 @@ use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::log;
 use anyhow::anyhow;
-use leasehold::{Client, LostReason, ReleaseError};
+use leasehold::error::ReleaseError;
+use leasehold::{Client, LostReason};
 use std::time::Duration;
 use tokio::time::timeout;
 

@@ -5,7 +5,8 @@ use crate::output::error_map::acquire_failure;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
-use leasehold::{AcquireError, Attempt, Deadlock};
+use leasehold::error::AcquireError;
+use leasehold::{Attempt, Deadlock};
 use std::time::Duration;
 
 /// How a lock is acquired.

@@ -5,11 +5,10 @@ use crate::output::failure::Failure;
 use crate::output::log;
 use anyhow::anyhow;
 use leasehold::core::Kind;
+use leasehold::error::{ForceReleaseError, InspectError, KeyError, LockError};
+use leasehold::inspect::{FullStatus, ObservedHolder};
 use leasehold::store::FaultKind;
-use leasehold::{
-    Barrier, Client, Election, ForceReleaseError, FullStatus, InspectError, KeyError, Latch, LockError,
-    LockName, Mutex, ObservedHolder, ReentrantMutex, RwLock, Semaphore,
-};
+use leasehold::{Barrier, Client, Election, Latch, LockName, Mutex, ReentrantMutex, RwLock, Semaphore};
 use tokio::task::JoinSet;
 
 /// The number of kinds.

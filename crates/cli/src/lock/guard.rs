@@ -2,9 +2,10 @@
 
 use crate::lock::shared_guard::SharedGuard;
 use crate::output::printable::quoted;
+use leasehold::error::{ExtendError, LostHold, MultiReleaseError, ReleaseError};
 use leasehold::{
-    ExtendError, FencingToken, Guard, KeyedPermit, Leadership, LockName, LostHold, Moment, MultiGuard,
-    MultiReleaseError, Owner, PeriodGuard, ReentrantGuard, ReleaseError,
+    FencingToken, Guard, KeyedPermit, Leadership, LockName, Moment, MultiGuard, Owner, PeriodGuard,
+    ReentrantGuard,
 };
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

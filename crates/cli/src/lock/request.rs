@@ -11,8 +11,9 @@ use crate::lock::wait_limit::WaitLimit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
 use leasehold::core::Kind;
+use leasehold::error::LockError;
 use leasehold::{
-    Client, Guard, LockError, LockName, MultiAttempt, MultiGuard, MultiMutex, Mutex, Owner, ReentrantGuard,
+    Client, Guard, LockName, MultiAttempt, MultiGuard, MultiMutex, Mutex, Owner, ReentrantGuard,
     ReentrantMutex, RwLock,
 };
 use std::slice;

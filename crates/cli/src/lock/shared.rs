@@ -6,9 +6,8 @@ use crate::lock::wait_limit::WaitLimit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
 use clap::Args;
-use leasehold::{
-    AcquireError, Client, KeyedPermit, KeyedSemaphore, LockName, MultiAttempt, Refused, RwLock, Semaphore,
-};
+use leasehold::error::{AcquireError, Refused};
+use leasehold::{Client, KeyedPermit, KeyedSemaphore, LockName, MultiAttempt, RwLock, Semaphore};
 
 #[derive(Args)]
 #[command(next_help_heading = "Lock")]

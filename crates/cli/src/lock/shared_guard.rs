@@ -1,6 +1,7 @@
 //! The guard of a lock that can be shared.
 
-use leasehold::{Guard, Permit, ReadGuard, ReleaseError, WriteGuard};
+use leasehold::error::ReleaseError;
+use leasehold::{Guard, Permit, ReadGuard, WriteGuard};
 use std::ops::Deref;
 
 /// A read lock, the write lock, or permits.

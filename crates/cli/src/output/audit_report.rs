@@ -3,7 +3,8 @@
 use crate::output::printable::printable;
 use crate::output::times::Clock;
 use crate::output::timestamp::rfc3339;
-use leasehold::{AuditEntry, Ended, FencingToken, Label};
+use leasehold::inspect::{AuditEntry, Ended};
+use leasehold::{FencingToken, Label};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 

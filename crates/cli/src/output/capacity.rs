@@ -1,7 +1,7 @@
 //! The permits or arrivals of a lock, as they are printed.
 
-use leasehold::Status;
 use leasehold::core::Kind;
+use leasehold::inspect::Status;
 use serde::Serialize;
 
 /// How many permits or arrivals are taken, and how many there are. The fields of its JSON are stable.

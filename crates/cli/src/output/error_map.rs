@@ -3,9 +3,10 @@
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use anyhow::anyhow;
+use leasehold::LostReason;
 use leasehold::core::Refused;
+use leasehold::error::{AcquireError, ConnectError, ExtendError, ReleaseError};
 use leasehold::store::{Fault, FaultKind};
-use leasehold::{AcquireError, ConnectError, ExtendError, LostReason, ReleaseError};
 
 /// The failure to acquire a lock. `conflict` is the exit status if another client holds the lock.
 pub(crate) fn acquire_failure(error: AcquireError, conflict: Exit) -> Failure {

@@ -4,7 +4,7 @@
 //! escaped.
 
 use crate::output::printable::printable;
-use leasehold::{SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
+use leasehold::inspect::{SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 

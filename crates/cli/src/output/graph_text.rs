@@ -2,7 +2,7 @@
 
 use crate::output::printable::printable;
 use crate::output::times::Clock;
-use leasehold::{LockMode, SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
+use leasehold::inspect::{LockMode, SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
 use std::fmt::Write as _;
 
 /// The graph as lines: cycles first, then all waits by lock. Times are as the clock writes them.

@@ -4,7 +4,8 @@ use crate::output::printable::printable;
 use crate::output::report::millis;
 use crate::output::times::{Clock, spoken};
 use crate::output::timestamp::rfc3339;
-use leasehold::{FencingToken, HistoryEntry};
+use leasehold::FencingToken;
+use leasehold::inspect::HistoryEntry;
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 

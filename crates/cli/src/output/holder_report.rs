@@ -5,7 +5,8 @@ use crate::output::report::millis;
 use crate::output::session_report::SessionReport;
 use crate::output::times::{Clock, spoken};
 use crate::output::timestamp::rfc3339;
-use leasehold::{FencingToken, LockMode, Owner, SessionInfo, SharedHolder, Status};
+use leasehold::inspect::{LockMode, SessionInfo, SharedHolder, Status};
+use leasehold::{FencingToken, Owner};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 

@@ -4,7 +4,7 @@ use crate::output::printable::printable;
 use crate::output::report::millis;
 use crate::output::times::spoken;
 use crate::output::timestamp::rfc3339;
-use leasehold::SessionInfo;
+use leasehold::inspect::SessionInfo;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

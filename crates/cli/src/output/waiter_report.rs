@@ -5,7 +5,7 @@ use crate::output::printable::printable;
 use crate::output::session_report::SessionReport;
 use crate::output::times::Clock;
 use crate::output::timestamp::rfc3339;
-use leasehold::{FullStatus, LockMode, QueuedWaiter, SessionInfo};
+use leasehold::inspect::{FullStatus, LockMode, QueuedWaiter, SessionInfo};
 use serde::Serialize;
 use std::time::SystemTime;
 

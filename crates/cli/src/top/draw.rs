@@ -13,7 +13,7 @@ use crate::output::session_report::SessionReport;
 use crate::output::times::spoken;
 use crate::top::app::{App, Prompt, Scroll, View};
 use crate::top::text::{left, right, wrapped};
-use leasehold::{SessionInfo, WaitGraph};
+use leasehold::inspect::{SessionInfo, WaitGraph};
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};

@@ -1,7 +1,8 @@
 //! How many calls a second: what a short trial says costs the server 5 % of one of its processors.
 
 use super::nodes::Nodes;
-use leasehold::{AcquireError, Client};
+use leasehold::Client;
+use leasehold::error::AcquireError;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 

@@ -2,7 +2,9 @@
 
 use super::nodes::{Key, Nodes};
 use super::plan::{LEASE, PERIOD, SESSION};
-use leasehold::{Client, InspectError, Status};
+use leasehold::Client;
+use leasehold::error::InspectError;
+use leasehold::inspect::Status;
 use leasehold_history::{LockKind, LockSpec};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -95,8 +97,8 @@ async fn not_acquired(client: &Client, lock: &LockSpec) -> Option<String> {
 }
 
 async fn release<G: leasehold::LockGuard + 'static>(
-    acquired: Result<G, leasehold::AcquireError>,
-) -> Result<(), leasehold::AcquireError> {
+    acquired: Result<G, leasehold::error::AcquireError>,
+) -> Result<(), leasehold::error::AcquireError> {
     // What is not released is removed with all else.
     let _ = Box::new(acquired?).release().await;
     Ok(())

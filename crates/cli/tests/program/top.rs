@@ -2,7 +2,8 @@
 
 use super::fixture::{Fixture, expect, signal, start, status, until};
 use super::pty::Pty;
-use leasehold::{Client, ConnectError};
+use leasehold::Client;
+use leasehold::error::ConnectError;
 use leasehold_testkit::{RedisServer, Worker};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;

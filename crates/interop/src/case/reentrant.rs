@@ -5,7 +5,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use leasehold::{Attempt, Holder, LostHold, Owner, ReentrantGuard, ReentrantMutex, ReleaseError, Released};
+use leasehold::error::{LostHold, ReleaseError};
+use leasehold::inspect::Holder;
+use leasehold::{Attempt, Owner, ReentrantGuard, ReentrantMutex, Released};
 
 use super::{LONG, RENEWED, SHORT};
 use crate::driver::{Answer, State};

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use leasehold::{AcquireError, Attempt, Contention, Holder, Mutex, ReleaseError};
+use leasehold::error::{AcquireError, ReleaseError};
+use leasehold::inspect::{Contention, Holder};
+use leasehold::{Attempt, Mutex};
 
 use super::{LONG, MS, RENEWED, SHORT};
 use crate::driver::Answer;

@@ -2,9 +2,11 @@
 
 use super::facade::IntoBlocking;
 use super::{Error, call};
+use crate::error::LostHold;
 use crate::error::{AcquireError, InspectError, ProclaimError, ReleaseError};
+use crate::inspect::{HoldEnd, Leader, Status};
 use crate::lock::election::Campaigns;
-use crate::{Attempt, DetachedHold, HoldEnd, Leader, LostHold, Status};
+use crate::{Attempt, DetachedHold};
 use leasehold_core::{FencingToken, LockName, Moment};
 use std::time::Duration;
 
@@ -76,7 +78,8 @@ impl Election {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::{AcquireError, blocking::{Client, Error}};
+    /// use leasehold::error::AcquireError;
+    /// use leasehold::blocking::{Client, Error};
     /// use std::time::Duration;
     ///
     /// # fn assign_next_job(_fence: u64) -> bool { false }
@@ -162,7 +165,7 @@ facade! {
 }
 
 facade! {
-    /// The successive leaders of an election: [`leasehold::Leaders`](crate::Leaders), for threads.
+    /// The successive leaders of an election: [`leasehold::inspect::Leaders`](crate::inspect::Leaders), for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -171,12 +174,12 @@ facade! {
     /// assert_eq!(leaders.next()?, None); // there is no leader yet
     /// # Ok(()) }
     /// ```
-    pub struct Leaders;
+    pub struct Leaders: crate::inspect::Leaders;
 }
 
 impl Leaders {
     /// Returns the next leader, or `None` once there is none: see
-    /// [`leasehold::Leaders::next`](crate::Leaders::next). Blocks until something changes.
+    /// [`leasehold::inspect::Leaders::next`](crate::inspect::Leaders::next). Blocks until something changes.
     #[allow(clippy::should_implement_trait, reason = "it can fail, and be called again after that")]
     pub fn next(&mut self) -> Result<Option<Leader>, Error<InspectError>> {
         call(&self.thread, self.inner.next())
@@ -190,11 +193,11 @@ impl Leaders {
 }
 
 facade! {
-    /// The ends of a lock's holds: [`leasehold::HoldEnds`](crate::HoldEnds), for threads.
+    /// The ends of a lock's holds: [`leasehold::inspect::HoldEnds`](crate::inspect::HoldEnds), for threads.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::HoldEnding;
+    /// use leasehold::inspect::HoldEnding;
     ///
     /// let nightly = leasehold::blocking::Client::connect("memory:")?.mutex("nightly")?;
     /// let guard = nightly.acquire()?;
@@ -203,11 +206,11 @@ facade! {
     /// assert_eq!(ends.next()?.ending, HoldEnding::Released);
     /// # Ok(()) }
     /// ```
-    pub struct HoldEnds;
+    pub struct HoldEnds: crate::inspect::HoldEnds;
 }
 
 impl HoldEnds {
-    /// Returns the next end of a hold: see [`leasehold::HoldEnds::next`](crate::HoldEnds::next). Blocks until there is one.
+    /// Returns the next end of a hold: see [`leasehold::inspect::HoldEnds::next`](crate::inspect::HoldEnds::next). Blocks until there is one.
     #[allow(clippy::should_implement_trait, reason = "it can fail, and be called again after that")]
     pub fn next(&mut self) -> Result<HoldEnd, Error<InspectError>> {
         call(&self.thread, self.inner.next())

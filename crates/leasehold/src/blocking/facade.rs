@@ -5,19 +5,18 @@
 
 use super::runtime_thread::RuntimeThread;
 use super::{Error, call};
+use crate::error::LostHold;
 use crate::error::{AcquireError, ReleaseError, RunError};
 use crate::guard::owner::OwnerFactory;
 use crate::guard::owner::thread::with_thread_owner;
-use crate::{
-    Attempt, BarrierWaitResult, DetachedHold, FullStatus, Leader, Listing, LockInfo, LostHold, MultiAttempt,
-    Released, SessionInfo, Status,
-};
+use crate::inspect::{FullStatus, Leader, Listing, LockInfo, SessionInfo, Status};
+use crate::{Attempt, BarrierWaitResult, DetachedHold, MultiAttempt, Released};
 use leasehold_core::{FencingToken, LockName};
 use std::future::Future;
 use std::sync::Arc;
 
 /// Declares a blocking type: a struct of the async value of the same name, and the thread on which that
-/// value's connection lives. Sections list its methods, with signature and documentation. Each method passes
+/// value's connection lives. The async type is at the root of the crate, unless its path is given. Sections list its methods, with signature and documentation. Each method passes
 /// its arguments to the async method of the same name. With `impl` instead of a struct, it adds methods.
 ///
 /// | section | its methods |
@@ -34,15 +33,18 @@ use std::sync::Arc;
 /// | `watch` | those that wait for what a holder reacts to |
 /// | `handles` | create a handle of the kind that they return |
 macro_rules! facade {
-    ($(#[$doc:meta])* pub struct $kind:ident; $($section:ident { $($methods:tt)* })*) => {
+    ($(#[$doc:meta])* pub struct $kind:ident; $($sections:tt)*) => {
+        facade! { $(#[$doc])* pub struct $kind: crate::$kind; $($sections)* }
+    };
+    ($(#[$doc:meta])* pub struct $kind:ident: $inner:ty; $($section:ident { $($methods:tt)* })*) => {
         $(#[$doc])*
         pub struct $kind {
-            inner: crate::$kind,
+            inner: $inner,
             /// Declared last, so that it is dropped last.
             thread: std::sync::Arc<crate::blocking::runtime_thread::RuntimeThread>,
         }
 
-        impl crate::blocking::facade::IntoBlocking for crate::$kind {
+        impl crate::blocking::facade::IntoBlocking for $inner {
             type Blocking = $kind;
             fn into_blocking(self, thread: &std::sync::Arc<crate::blocking::runtime_thread::RuntimeThread>) -> $kind {
                 $kind { inner: self, thread: thread.clone() }
@@ -115,15 +117,15 @@ macro_rules! facade {
 
             wait {
                 #[doc = see!("Returns the current state, without changing it", $kind::inspect)]
-                pub fn inspect(&self) -> Result<crate::Status, crate::blocking::Error<crate::InspectError>>;
+                pub fn inspect(&self) -> Result<crate::inspect::Status, crate::blocking::Error<crate::error::InspectError>>;
 
                 #[doc = see!("Returns the current state with the details an operator needs", $kind::inspect_full)]
                 pub fn inspect_full(&self)
-                    -> Result<crate::FullStatus, crate::blocking::Error<crate::InspectError>>;
+                    -> Result<crate::inspect::FullStatus, crate::blocking::Error<crate::error::InspectError>>;
 
                 #[doc = see!($forced, $kind::force_release)]
-                pub fn force_release(&self, observed: crate::ObservedHolder)
-                    -> Result<(), crate::blocking::Error<crate::ForceReleaseError>>;
+                pub fn force_release(&self, observed: crate::inspect::ObservedHolder)
+                    -> Result<(), crate::blocking::Error<crate::error::ForceReleaseError>>;
             }
         }
     };
@@ -149,7 +151,7 @@ macro_rules! facade {
 
                 /// Checks that the lock is still held. Fails once the hold has ended, or is known to be lost.
                 /// Needs no network, and never blocks.
-                pub fn check(&self) -> Result<(), crate::LostHold>;
+                pub fn check(&self) -> Result<(), crate::error::LostHold>;
 
                 #[doc = see!("Returns whether the hold ends at its cap", $by::is_capped)]
                 pub fn is_capped(&self) -> bool;
@@ -162,11 +164,11 @@ macro_rules! facade {
 
             wait {
                 #[doc = see!("Extends the hold now", $by::extend)]
-                pub fn extend(&self) -> Result<(), crate::blocking::Error<crate::ExtendError>>;
+                pub fn extend(&self) -> Result<(), crate::blocking::Error<crate::error::ExtendError>>;
 
                 #[doc = see!("Extends the hold so that it lasts `lease` from now, if it would end earlier", $by::extend_to)]
                 pub fn extend_to(&self, lease: impl Into<leasehold_core::Lease>)
-                    -> Result<(), crate::blocking::Error<crate::ExtendError>>;
+                    -> Result<(), crate::blocking::Error<crate::error::ExtendError>>;
             }
 
             lost_timeout { }
@@ -181,7 +183,7 @@ macro_rules! facade {
             pub fn lost_timeout(
                 &self,
                 limit: std::time::Duration,
-            ) -> Result<Option<crate::LostHold>, crate::blocking::AsyncContext> {
+            ) -> Result<Option<crate::error::LostHold>, crate::blocking::AsyncContext> {
                 let waited = async { tokio::time::timeout(limit, self.inner.lost()).await.ok() };
                 // After a suspend of the machine the timer can be late; the clock of `check` is not.
                 Ok(self.thread.wait(waited)?.or_else(|| self.inner.check().err()))
@@ -213,13 +215,13 @@ macro_rules! facade {
                 /// # Ok(()) }
                 /// ```
                 pub fn warn_before(&self, left: std::time::Duration)
-                    -> Result<(), crate::blocking::Error<crate::LostHold>>;
+                    -> Result<(), crate::blocking::Error<crate::error::LostHold>>;
 
                 /// Blocks until another task, thread, process or host waits for the lock: see
                 /// [`leasehold::Guard::wanted`](crate::Guard::wanted), for which waiters are seen.
                 ///
                 /// Fails if the lock is lost before. It can wait for as long as the hold is renewed.
-                pub fn wanted(&self) -> Result<(), crate::blocking::Error<crate::LostHold>>;
+                pub fn wanted(&self) -> Result<(), crate::blocking::Error<crate::error::LostHold>>;
             }
         }
 
@@ -248,7 +250,7 @@ macro_rules! facade {
             pub fn wanted_timeout(
                 &self,
                 limit: std::time::Duration,
-            ) -> Result<bool, crate::blocking::Error<crate::LostHold>> {
+            ) -> Result<bool, crate::blocking::Error<crate::error::LostHold>> {
                 let wanted = async { tokio::time::timeout(limit, self.inner.wanted()).await.ok().transpose() };
                 Ok(crate::blocking::call(&self.thread, wanted)?.is_some())
             }
@@ -260,10 +262,10 @@ macro_rules! facade {
         /// Handles of locks.
         impl $client { $(
             $(#[$doc])*
-            pub fn $name<N>(&self, name: N $(, $arg: $type)*) -> Result<$kind, crate::LockError>
+            pub fn $name<N>(&self, name: N $(, $arg: $type)*) -> Result<$kind, crate::error::LockError>
             where
                 N: TryInto<crate::LockName>,
-                N::Error: Into<crate::NameError>,
+                N::Error: Into<crate::error::NameError>,
             {
                 Ok(self.inner.$name(name $(, $arg)*)?.into_blocking(&self.thread))
             }

@@ -17,7 +17,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::LostHold;
+/// use leasehold::error::LostHold;
 /// use leasehold::blocking::{Client, LockGuard};
 ///
 /// fn write(guard: &dyn LockGuard, line: &str) -> Result<(), LostHold> {

@@ -74,11 +74,10 @@ pub use semaphore::{Permit, Semaphore};
 
 use crate::client::builder::ClientBuilder;
 use crate::error::{ConnectError, ExtendError, InspectError, LockError, ReleaseError};
+use crate::error::{NameError, ShutdownError, Unreleased};
+use crate::inspect::{Listing, LockInfo, SessionId, SessionInfo};
 use crate::store::Store;
-use crate::{
-    DetachedHold, Listing, LockInfo, LockName, Moment, NameError, Owner, SessionId, SessionInfo,
-    ShutdownError, Unreleased,
-};
+use crate::{DetachedHold, LockName, Moment, Owner};
 use facade::IntoBlocking;
 use leasehold_core::Lease;
 use runtime_thread::{RuntimeThread, check_not_async};
@@ -90,7 +89,8 @@ use std::time::Duration;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{AcquireError, blocking};
+/// use leasehold::error::AcquireError;
+/// use leasehold::blocking;
 /// use std::time::Duration;
 ///
 /// let orders = blocking::Client::connect("memory:")?.mutex("orders/42")?;
@@ -133,7 +133,8 @@ impl<E> Error<E> {
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{AttachError, blocking};
+/// use leasehold::error::AttachError;
+/// use leasehold::blocking;
 /// use std::time::Duration;
 ///
 /// let client = blocking::Client::connect("memory:")?;
@@ -157,7 +158,7 @@ pub enum AttachError {
     },
     /// The call failed.
     #[error(transparent)]
-    Failed(crate::AttachError),
+    Failed(crate::error::AttachError),
 }
 
 facade! {
@@ -374,7 +375,7 @@ facade! {
         pub fn session_id(&self) -> SessionId;
 
         /// Returns figures of this client: see [`leasehold::Client::stats`](crate::Client::stats).
-        pub fn stats(&self) -> crate::Stats;
+        pub fn stats(&self) -> crate::inspect::Stats;
 
         /// Returns what was found out about the servers: see
         /// [`leasehold::Client::findings`](crate::Client::findings).
@@ -394,7 +395,7 @@ facade! {
 
         /// Releases everything and leaves all queues, within a time limit: see
         /// [`leasehold::Client::shutdown`](crate::Client::shutdown). Calls that wait for a lock fail with
-        /// [`AcquireError::Closed`](crate::AcquireError::Closed).
+        /// [`AcquireError::Closed`](crate::error::AcquireError::Closed).
         pub fn shutdown(&self, within: Duration) -> Result<(), Error<ShutdownError>>;
     }
 }

@@ -44,7 +44,7 @@ impl AsyncContext {
     /// Creates the error, for tests of code that handles it.
     ///
     /// ```
-    /// use leasehold::AcquireError;
+    /// use leasehold::error::AcquireError;
     /// use leasehold::blocking::{AsyncContext, Error};
     ///
     /// let error = Error::<AcquireError>::from(AsyncContext::new());

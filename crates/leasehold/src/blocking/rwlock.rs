@@ -305,14 +305,14 @@ where
     A: IntoBlocking + fmt::Debug,
     A::Blocking: fmt::Debug,
     B: IntoBlocking,
-    F: Future<Output = Result<B, crate::ConversionError<A>>>,
+    F: Future<Output = Result<B, crate::error::ConversionError<A>>>,
 {
     if let Err(error) = check_not_async() {
         return Err(ConversionError { guard: inner.into_blocking(thread), error: error.into() });
     }
     match thread.wait_unchecked(convert(inner)) {
         Ok(held) => Ok(held.into_blocking(thread)),
-        Err(crate::ConversionError { guard, error }) => {
+        Err(crate::error::ConversionError { guard, error }) => {
             Err(ConversionError { guard: guard.into_blocking(thread), error: Error::Failed(error) })
         }
     }

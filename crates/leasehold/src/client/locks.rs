@@ -1,7 +1,7 @@
 //! Locks as an interface, so that an application can be tested without a store, or with losses on demand.
 
+use crate::Error;
 use crate::client::Client;
-use crate::error::Error;
 use crate::guard::lock_guard::LockGuard;
 use crate::lock::handle::Attempt;
 use crate::lock::mutex::Mutex;
@@ -43,9 +43,8 @@ use std::time::Duration;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use futures_util::future::BoxFuture;
-/// use leasehold::{
-///     Attempt, Error, FencingToken, LockError, LockGuard, LockName, LockOptions, Locks, LostHold, LostReason, ReleaseError,
-/// };
+/// use leasehold::error::{LockError, LostHold, ReleaseError};
+/// use leasehold::{Attempt, Error, FencingToken, LockGuard, LockName, LockOptions, Locks, LostReason};
 /// use std::time::Duration;
 ///
 /// #[derive(Debug)]

@@ -337,7 +337,7 @@ impl Client {
     /// Reads the state of these locks, held or not, in the order given. A lock is left out if its key has another kind by now.
     ///
     /// Sends a request for each 256 of them. The sessions of the holders are named, and not looked up:
-    /// [`LockInfo::holder_session`](crate::LockInfo::holder_session) is `None`. To look at one lock with its queue and history,
+    /// [`LockInfo::holder_session`](crate::inspect::LockInfo::holder_session) is `None`. To look at one lock with its queue and history,
     /// [inspect it fully](crate::Mutex::inspect_full).
     ///
     /// Fails like [`sessions`](Self::sessions).
@@ -367,7 +367,7 @@ impl Client {
     /// It goes through all keys of each server in small steps with pauses, to those whose names begin with `start`, and
     /// inspects those that `is_wanted`. On Redis each key with a string is taken for a lock, as that is what a lock of redsync,
     /// redis-py, node-redlock or rslock looks like: which of them are locks, you know. A holder of another library has neither
-    /// [label](crate::Status::holder) nor [fencing token](crate::Status::fence). What the scan does not come to within the time is
+    /// [label](crate::inspect::Status::holder) nor [fencing token](crate::inspect::Status::fence). What the scan does not come to within the time is
     /// [counted](Listing::skipped). Names that appear or move to another server meanwhile can be missed.
     ///
     /// Fails for a store that other libraries do not share, and if the user of the server may not send SCAN.
@@ -440,7 +440,7 @@ impl Client {
     /// Releases everything and leaves all queues, within a time limit: for a program that is about to exit.
     ///
     /// No lock is acquired any more: acquires fail with
-    /// [`AcquireError::Closed`](crate::AcquireError::Closed), including those that wait. All guards of this
+    /// [`AcquireError::Closed`](crate::error::AcquireError::Closed), including those that wait. All guards of this
     /// client and its clones are lost at once, with [`LostReason::ShutDown`](crate::LostReason::ShutDown), so
     /// stop the work under them first. Only then are their holds released, in one batch where the store
     /// supports it, together with those of dropped guards and acquires. Once this has returned,
@@ -452,7 +452,7 @@ impl Client {
     ///
     /// A [`release`](crate::Guard::release) in progress is completed as part of the shutdown, and returns
     /// `Ok` unless that fails. A release that starts later waits for the end of the shutdown and returns
-    /// [`ReleaseError::Lost`](crate::ReleaseError::Lost). Dropping a guard then does nothing. A hold kept in the error
+    /// [`ReleaseError::Lost`](crate::error::ReleaseError::Lost). Dropping a guard then does nothing. A hold kept in the error
     /// of a release that failed before is released as well, or named.
     /// [`inspect`](crate::Mutex::inspect) works as before.
     ///

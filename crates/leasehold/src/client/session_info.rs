@@ -41,7 +41,7 @@ pub struct SessionInfo {
 /// A wait for a lock that a session reports: [`SessionInfo::waits`].
 ///
 /// ```
-/// fn names(session: &leasehold::SessionInfo) -> Vec<&str> {
+/// fn names(session: &leasehold::inspect::SessionInfo) -> Vec<&str> {
 ///     session.waits.iter().map(|wait| wait.lock.name.as_str()).collect()
 /// }
 /// ```

@@ -11,7 +11,7 @@ pub(super) fn session_metadata(
     labels: BTreeMap<String, String>,
     environment: &dyn Environment,
 ) -> Result<SessionMetadata, ConnectError> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host_name();
     let program = std::env::args_os().next().map(std::path::PathBuf::from);
     let program = program.as_deref().and_then(std::path::Path::file_name).map(|name| name.to_string_lossy());
     let (pid, program) = (std::process::id(), program.unwrap_or_default().into_owned());
@@ -38,6 +38,18 @@ pub(super) fn session_metadata(
         return Err(ConnectError::Setting(text));
     }
     Ok(metadata)
+}
+
+/// The name of this machine.
+#[cfg(unix)]
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The name of this machine.
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
 /// `host/pid/program`, shortened to a valid label.

@@ -5,13 +5,12 @@ use crate::engine::ShutdownError;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Why a [shutdown on a signal](Client::shutdown_on_signal) failed.
 ///
 /// ```no_run
 /// # async fn example(client: leasehold::Client) {
-/// use leasehold::StopError;
+/// use leasehold::error::StopError;
 /// use std::time::Duration;
 ///
 /// match client.shutdown_on_signal(Duration::from_secs(5)).await {
@@ -33,15 +32,16 @@ pub enum StopError {
 }
 
 impl Client {
-    /// Waits until the process is asked to stop, by SIGTERM or SIGINT, and [shuts down](Self::shutdown) within `within`:
-    /// the locks are free at once, and not only when their leases end.
+    /// Waits until the process is asked to stop, and [shuts down](Self::shutdown) within `within`: the locks are free at
+    /// once, and not only when their leases end. On Unix, a process is asked to stop by SIGTERM or SIGINT; on Windows by
+    /// Ctrl-C, by the end of its console, or by that of the system, both of which end the process some seconds later.
     ///
     /// The guards of this client are lost when the signal arrives, and futures in [`Mutex::run`](crate::Mutex::run) are
     /// dropped. A program whose work may end first waits for the signal itself, ends its work, and calls
     /// [`shutdown`](Self::shutdown) then.
     ///
     /// From the first call on, these signals do not end the process by themselves, as tokio documents for
-    /// `tokio::signal::unix::signal`.
+    /// `tokio::signal`.
     ///
     /// Fails if the process cannot wait for signals, and like [`shutdown`](Self::shutdown).
     ///
@@ -59,14 +59,37 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn shutdown_on_signal(&self, within: Duration) -> Result<(), StopError> {
-        let wait_for = |kind| signal(kind).map_err(|error| StopError::Signals(Arc::new(error)));
-        let (mut terminate, mut interrupt) =
-            (wait_for(SignalKind::terminate())?, wait_for(SignalKind::interrupt())?);
+        asked_to_stop().map_err(|error| StopError::Signals(Arc::new(error)))?.await;
+        tracing::info!("the process is asked to stop: releasing all locks");
+        Ok(self.shutdown(within).await?)
+    }
+}
+
+/// Registers for the signals, and returns a future that completes when one of them arrives.
+#[cfg(unix)]
+fn asked_to_stop() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("the process is asked to stop: releasing all locks");
-        Ok(self.shutdown(within).await?)
-    }
+    })
+}
+
+/// Registers for the events of the console, and returns a future that completes when one of them arrives.
+#[cfg(windows)]
+fn asked_to_stop() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::windows::{ctrl_c, ctrl_close, ctrl_shutdown};
+
+    let (mut interrupt, mut close, mut shutdown) = (ctrl_c()?, ctrl_close()?, ctrl_shutdown()?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = close.recv() => {}
+            _ = shutdown.recv() => {}
+        }
+    })
 }

@@ -67,13 +67,14 @@ impl ShutdownError {
     /// Creates the error of a shutdown that ended `at` and left these locks, for tests of code that handles one.
     ///
     /// ```
-    /// use leasehold::{LockName, Moment, ShutdownError, UnreleasedLock};
+    /// use leasehold::error::{ShutdownError, UnreleasedLock};
+    /// use leasehold::{LockName, Moment};
     /// use std::time::Duration;
     ///
     /// let left = UnreleasedLock::new(LockName::new("orders/42")?, Moment::ZERO + Duration::from_secs(3));
     /// let error = ShutdownError::new(vec![left], Moment::ZERO);
     /// assert!(error.to_string().contains("expire within 3s: `orders/42`"));
-    /// # Ok::<(), leasehold::NameError>(())
+    /// # Ok::<(), leasehold::error::NameError>(())
     /// ```
     pub const fn new(unreleased: Vec<UnreleasedLock>, at: Moment) -> Self {
         Self { unreleased, at }

@@ -65,7 +65,7 @@ pub struct WaitGraph {
 /// A cycle of waits. Each waits for a lock that is held by the next one, and the last one for a lock of the first.
 ///
 /// ```
-/// fn names(cycle: &leasehold::WaitCycle) -> Vec<&str> {
+/// fn names(cycle: &leasehold::inspect::WaitCycle) -> Vec<&str> {
 ///     cycle.waits.iter().map(|wait| wait.lock.as_str()).collect()
 /// }
 /// ```
@@ -129,17 +129,19 @@ pub struct WaitHolder {
 }
 
 impl WaitCycle {
-    /// Creates a cycle of these waits, for tests of code that handles [`AcquireError::Deadlock`](crate::AcquireError::Deadlock).
+    /// Creates a cycle of these waits, for tests of code that handles [`AcquireError::Deadlock`](crate::error::AcquireError::Deadlock).
     ///
     /// ```
-    /// use leasehold::{AcquireError, LockName, SessionId, WaitCycle, WaitInfo};
+    /// use leasehold::LockName;
+    /// use leasehold::error::AcquireError;
+    /// use leasehold::inspect::{SessionId, WaitCycle, WaitInfo};
     ///
     /// let session = SessionId::from_random([7; 12]);
-    /// let waits = |name, waiter| Ok::<_, leasehold::NameError>(WaitInfo::new(LockName::new(name)?, waiter, session));
+    /// let waits = |name, waiter| Ok::<_, leasehold::error::NameError>(WaitInfo::new(LockName::new(name)?, waiter, session));
     /// let cycle = WaitCycle::new(vec![waits("till", "shop/t1")?, waits("stock", "shop/t2")?]);
     /// let error = AcquireError::Deadlock(Box::new(cycle));
     /// assert!(error.to_string().starts_with("a deadlock: "));
-    /// # Ok::<(), leasehold::NameError>(())
+    /// # Ok::<(), leasehold::error::NameError>(())
     /// ```
     pub const fn new(waits: Vec<WaitInfo>) -> Self {
         Self { waits }

@@ -5,8 +5,8 @@ use super::{
     MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
 };
 use crate::blocking::{self, AsyncContext};
+use crate::error::{AttachError, ConversionError, DetachedTextError, OwnerError, ShutdownError};
 use crate::store::{Fault, StoreUrlError};
-use crate::{AttachError, ConversionError, DetachedTextError, OwnerError, ShutdownError};
 use leasehold_core::{KeyError, LabelError, LeaseError, NameError, OwnValueError};
 use std::fmt;
 
@@ -101,7 +101,7 @@ pub enum Error {
     /// A shutdown on a signal failed.
     #[cfg(feature = "signal")]
     #[error(transparent)]
-    Stop(#[from] crate::StopError),
+    Stop(#[from] crate::error::StopError),
     /// A [blocking](crate::blocking) call was made inside an async context.
     #[error(transparent)]
     AsyncContext(#[from] AsyncContext),

@@ -18,7 +18,8 @@ use std::time::Duration;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{AttachError, Client};
+/// use leasehold::Client;
+/// use leasehold::error::AttachError;
 /// use std::time::Duration;
 ///
 /// let client = Client::connect("memory:").await?;
@@ -102,7 +103,7 @@ impl DetachedHold {
 
     /// Releases the hold, but keeps the lock taken, without a holder, until `at_least` has passed since it
     /// was acquired, by the store's clock. Then the lock is granted to the next waiter. Until then no waiter
-    /// is notified, and the lock is [in cooldown](crate::Status::in_cooldown). Repeating the call is no
+    /// is notified, and the lock is [in cooldown](crate::inspect::Status::in_cooldown). Repeating the call is no
     /// error.
     ///
     /// No request about this hold lengthens or ends the cooldown. Only

@@ -150,7 +150,8 @@ const fn is_detachable(kind: Kind) -> bool {
 /// A text that is not a detached hold. The error does not show the text, which may be a secret.
 ///
 /// ```
-/// use leasehold::{DetachedHold, DetachedTextError};
+/// use leasehold::DetachedHold;
+/// use leasehold::error::DetachedTextError;
 ///
 /// assert_eq!("hunter2".parse::<DetachedHold>().err(), Some(DetachedTextError::Malformed));
 /// ```

@@ -19,7 +19,8 @@ use std::time::Duration;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, LockGuard, LostHold};
+/// use leasehold::error::LostHold;
+/// use leasehold::{Client, LockGuard};
 ///
 /// fn write(guard: &dyn LockGuard, line: &str) -> Result<(), LostHold> {
 ///     guard.check()?;
@@ -74,17 +75,17 @@ macro_rules! lock_guard {
                 $inner::remaining(self)
             }
 
-            fn check(&self) -> Result<(), $crate::LostHold> {
+            fn check(&self) -> Result<(), $crate::error::LostHold> {
                 $inner::check(self)
             }
 
-            fn lost(&self) -> futures_util::future::BoxFuture<'_, $crate::LostHold> {
+            fn lost(&self) -> futures_util::future::BoxFuture<'_, $crate::error::LostHold> {
                 Box::pin($inner::lost(self))
             }
 
             fn release(
                 self: Box<Self>,
-            ) -> futures_util::future::BoxFuture<'static, Result<(), $crate::ReleaseError>> {
+            ) -> futures_util::future::BoxFuture<'static, Result<(), $crate::error::ReleaseError>> {
                 Box::pin(async move {
                     let guard = *self;
                     guard.$release().await.map(drop)

@@ -92,7 +92,8 @@ tokio::task_local! {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, Owner, OwnerError};
+/// use leasehold::error::OwnerError;
+/// use leasehold::{Client, Owner};
 /// use std::collections::HashMap;
 ///
 /// # struct Request { headers: HashMap<&'static str, String> }
@@ -127,7 +128,8 @@ pub struct Owner {
 /// A text that is not a valid owner.
 ///
 /// ```
-/// use leasehold::{Owner, OwnerError};
+/// use leasehold::Owner;
+/// use leasehold::error::OwnerError;
 ///
 /// assert_eq!(Owner::new(""), Err(OwnerError::Text { len: 0 }));
 /// assert_eq!(Owner::new("leasehold"), Err(OwnerError::Reserved));

@@ -97,7 +97,7 @@ pub struct Status {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::LockMode;
+/// use leasehold::inspect::LockMode;
 ///
 /// let index = leasehold::Client::connect("memory:").await?.rwlock("index")?;
 /// let guard = index.read().await?;
@@ -239,7 +239,7 @@ impl Status {
 /// for entry in &details.audit {
 ///     println!("{:?} by {}", entry.ended, entry.actor);
 /// }
-/// assert_eq!(details.observed, Some(leasehold::ObservedHolder::Hold(guard.fencing_token())));
+/// assert_eq!(details.observed, Some(leasehold::inspect::ObservedHolder::Hold(guard.fencing_token())));
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use std::sync::Arc;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, ReleaseError};
+/// use leasehold::Client;
+/// use leasehold::error::ReleaseError;
 ///
 /// # let guard = Client::connect("memory:").await?.mutex("orders/42")?.acquire().await?;
 /// match guard.release().await {

@@ -104,7 +104,7 @@ impl Barrier {
         self.handle.inspect_full().await
     }
 
-    /// Removes one admitted party that was [observed](crate::SharedHolder::observed): like
+    /// Removes one admitted party that was [observed](crate::inspect::SharedHolder::observed): like
     /// [`Mutex::force_release`](crate::Mutex::force_release). Parties that have already passed are not
     /// affected.
     ///

@@ -40,13 +40,15 @@ impl Contention {
     /// Creates a contention, for tests of code that handles one.
     ///
     /// ```
-    /// use leasehold::{AcquireError, Contention, LockName};
+    /// use leasehold::LockName;
+    /// use leasehold::error::AcquireError;
+    /// use leasehold::inspect::Contention;
     /// use std::time::Duration;
     ///
     /// let (lock, waited) = (LockName::new("orders/42")?, Duration::from_secs(5));
     /// let error = AcquireError::TimedOut { lock, waited, contention: Box::new(Contention::new(None, Some(3))) };
     /// assert!(leasehold::Error::from(error).is_contended());
-    /// # Ok::<(), leasehold::NameError>(())
+    /// # Ok::<(), leasehold::error::NameError>(())
     /// ```
     pub const fn new(holder: Option<Holder>, ahead: Option<u64>) -> Self {
         Self { holder, ahead }

@@ -5,7 +5,8 @@
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{AcquireError, Client, Deadlock};
+/// use leasehold::error::AcquireError;
+/// use leasehold::{Client, Deadlock};
 ///
 /// let client = Client::connect("memory:").await?;
 /// let (from, to) = (client.mutex("account/1")?, client.mutex("account/2")?.deadlock(Deadlock::Refuse));
@@ -25,7 +26,7 @@ pub enum Deadlock {
     /// Goes on waiting. [`Client::wait_graph`](crate::Client::wait_graph) and `leasehold graph` show the cycle.
     #[default]
     Report,
-    /// Fails with [`AcquireError::Deadlock`](crate::AcquireError::Deadlock), unless another wait of the cycle gives up: of
+    /// Fails with [`AcquireError::Deadlock`](crate::error::AcquireError::Deadlock), unless another wait of the cycle gives up: of
     /// those that refuse, the one that began last, by the clocks of their machines.
     ///
     /// From 0.3 s on, the wait looks for a cycle about once a second, as [`Client::wait_graph`](crate::Client::wait_graph)

@@ -185,7 +185,7 @@ impl Election {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::AcquireError;
+    /// use leasehold::error::AcquireError;
     /// use std::time::Duration;
     ///
     /// # async fn assign_work(_fence: u64) {}

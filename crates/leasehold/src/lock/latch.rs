@@ -154,7 +154,7 @@ impl Latch {
         self.handle.inspect_full().await
     }
 
-    /// Takes back one arrival that was [observed](crate::SharedHolder::observed): like
+    /// Takes back one arrival that was [observed](crate::inspect::SharedHolder::observed): like
     /// [`Mutex::force_release`](crate::Mutex::force_release). Waiters that have already passed are not
     /// affected.
     ///

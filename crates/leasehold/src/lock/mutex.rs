@@ -86,7 +86,7 @@ impl Mutex {
         /// watchdog lease from then, and happens after a third of that lease.
         ///
         /// Calls of [`extend`](Guard::extend) count too, if they lengthen the hold. After the last renewal,
-        /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::ExtendError::Capped). When a hold
+        /// [`Guard::extend`] fails with [`ExtendError::Capped`](crate::error::ExtendError::Capped). When a hold
         /// renewed by the watchdog then reaches its end, it is given up as with [`max_hold`](Self::max_hold);
         /// a hold with a lease ends with that lease.
         pub fn max_renewals(self, most: u32) -> Self;
@@ -98,7 +98,7 @@ impl Mutex {
         /// The client requests each lease longer by `delay` and a little, and relies on the hold without that. So whenever
         /// the hold ends at its holder first, by its lease, by a [cap](Self::max_hold), in an outage or a suspend, another client
         /// is granted the lock `delay` later at the earliest. After that the guard sends no release: it fails with
-        /// [`ReleaseError::Lost`](crate::ReleaseError::Lost), and the lock ends by its time.
+        /// [`ReleaseError::Lost`](crate::error::ReleaseError::Lost), and the lock ends by its time.
         ///
         /// A release in time frees the lock at once, and so does a shutdown of the client. There is no delay where the hold ends at
         /// the store first: a forced release, a key that was removed, lost data, a fail-over. The price: the hold does not

@@ -63,7 +63,8 @@ pub struct HoldEnd {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, HoldEnding};
+/// use leasehold::Client;
+/// use leasehold::inspect::HoldEnding;
 ///
 /// # let client = Client::builder("memory:").label("web-3").connect().await?;
 /// let nightly = client.mutex("nightly")?;

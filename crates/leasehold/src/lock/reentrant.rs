@@ -320,7 +320,8 @@ impl ReentrantMutex {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Client, ReleaseError, Released};
+/// use leasehold::error::ReleaseError;
+/// use leasehold::{Client, Released};
 ///
 /// # let guard = Client::connect("memory:").await?.reentrant_mutex("account/7")?.acquire().await?;
 /// match guard.release().await {

@@ -359,7 +359,7 @@ impl RwLock {
         self.handles.read.inspect_full().await
     }
 
-    /// Releases by force one hold that was [observed](crate::SharedHolder::observed), dead or alive, and no
+    /// Releases by force one hold that was [observed](crate::inspect::SharedHolder::observed), dead or alive, and no
     /// other: like [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.

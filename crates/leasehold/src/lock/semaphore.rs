@@ -123,7 +123,8 @@ impl Semaphore {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::{AcquireError, Client, Refused};
+    /// use leasehold::Client;
+    /// use leasehold::error::{AcquireError, Refused};
     ///
     /// let client = Client::connect("memory:").await?;
     /// let old = client.semaphore("uploads", 3)?.acquire().await?;
@@ -345,7 +346,7 @@ impl Semaphore {
         Ok(full)
     }
 
-    /// Releases by force the permits of one hold that was [observed](crate::SharedHolder::observed), dead or
+    /// Releases by force the permits of one hold that was [observed](crate::inspect::SharedHolder::observed), dead or
     /// alive: like [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// Cancel safety: if the future is dropped, the hold may have been ended, or may still be.

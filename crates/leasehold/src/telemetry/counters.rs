@@ -22,7 +22,7 @@ impl Count {
     }
 }
 
-/// The figures of [`Stats`](crate::Stats), under the same names.
+/// The figures of [`Stats`](crate::inspect::Stats), under the same names.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) held: Count,

@@ -35,13 +35,13 @@
 //! | lose the reply to one request, or to all | [`TestStore::lose_next_reply`], [`lose_replies`](TestStore::lose_replies) |
 //! | take a lock away from its holder | [`TestStore::lose_lock`], [`restart`](TestStore::restart), [`TestClock::suspend_clients`] |
 //! | see what was asked, and what is held | [`TestStore::requests`], [`TestStore::is_held`] |
-//! | make an error without a store | [`LostHold::new`](crate::LostHold::new), and the variants of each error: all can be made |
+//! | make an error without a store | [`LostHold::new`](crate::error::LostHold::new), and the variants of each error: all can be made |
 //! | replace locks altogether | [`Locks`](crate::Locks), [`LockGuard`](crate::LockGuard) |
 //!
 //! `docs/how-to/test-your-code.md` in the repository has a test for each.
 //!
 //! A client that is not of a [`TestStore`], and not of an [`Environment`](crate::store::Environment) of your own, refuses to
-//! work while tokio's clock is paused: [`ConnectError::PausedClock`](crate::ConnectError::PausedClock).
+//! work while tokio's clock is paused: [`ConnectError::PausedClock`](crate::error::ConnectError::PausedClock).
 
 mod clock;
 mod manual;

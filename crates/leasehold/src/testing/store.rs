@@ -193,7 +193,7 @@ impl TestStore {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::AcquireError;
+    /// use leasehold::error::AcquireError;
     /// use leasehold::store::FaultKind;
     /// use leasehold::testing::TestStore;
     ///
@@ -225,7 +225,7 @@ impl TestStore {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use leasehold::ReleaseError;
+    /// use leasehold::error::ReleaseError;
     /// use leasehold::testing::TestStore;
     ///
     /// let store = TestStore::new();

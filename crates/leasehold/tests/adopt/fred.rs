@@ -2,8 +2,9 @@
 
 use crate::example::Lent;
 use fred::prelude::{Builder, ClientLike, Config, ReconnectPolicy};
+use leasehold::error::AcquireError;
 use leasehold::store::RedisStore;
-use leasehold::{AcquireError, Attempt, Client};
+use leasehold::{Attempt, Client};
 use leasehold_testkit::RedisServer;
 use std::time::Duration;
 use tokio::task::JoinSet;

@@ -1,6 +1,7 @@
 //! The tests that `docs/how-to/test-your-code.md` shows, of an application that it shows, too.
 
-use leasehold::{Client, Error, LostHold};
+use leasehold::error::LostHold;
+use leasehold::{Client, Error};
 use std::time::Duration;
 
 /// Sends the reports of the night, in one process at a time.
@@ -110,7 +111,7 @@ mod loss {
 
 mod outage {
     use super::*;
-    use leasehold::ReleaseError;
+    use leasehold::error::ReleaseError;
     use leasehold::testing::TestStore;
 
     #[tokio::test(start_paused = true)]
@@ -154,8 +155,10 @@ mod outage {
 
 mod mapping {
     use super::*;
+    use leasehold::error::AcquireError;
+    use leasehold::inspect::Contention;
     use leasehold::store::{Fault, FaultKind, Phase};
-    use leasehold::{AcquireError, Contention, FencingToken, LockName, LostReason};
+    use leasehold::{FencingToken, LockName, LostReason};
 
     #[test]
     fn errors_become_statuses() {

@@ -1,10 +1,8 @@
 //! An application that takes its locks as an interface, and its own tests: without a server, and with a lock that is lost.
 
 use futures_util::future::BoxFuture;
-use leasehold::{
-    Attempt, Client, Error, FencingToken, LockGuard, LockName, LockOptions, Locks, LostHold, LostReason,
-    ReleaseError,
-};
+use leasehold::error::{LostHold, ReleaseError};
+use leasehold::{Attempt, Client, Error, FencingToken, LockGuard, LockName, LockOptions, Locks, LostReason};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 use crate::cases::admin::{dying_with, labelled};
 use crate::cases::store::TestStore;
-use leasehold::Ended;
 use leasehold::core::{Lock, LockMode};
+use leasehold::inspect::Ended;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 

@@ -1,6 +1,8 @@
 //! Waits for a state, of a lock or of anything else.
 
-use leasehold::{Barrier, InspectError, Latch, Mutex, ReentrantMutex, RwLock, Semaphore, Status};
+use leasehold::error::InspectError;
+use leasehold::inspect::Status;
+use leasehold::{Barrier, Latch, Mutex, ReentrantMutex, RwLock, Semaphore};
 use std::time::Duration;
 
 /// A lock of any kind that can be inspected.

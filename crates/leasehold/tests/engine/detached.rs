@@ -2,8 +2,9 @@
 
 use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
+use leasehold::error::{AcquireError, AttachError, ExtendError, ReleaseError};
 use leasehold::store::{Lock, Op};
-use leasehold::{AcquireError, AttachError, Client, DetachedHold, ExtendError, LostReason, ReleaseError};
+use leasehold::{Client, DetachedHold, LostReason};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

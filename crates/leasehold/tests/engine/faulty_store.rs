@@ -2,11 +2,12 @@
 
 use crate::environment::{client_in_paused_time, memory};
 use futures_util::future::BoxFuture;
+use leasehold::Client;
+use leasehold::inspect::SessionId;
 use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Reply,
     SessionOp, SessionReply, Store,
 };
-use leasehold::{Client, SessionId};
 use leasehold_core::{
     Claim, Extended, FencingToken, ForceRelease, ForceReleased, Inspect, KeyError, Label, ObservedHolder,
     Partition,

@@ -3,11 +3,10 @@
 use crate::environment::{SuspendableMachine, client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use crate::fixture::{both, force_release, mutex};
+use leasehold::error::{AcquireError, ExtendError, ProclaimError, ReturnPermitsError, RunError};
+use leasehold::inspect::HoldEnding;
 use leasehold::store::{MemoryStore, Op};
-use leasehold::{
-    AcquireError, Client, ExtendError, HoldEnding, LostReason, ProclaimError, ReturnPermitsError, RunError,
-    blocking,
-};
+use leasehold::{Client, LostReason, blocking};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -373,7 +372,7 @@ async fn an_end_of_which_the_audit_has_no_room_is_unknown() {
     for permit in &permits {
         let holders = semaphore(&observer).inspect().await.expect("an answer").shared_holders;
         let seen = holders.iter().find(|holder| holder.fence == Some(permit.fencing_token()));
-        let seen = seen.and_then(leasehold::SharedHolder::observed).expect("it holds a permit");
+        let seen = seen.and_then(leasehold::inspect::SharedHolder::observed).expect("it holds a permit");
         semaphore(&observer).force_release(seen).await.expect("ended");
     }
     let mut endings = Vec::new();

@@ -1,7 +1,8 @@
 //! A client of the machine's clock while tokio's is paused: refused, since its timers would run by another clock.
 
 use crate::environment::{client_in_paused_time, memory};
-use leasehold::{AcquireError, Client, ConnectError};
+use leasehold::Client;
+use leasehold::error::{AcquireError, ConnectError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 

@@ -1,7 +1,7 @@
 //! Values of a leader whose first reply is lost.
 
 use crate::faulty_store::{Behavior, Counter, FaultyStore, MS};
-use leasehold::ProclaimError;
+use leasehold::error::ProclaimError;
 use leasehold::store::Op;
 use std::time::Duration;
 

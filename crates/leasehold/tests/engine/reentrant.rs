@@ -3,11 +3,13 @@
 use crate::environment::{client_in_paused_time, memory};
 use crate::until::until;
 use futures_util::future::BoxFuture;
+use leasehold::error::AcquireError;
+use leasehold::inspect::{Holder, SessionId};
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Publisher, Reply,
     Store, Subscription,
 };
-use leasehold::{AcquireError, Client, Holder, Owner, ReentrantGuard, ReentrantMutex, Released, SessionId};
+use leasehold::{Client, Owner, ReentrantGuard, ReentrantMutex, Released};
 use leasehold_core::{Acquire, Acquired, KeyError, LockMode, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

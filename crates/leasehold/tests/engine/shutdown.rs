@@ -2,8 +2,9 @@
 
 use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
+use leasehold::LostReason;
+use leasehold::error::{AcquireError, ExtendError, ReleaseError};
 use leasehold::store::Op;
-use leasehold::{AcquireError, ExtendError, LostReason, ReleaseError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, sleep, timeout};

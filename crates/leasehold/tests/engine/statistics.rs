@@ -3,8 +3,9 @@
 use crate::environment::client_in_paused_time;
 use crate::faulty_store::{Behavior, Counter, FaultyStore};
 use crate::fixture::mutex;
+use leasehold::Client;
+use leasehold::inspect::LockStatistics;
 use leasehold::store::{MemoryStore, SessionOp};
-use leasehold::{Client, LockStatistics};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

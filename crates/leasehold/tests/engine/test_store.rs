@@ -1,12 +1,15 @@
 //! The store that applications test with: its clocks, its faults, its counts.
 
+use leasehold::error::{
+    AcquireError, AttachError, ConnectError, ConversionError, ExtendError, ForceReleaseError, InspectError,
+    LockError, LostHold, MultiReleaseError, NameError, ProclaimError, Refused, ReleaseError, ResizeError,
+    ReturnPermitsError, RunError, ShutdownError, UnreleasedLock,
+};
+use leasehold::inspect::{Contention, SessionId, WaitCycle, WaitInfo};
 use leasehold::store::FaultKind;
 use leasehold::testing::{Data, TestClock, TestStore};
 use leasehold::{
-    AcquireError, AttachError, Attempt, Client, ConnectError, Contention, ConversionError, Error,
-    ExtendError, FencingToken, ForceReleaseError, InspectError, LockError, LockName, LostHold, LostReason,
-    Moment, MultiReleaseError, NameError, ProclaimError, Refused, ReleaseError, ResizeError,
-    ReturnPermitsError, RunError, SessionId, ShutdownError, UnreleasedLock, WaitCycle, WaitInfo, blocking,
+    Attempt, Client, Error, FencingToken, LockName, LostReason, Moment, blocking,
     store::{Fault, Phase},
 };
 use std::sync::Arc;
@@ -328,7 +331,7 @@ async fn every_error_can_be_made() {
     let fault = || Fault::new(FaultKind::Busy, Phase::Reply, "here");
     let lost = || LostHold::new(name(), FencingToken::new(7), LostReason::Evicted);
     let contention = || Box::new(Contention::new(None, Some(2)));
-    let lease = || leasehold::LeaseError::TooShort(Duration::ZERO);
+    let lease = || leasehold::error::LeaseError::TooShort(Duration::ZERO);
     let label = || leasehold::Label::new("x".repeat(1000)).unwrap_err();
     let wait = WaitInfo::new(name(), "shop/t1", SessionId::from_random([7; 12]));
     let hold =
@@ -336,7 +339,7 @@ async fn every_error_can_be_made() {
     let io = || Arc::new(std::io::Error::other("no thread"));
     let lock_errors: Vec<LockError> = vec![
         NameError::Empty.into(),
-        leasehold::KeyError::Brace.into(),
+        leasehold::error::KeyError::Brace.into(),
         LockError::Period(lease()),
         LockError::Count { what: "permits", given: 0, max: 9 },
         LockError::NoName,
@@ -393,10 +396,10 @@ async fn every_error_can_be_made() {
         ReturnPermitsError::Unknown(fault()).into(),
         AttachError::AlreadyAttached { lock: name() }.into(),
         AttachError::NotExtended { hold: Box::new(hold), error: ExtendError::Store(fault()) }.into(),
-        leasehold::DetachedTextError::Malformed.into(),
-        leasehold::OwnerError::Reserved.into(),
+        leasehold::error::DetachedTextError::Malformed.into(),
+        leasehold::error::OwnerError::Reserved.into(),
         ShutdownError::new(vec![UnreleasedLock::new(name(), Moment::ZERO)], Moment::ZERO).into(),
-        leasehold::StopError::Signals(io()).into(),
+        leasehold::error::StopError::Signals(io()).into(),
         blocking::AsyncContext::new().into(),
         ConversionError { guard: (), error: AcquireError::Closed }.into(),
         blocking::Error::Failed(AcquireError::Closed).into(),

@@ -3,10 +3,9 @@
 use crate::faulty_store::{Behavior, Counter, FaultyStore, MS};
 use crate::fixture::{force_release, mutex};
 use crate::until::until_waiting;
+use leasehold::error::{MultiReleaseError, ReleaseError, Unreleased};
 use leasehold::store::{Lock, MemoryStore, Op};
-use leasehold::{
-    Client, LockGuard, LostReason, MultiReleaseError, ReleaseError, Released, Unreleased, blocking,
-};
+use leasehold::{Client, LockGuard, LostReason, Released, blocking};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -3,10 +3,12 @@
 use crate::environment::{client_in_paused_time, memory};
 use crate::faulty_store::{Behavior, FaultyStore, MS, SOON};
 use futures_util::future::BoxFuture;
+use leasehold::error::AcquireError;
+use leasehold::inspect::SessionId;
 use leasehold::store::{
     Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Store,
 };
-use leasehold::{AcquireError, Client, Owner, SessionId};
+use leasehold::{Client, Owner};
 use leasehold_core::KeyError;
 use leasehold_core::Partition;
 use std::sync::Arc;
@@ -44,7 +46,7 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
     let polling = mutex.clone().retry(leasehold::RetryPolicy::constant(20 * MS).tries(4));
     let start = Instant::now();
     let missed = timeout(SOON, polling.acquire()).await.expect("the wait ends");
-    assert!(matches!(missed, Err(leasehold::AcquireError::RetriesExhausted { .. })), "{missed:?}");
+    assert!(matches!(missed, Err(leasehold::error::AcquireError::RetriesExhausted { .. })), "{missed:?}");
     assert!(start.elapsed() >= 30 * MS, "three pauses of 10 to 20 ms: {:?}", start.elapsed());
     let polling = polling.retry(leasehold::RetryPolicy::constant(20 * MS));
     let waiter = tokio::spawn(async move { polling.acquire().await.map(drop) });

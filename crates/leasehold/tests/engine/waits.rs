@@ -2,8 +2,10 @@
 
 use crate::environment::{client_in_paused_time, memory};
 use crate::fixture::mutex;
+use leasehold::error::AcquireError;
+use leasehold::inspect::{SessionId, WaitCycle, WaitGraph};
 use leasehold::store::{Lock, MemoryStore, Outcome, SessionOp, SessionReply, Shards, Store};
-use leasehold::{AcquireError, Client, Deadlock, Owner, SessionId, WaitCycle, WaitGraph};
+use leasehold::{Client, Deadlock, Owner};
 use leasehold_core::{Heartbeat, Partition};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};

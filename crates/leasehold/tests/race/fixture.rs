@@ -3,7 +3,8 @@
 use crate::environment::FrozenTime;
 use crate::server::Server;
 use leasehold::core::Lock;
-use leasehold::{Client, Guard, Mutex, ReleaseError};
+use leasehold::error::ReleaseError;
+use leasehold::{Client, Guard, Mutex};
 use shuttle::thread;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What operators do with locks of clients of other libraries.
 
 use crate::cases::store::TestStore;
-use leasehold::ObservedHolder;
+use leasehold::inspect::ObservedHolder;
 
 #[tokio::test]
 async fn a_foreign_lock_is_freed_as_it_was_seen() {

@@ -1,8 +1,8 @@
 //! The blocking API on a server: many threads, lost connections, async contexts, and the threads of a client.
 
 use crate::cases::store::TestStore;
-use leasehold::AcquireError;
 use leasehold::blocking::{Client, Error};
+use leasehold::error::AcquireError;
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Stopwatch, Worker, command};
 use std::sync::Barrier;
 use std::thread;
@@ -54,7 +54,7 @@ fn a_store_that_is_not_there_is_an_error() {
     let url = server.url();
     drop(server);
     let refused = Client::connect(&url);
-    assert!(matches!(refused, Err(Error::Failed(leasehold::ConnectError::Store(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Failed(leasehold::error::ConnectError::Store(_)))), "{refused:?}");
 }
 
 /// The last clone is dropped while futures are being polled: nothing panics, and nothing blocks.

@@ -2,8 +2,9 @@
 //! Redis 8 only.
 
 use crate::failures::fixture::{MS, S, client, mutex, until, until_free};
+use leasehold::error::AcquireError;
 use leasehold::store::{FaultKind, TrialKind};
-use leasehold::{AcquireError, Attempt, Client, LockGuard};
+use leasehold::{Attempt, Client, LockGuard};
 use leasehold_testkit::{Cluster, RedisServer, RedisServerBuilder};
 use std::time::Duration;
 use tokio::task::JoinSet;

@@ -1,6 +1,7 @@
 //! A process that ends right after it has dropped a guard, or the future of an acquire.
 
-use leasehold::{Client, StopError};
+use leasehold::Client;
+use leasehold::error::StopError;
 use leasehold_testkit::{Proxy, RedisServer, Worker, any_command};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! A client whose server is down when it starts, and a client whose server goes away.
 
+use leasehold::error::ConnectError;
 use leasehold::store::{Credentials, MemoryStore};
-use leasehold::{Client, ClientBuilder, ConnectError, Error};
+use leasehold::{Client, ClientBuilder, Error};
 use leasehold_testkit::{Proxy, RedisServer};
 use std::convert::Infallible;
 use std::sync::Arc;

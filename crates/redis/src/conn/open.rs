@@ -11,10 +11,10 @@ use leasehold_store::{Fault, FaultKind, Phase};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, ConnectionInfo, ErrorKind, PushInfo, RedisError, RedisResult};
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::UnixStream;
 use tokio_util::task::AbortOnDropHandle;
 
 /// A connection that is logged in.
@@ -113,9 +113,21 @@ async fn stream(config: &RedisConfig, address: &Address, within: Duration) -> Re
         Address::Tcp { host, port, tls: false } => Box::new(tls::connect(config, host, *port).await?),
         Address::Unix(path) => match config.relay() {
             Some(relay) => Box::new(tls::connect_through(relay, &format!("unix {}", path.display())).await?),
-            None => Box::new(UnixStream::connect(path).await?),
+            None => unix_socket(path).await?,
         },
     })
+}
+
+#[cfg(unix)]
+async fn unix_socket(path: &Path) -> RedisResult<BoxStream> {
+    Ok(Box::new(tokio::net::UnixStream::connect(path).await?))
+}
+
+/// Fails: tokio has no such sockets here.
+#[cfg(not(unix))]
+async fn unix_socket(_: &Path) -> RedisResult<BoxStream> {
+    let text = "a socket's path needs Unix: write `redis://` with a host and a port";
+    Err((ErrorKind::InvalidClientConfig, text).into())
 }
 
 /// Logs in over an open stream, which is read with [limits](super::bounded). `on_end` is called when the connection ends, unless the driver was dropped before.

@@ -1,8 +1,9 @@
 //! A lock and a guard of any kind: of a Mutex, of a ReentrantMutex as some owner, or of several Mutexes at once.
 
+use leasehold::error::{AcquireError, ExtendError, LostHold};
 use leasehold::{
-    AcquireError, Attempt, ExtendError, FencingToken, Guard, LockName, LostHold, Moment, MultiAttempt,
-    MultiGuard, MultiMutex, Mutex, Owner, ReentrantGuard, ReentrantMutex, Released,
+    Attempt, FencingToken, Guard, LockName, Moment, MultiAttempt, MultiGuard, MultiMutex, Mutex, Owner,
+    ReentrantGuard, ReentrantMutex, Released,
 };
 use std::fmt;
 use std::time::Duration;

@@ -20,7 +20,8 @@ use crate::any_lock::AnyGuard;
 use crate::environment::{HostClock, lock};
 use crate::simulation::server_time_us;
 use crate::tap::RequestKind;
-use leasehold::{FencingToken, Moment, Owner, Released, SessionId};
+use leasehold::inspect::SessionId;
+use leasehold::{FencingToken, Moment, Owner, Released};
 use leasehold_core::{
     Acquire, Acquired, Extended, HoldId, HoldStatus, Inspection, MultiAcquired, Notification, Op, Reply,
     TokenBlock,

@@ -2,7 +2,8 @@
 
 use crate::environment::lock;
 use crate::model_server::pipe;
-use leasehold::{Client, ConnectError};
+use leasehold::Client;
+use leasehold::error::ConnectError;
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_sim::{ModelServer, ServerObservation};
 use leasehold_store::FaultKind;

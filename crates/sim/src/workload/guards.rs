@@ -4,7 +4,8 @@ use crate::any_guard::AnyGuard;
 use crate::event::{GuardId, LeasePolicy, LockId, LossScope, NewGuard, ReleaseMethod, TaskEvent, Validity};
 use crate::workload::runner::TaskRunner;
 use crate::world::Sim;
-use leasehold::{LockMode, LostHold as Loss};
+use leasehold::error::LostHold as Loss;
+use leasehold::inspect::LockMode;
 use std::sync::Arc;
 use std::time::Duration;
 

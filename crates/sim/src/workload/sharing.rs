@@ -10,7 +10,8 @@ use crate::workload::runner::TaskRunner;
 use crate::workload::task::{AcquireCall, CallOutcome, attempt, failure_of, got, polling};
 use futures_util::future::BoxFuture;
 use leasehold::core::{Kind, LockMode, LockName};
-use leasehold::{AcquireError, ConversionError, Owner, RwLock, Semaphore};
+use leasehold::error::{AcquireError, ConversionError};
+use leasehold::{Owner, RwLock, Semaphore};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -13,10 +13,8 @@ use crate::workload::runner::TaskRunner;
 use crate::world::time::Instant;
 use futures_util::future::{BoxFuture, Either, select, select_all};
 use leasehold::core::{Kind, LockMode};
-use leasehold::{
-    AcquireError, Attempt, LostHold as Loss, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex,
-    RetryPolicy,
-};
+use leasehold::error::{AcquireError, LostHold as Loss};
+use leasehold::{Attempt, MultiAttempt, MultiMutex, Mutex, Owner, ReentrantMutex, RetryPolicy};
 use std::pin::pin;
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 
 use crate::node::NodeFault;
 use crate::{FiveNodes, acquire, claim};
-use leasehold::{AcquireError, Client, LockError, Released};
+use leasehold::error::{AcquireError, LockError};
+use leasehold::{Client, Released};
 use leasehold_core::{Claim, FIRST_LEASE, Op, OwnValue};
 use leasehold_store::{FaultKind, Lock, Store};
 use std::collections::BTreeSet;

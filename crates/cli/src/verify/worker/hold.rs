@@ -2,7 +2,8 @@
 
 use super::report::Reporter;
 use crate::output::report::millis;
-use leasehold::{AcquireError, LockGuard, ReleaseError};
+use leasehold::LockGuard;
+use leasehold::error::{AcquireError, ReleaseError};
 use leasehold_history::{Answer, Mode, ReleaseAnswer, What};
 use std::future::Future;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ fn redacted(url: &str) -> Option<String> {
             format!("{parsed:?} {} {configs:?} {quorum}", parsed.redacted())
         }
         Err(error) => {
-            let connect = crate::ConnectError::from(error.clone());
+            let connect = crate::error::ConnectError::from(error.clone());
             format!("{error} {error:?} {connect} {connect:?}")
         }
     };

@@ -6,10 +6,12 @@ use leasehold::core::{
     Acquire, Acquired, Claim, Heartbeat, HeartbeatReply, HoldId, Kind, Label, Liveness, Lock, LockMode, Op,
     Partition, Reply, SessionId, SessionMetadata, SessionOp, SessionReply,
 };
+use leasehold::error::ForceReleaseError;
+use leasehold::inspect::{Ended, ObservedHolder};
 use leasehold::store::{
     MemoryStore, Notification, NotificationSink, Outcome, RedisConfig, RedisStore, SqliteStore, Store,
 };
-use leasehold::{Client, Ended, ForceReleaseError, LostReason, ObservedHolder};
+use leasehold::{Client, LostReason};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};

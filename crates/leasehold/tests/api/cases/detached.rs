@@ -2,10 +2,8 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{
-    AcquireError, AttachError, Attempt, Client, DetachedHold, ExtendError, Label, LostReason, Mutex, Refused,
-    ReleaseError,
-};
+use leasehold::error::{AcquireError, AttachError, ExtendError, Refused, ReleaseError};
+use leasehold::{Attempt, Client, DetachedHold, Label, LostReason, Mutex};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::cell::RefCell;
 use std::time::{Duration, Instant, SystemTime};

@@ -2,11 +2,10 @@
 
 use crate::cases::store::TestStore;
 use crate::until::until_waiting;
+use leasehold::error::{AcquireError, InspectError, ProclaimError, RunError};
+use leasehold::inspect::{Leader, Leaders, Status};
 use leasehold::store::FaultKind;
-use leasehold::{
-    AcquireError, Attempt, Client, Election, InspectError, Leader, Leaders, LostReason, ProclaimError,
-    RunError, Status,
-};
+use leasehold::{Attempt, Client, Election, LostReason};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

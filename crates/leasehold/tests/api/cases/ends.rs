@@ -1,7 +1,8 @@
 //! An observer of the ends of holds.
 
 use crate::cases::store::TestStore;
-use leasehold::{Client, HoldEnd, HoldEnding, HoldEnds, Mutex};
+use leasehold::inspect::{HoldEnd, HoldEnding, HoldEnds};
+use leasehold::{Client, Mutex};
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -2,10 +2,9 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{
-    AcquireError, Client, KeyedPermit, KeyedSemaphore, LockError, LockGuard, LostReason, MultiAttempt,
-    NameError, Refused, RunError, Semaphore, SharedHolder,
-};
+use leasehold::error::{AcquireError, LockError, NameError, Refused, RunError};
+use leasehold::inspect::SharedHolder;
+use leasehold::{Client, KeyedPermit, KeyedSemaphore, LockGuard, LostReason, MultiAttempt, Semaphore};
 use leasehold_testkit::cancel_at_every_await;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, Barrier, Client, Latch, Refused};
+use leasehold::error::{AcquireError, Refused};
+use leasehold::{Barrier, Client, Latch};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

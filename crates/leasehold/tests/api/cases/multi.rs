@@ -2,10 +2,8 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{
-    AcquireError, Attempt, Client, LockError, LostReason, MultiAttempt, MultiMutex, Mutex, ReentrantMutex,
-    Released,
-};
+use leasehold::error::{AcquireError, LockError};
+use leasehold::{Attempt, Client, LostReason, MultiAttempt, MultiMutex, Mutex, ReentrantMutex, Released};
 use leasehold_testkit::{Random, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

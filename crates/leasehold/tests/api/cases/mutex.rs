@@ -2,8 +2,9 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
+use leasehold::error::{AcquireError, ExtendError, ReleaseError};
 use leasehold::store::FaultKind;
-use leasehold::{AcquireError, Attempt, ExtendError, LostReason, ReleaseError, RetryPolicy};
+use leasehold::{Attempt, LostReason, RetryPolicy};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -2,7 +2,8 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, Attempt, Mutex};
+use leasehold::error::AcquireError;
+use leasehold::{Attempt, Mutex};
 use leasehold_testkit::cancel_at_every_await;
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;

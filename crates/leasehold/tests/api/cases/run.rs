@@ -2,7 +2,8 @@
 
 use crate::cases::store::TestStore;
 use crate::until::until_at_rest;
-use leasehold::{Attempt, LostReason, Owner, RunError};
+use leasehold::error::RunError;
+use leasehold::{Attempt, LostReason, Owner};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,9 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, Attempt, Client, LockMode, LostReason, Owner, Refused, RwLock};
+use leasehold::error::{AcquireError, Refused};
+use leasehold::inspect::LockMode;
+use leasehold::{Attempt, Client, LostReason, Owner, RwLock};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -2,9 +2,8 @@
 
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{
-    AcquireError, Attempt, Client, LostReason, Refused, ReleaseError, ReturnPermitsError, Semaphore,
-};
+use leasehold::error::{AcquireError, Refused, ReleaseError, ReturnPermitsError};
+use leasehold::{Attempt, Client, LostReason, Semaphore};
 use leasehold_testkit::{Stopwatch, cancel_at_every_await};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -435,7 +434,7 @@ async fn one_hold_is_force_released_and_no_other(store: &TestStore) {
         (mine.acquire().await.expect("acquired"), theirs.acquire().await.expect("acquired"));
     let status = theirs.inspect().await.expect("an answer");
     let of_first = status.shared_holders.iter().find(|sharer| sharer.fence == Some(first.fencing_token()));
-    let seen = of_first.and_then(leasehold::SharedHolder::observed).expect("the holder is reported");
+    let seen = of_first.and_then(leasehold::inspect::SharedHolder::observed).expect("the holder is reported");
     theirs.force_release(seen).await.expect("freed");
     let lost = tokio::time::timeout(5 * S, first.lost()).await.expect("reported by a message");
     assert_eq!(lost.reason, LostReason::ForceReleased);

@@ -1,12 +1,13 @@
 //! A store that can be cut off from one client, in virtual time.
 
 use futures_util::future::BoxFuture;
+use leasehold::inspect::SessionId;
 use leasehold::store::Environment;
 use leasehold::store::{
     Capabilities, Executed, Fault, FaultKind, Lock, MemoryStore, NotificationSink, Op, Outcome, Phase, Reply,
     SessionOp, SessionReply, Store,
 };
-use leasehold::{Client, Moment, SessionId};
+use leasehold::{Client, Moment};
 use leasehold_core::{HoldStatus, KeyError, Partition, Released, SessionEntry};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

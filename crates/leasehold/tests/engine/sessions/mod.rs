@@ -5,8 +5,10 @@ mod fixture;
 mod on_demand;
 
 use fixture::{Fixture, MS, Process, S};
+use leasehold::error::AcquireError;
+use leasehold::inspect::Ended;
 use leasehold::store::{MemoryStore, Notification};
-use leasehold::{AcquireError, Attempt, Client, Ended, FencingToken, LostReason};
+use leasehold::{Attempt, Client, FencingToken, LostReason};
 use leasehold_core::{SessionEntry, SessionMetadata};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};

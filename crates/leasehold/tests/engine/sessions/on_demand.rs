@@ -1,8 +1,9 @@
 //! Sessions of a store with two partitions: they begin when they are needed, and end after their last use.
 
 use super::fixture::{Connection, Fixture, MS, Machine, S};
+use leasehold::error::ExtendError;
 use leasehold::store::{Lock, MemoryStore, Outcome, SessionOp, Shards, Store};
-use leasehold::{Client, ExtendError, LostReason};
+use leasehold::{Client, LostReason};
 use leasehold_core::{FIRST_LEASE, Partition};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

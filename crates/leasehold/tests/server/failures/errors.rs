@@ -1,8 +1,9 @@
 //! Errors and bad input: rows 41 and 42.
 
 use super::fixture::{MS, client, mutex, quick, server};
+use leasehold::error::{AcquireError, ConnectError, KeyError, LockError, ReleaseError};
 use leasehold::store::FaultKind;
-use leasehold::{AcquireError, Attempt, Client, ConnectError, KeyError, LockError, LostReason, ReleaseError};
+use leasehold::{Attempt, Client, LostReason};
 use leasehold_testkit::{AfterDrop, RedisServer, Stopwatch, command};
 use std::time::{Duration, Instant};
 

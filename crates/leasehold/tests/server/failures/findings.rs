@@ -1,8 +1,9 @@
 //! Server settings that endanger locks, and the warnings about them: rows 36 to 38.
 
 use super::fixture::{MS, client, mutex, server};
+use leasehold::error::ConnectError;
 use leasehold::store::{Diagnosis, FaultKind, FindingCode, FindingKind, Severity};
-use leasehold::{Client, ConnectError, LostReason};
+use leasehold::{Client, LostReason};
 use leasehold_testkit::{RedisServer, ShiftedClock, Warnings};
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! A separate server for each test, and its clients.
 
+use leasehold::error::ConnectError;
 use leasehold::store::FaultKind;
-use leasehold::{Client, ConnectError, Mutex};
+use leasehold::{Client, Mutex};
 use leasehold_testkit::{RedisServer, Stopwatch};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Lost replies, resends, cancellation: rows 1 to 6.
 
 use super::fixture::{MS, S, client, load_scripts, mutex, quick, server, sessionless, until_free};
-use leasehold::{AcquireError, Attempt};
+use leasehold::Attempt;
+use leasehold::error::AcquireError;
 use leasehold_testkit::{AfterDrop, Proxy, Stopwatch, any_command, command};
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! A `MultiMutex` under the same failures: it holds all its locks or none (rows 1 to 3, 10, 14, 17, 23, 28 and 29).
 
 use super::fixture::{MS, S, client, quick, server, sessionless, until, within};
-use leasehold::{AcquireError, Client, LostReason, MultiAttempt, MultiMutex};
+use leasehold::error::AcquireError;
+use leasehold::{Client, LostReason, MultiAttempt, MultiMutex};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 

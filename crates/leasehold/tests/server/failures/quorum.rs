@@ -2,8 +2,10 @@
 
 use super::fixture::load_scripts;
 use leasehold::core::drift;
+use leasehold::error::{AcquireError, ExtendError};
+use leasehold::inspect::Votes;
 use leasehold::store::{FaultKind, QuorumConfig, RedisConfig, RedisStore};
-use leasehold::{AcquireError, Attempt, Client, ExtendError, FencingToken, Guard, Moment, Votes};
+use leasehold::{Attempt, Client, FencingToken, Guard, Moment};
 use leasehold_testkit::{Proxy, Quorum, RedisServer, RespConnection, Sentinels, Worker, command};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

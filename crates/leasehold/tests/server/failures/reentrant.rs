@@ -2,7 +2,8 @@
 //! 28).
 
 use super::fixture::{MS, S, client, quick, server, sessionless, until, within};
-use leasehold::{AcquireError, Attempt, Client, LostReason, Owner, ReentrantMutex, ReleaseError, Released};
+use leasehold::error::{AcquireError, ReleaseError};
+use leasehold::{Attempt, Client, LostReason, Owner, ReentrantMutex, Released};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Renewal: rows 7 to 11 and 13.
 
 use super::fixture::{MS, client, load_scripts, mutex, quick, server};
-use leasehold::{Attempt, Client, LostReason, ReleaseError};
+use leasehold::error::ReleaseError;
+use leasehold::{Attempt, Client, LostReason};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, Worker, command};
 use std::time::{Duration, Instant};
 

@@ -5,8 +5,9 @@ use leasehold::core::{
     Acquire, Acquired, Claim, Extend, Extended, HoldId, Kind, Label, Liveness, Lock, LockMode, Op, OwnValue,
     Release, ReleaseAction, Reply, SessionId,
 };
+use leasehold::error::AcquireError;
 use leasehold::store::{FaultKind, Outcome, RedisStore, Store};
-use leasehold::{AcquireError, Attempt, Client};
+use leasehold::{Attempt, Client};
 use leasehold_testkit::{Proxy, RedisServer, Sentinels, Stopwatch};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -165,7 +166,7 @@ async fn row_51_a_renewal_counts_once_a_replica_has_it() {
     lost.check().expect("it was renewed");
     replica.stop().expect("stopped");
     let error = kept.extend().await.expect_err("no replica has it");
-    let leasehold::ExtendError::Store(fault) = &error else { panic!("{error:?}") };
+    let leasehold::error::ExtendError::Store(fault) = &error else { panic!("{error:?}") };
     assert_eq!(fault.kind, FaultKind::Unconfirmed { required: 1, confirmed: 0 }, "{fault}");
     let loss = within(10 * S, lost.lost()).await;
     assert_eq!(loss.reason, leasehold::LostReason::Expired);

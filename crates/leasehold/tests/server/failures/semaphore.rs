@@ -2,7 +2,9 @@
 
 use super::fixture::{MS, S, client, server, until};
 use leasehold::core::Ended;
-use leasehold::{AcquireError, Client, HoldEnding, LostReason, Refused, ReleaseError};
+use leasehold::error::{AcquireError, Refused, ReleaseError};
+use leasehold::inspect::HoldEnding;
+use leasehold::{Client, LostReason};
 use leasehold_testkit::{Random, RedisServer, Stopwatch, Value, Worker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

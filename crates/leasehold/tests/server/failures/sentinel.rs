@@ -1,8 +1,9 @@
 //! Failover of a primary that Sentinels monitor: rows 30, 31 and 34.
 
 use super::fixture::{MS, S, client, mutex, quick, until_waiting, within};
+use leasehold::error::ConnectError;
 use leasehold::store::FaultKind;
-use leasehold::{Client, ConnectError, FencingToken};
+use leasehold::{Client, FencingToken};
 use leasehold_testkit::Sentinels;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
 //! Server behaviour: rows 31 to 34, 37, 40 and 47.
 
 use super::fixture::{MS, S, client, mutex, quick, server, until_free, until_waiting, within};
+use leasehold::error::{AcquireError, ConnectError, ExtendError, ReleaseError};
 use leasehold::store::FaultKind;
-use leasehold::{AcquireError, Attempt, Client, ConnectError, ExtendError, LostReason, ReleaseError};
+use leasehold::{Attempt, Client, LostReason};
 use leasehold_testkit::{RedisServer, ShiftedClock, Stopwatch};
 use std::time::Duration;
 

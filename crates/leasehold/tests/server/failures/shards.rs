@@ -1,8 +1,9 @@
 //! Independent servers (shards): a failure of one affects its own locks only.
 
 use super::fixture::{MS, S, until, within};
+use leasehold::error::{AcquireError, ConnectError};
 use leasehold::store::{Finding, FindingKind, RedisConfig, RedisStore};
-use leasehold::{AcquireError, Client, ConnectError, LostReason, Mutex};
+use leasehold::{Client, LostReason, Mutex};
 use leasehold_core::Lock;
 use leasehold_testkit::RedisServer;
 use std::time::Duration;

@@ -2,8 +2,9 @@
 
 use super::{MS, S};
 use crate::cases::store::TestStore;
+use leasehold::LostReason;
 use leasehold::blocking::Error;
-use leasehold::{AcquireError, LostReason};
+use leasehold::error::AcquireError;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 

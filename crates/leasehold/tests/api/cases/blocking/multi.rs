@@ -3,7 +3,8 @@
 use super::{MS, S};
 use crate::cases::store::TestStore;
 use leasehold::blocking::Error;
-use leasehold::{AcquireError, LockName, LostReason, MultiAttempt};
+use leasehold::error::AcquireError;
+use leasehold::{LockName, LostReason, MultiAttempt};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
@@ -74,7 +75,7 @@ fn no_lock_is_held_if_one_is_taken(store: &TestStore) {
     assert_eq!(all.fencing_tokens().count(), 3);
     assert!(all.fencing_token("b").is_some() && all.fencing_token("d").is_none());
     all.release().unwrap();
-    assert!(matches!(client.multi_mutex::<&str>([]), Err(leasehold::LockError::NoName)));
+    assert!(matches!(client.multi_mutex::<&str>([]), Err(leasehold::error::LockError::NoName)));
 }
 
 fn a_set_is_renewed_while_its_thread_does_nothing(store: &TestStore) {

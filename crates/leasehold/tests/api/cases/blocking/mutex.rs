@@ -3,7 +3,9 @@
 use super::{MS, S};
 use crate::cases::store::TestStore;
 use leasehold::blocking::{AttachError, Client, Error};
-use leasehold::{AcquireError, Attempt, DetachedHold, HoldEnding, LostReason, ReleaseError, RunError};
+use leasehold::error::{AcquireError, ReleaseError, RunError};
+use leasehold::inspect::HoldEnding;
+use leasehold::{Attempt, DetachedHold, LostReason};
 use leasehold_testkit::Stopwatch;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -222,7 +224,7 @@ fn detached_holds_pass_from_client_to_client(store: &TestStore) {
     let hold = mutex.try_acquire_detached().unwrap().granted().expect("it was released");
     other.release_detached(&hold).unwrap();
     let lost = other.extend_detached(&mut text.parse().unwrap(), S);
-    assert!(matches!(lost, Err(Error::Failed(leasehold::ExtendError::Lost(_)))), "{lost:?}");
+    assert!(matches!(lost, Err(Error::Failed(leasehold::error::ExtendError::Lost(_)))), "{lost:?}");
     let gone = other.attach(text.parse().unwrap());
     assert!(matches!(gone, Err(AttachError::Failed(_))), "{gone:?}");
 }

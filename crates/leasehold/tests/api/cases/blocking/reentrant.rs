@@ -3,7 +3,8 @@
 use super::{MS, S};
 use crate::cases::store::TestStore;
 use leasehold::blocking::{Error, ReentrantGuard, ReentrantMutex};
-use leasehold::{Attempt, LostReason, Owner, ReleaseError, Released, RunError};
+use leasehold::error::{ReleaseError, RunError};
+use leasehold::{Attempt, LostReason, Owner, Released};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;

@@ -3,9 +3,9 @@
 use super::{MS, S};
 use crate::cases::store::TestStore;
 use leasehold::blocking::{Client, ConversionError, Error, LockGuard, RwLock};
-use leasehold::{
-    AcquireError, Attempt, LockMode, LostReason, MultiAttempt, Owner, Refused, ReleaseError, RunError,
-};
+use leasehold::error::{AcquireError, Refused, ReleaseError, RunError};
+use leasehold::inspect::LockMode;
+use leasehold::{Attempt, LostReason, MultiAttempt, Owner};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -469,7 +469,9 @@ fn each_hold_is_lost_by_itself(store: &TestStore) {
     let details = operator.inspect_full().unwrap();
     let seen =
         details.status.shared_holders.iter().find(|sharer| sharer.fence == Some(freed.fencing_token()));
-    operator.force_release(seen.and_then(leasehold::SharedHolder::observed).expect("it is held")).unwrap();
+    operator
+        .force_release(seen.and_then(leasehold::inspect::SharedHolder::observed).expect("it is held"))
+        .unwrap();
     let lost = freed.lost_timeout(20 * S).unwrap().expect("it was freed");
     assert_eq!(lost.reason, LostReason::ForceReleased);
     let released = freed.release();

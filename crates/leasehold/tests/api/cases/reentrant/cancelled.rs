@@ -3,7 +3,8 @@
 use super::fixture::{MS, acquired, lock};
 use crate::cases::store::TestStore;
 use crate::until::{until, until_at_rest, until_waiting};
-use leasehold::{AcquireError, Client, Owner, ReentrantMutex};
+use leasehold::error::AcquireError;
+use leasehold::{Client, Owner, ReentrantMutex};
 use leasehold_testkit::cancel_at_every_await;
 
 on_every_store! {

@@ -1,6 +1,7 @@
 //! The lock of most cases, and its guards and waiters.
 
-use leasehold::{Attempt, Client, Contention, Owner, ReentrantGuard, ReentrantMutex};
+use leasehold::inspect::Contention;
+use leasehold::{Attempt, Client, Owner, ReentrantGuard, ReentrantMutex};
 use std::time::Duration;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);

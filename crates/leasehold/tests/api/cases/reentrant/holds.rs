@@ -3,7 +3,8 @@
 use super::fixture::{MS, acquired, lock, owner, taken};
 use crate::cases::store::TestStore;
 use crate::until::{until, until_at_rest, until_waiting};
-use leasehold::{AcquireError, LostReason, Owner, ReentrantGuard, ReleaseError, Released};
+use leasehold::error::{AcquireError, ReleaseError};
+use leasehold::{LostReason, Owner, ReentrantGuard, Released};
 use leasehold_testkit::Stopwatch;
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,8 @@
 use super::fixture::{MS, acquired, lock, owner, queued, taken};
 use crate::cases::store::TestStore;
 use crate::until::{until_at_rest, until_waiting};
-use leasehold::{AcquireError, RetryPolicy};
+use leasehold::RetryPolicy;
+use leasehold::error::AcquireError;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -7,15 +7,15 @@
 //! | also its queue, and how its holds ended | [`Mutex::inspect_full`](crate::Mutex::inspect_full) | [`FullStatus`], with [`QueuedWaiter`], [`AuditEntry`] and [`HistoryEntry`] |
 //! | each hold of a lock end | [`Mutex::observe_ends`](crate::Mutex::observe_ends) | [`HoldEnds`], with [`HoldEnd`] and [`HoldEnding`] |
 //! | the leader of an election, now and later | [`Election::leader`](crate::Election::leader), [`Election::observe`](crate::Election::observe) | [`Leader`], [`Leaders`] |
-//! | all sessions, and all locks that are held | [`Client::sessions`](crate::Client::sessions), [`Client::locks`](crate::Client::locks) | [`Listing`] of [`SessionInfo`] and [`LockInfo`] |
+//! | all sessions, and all locks that are held | [`Client::sessions`](crate::Client::sessions), [`Client::locks`](crate::Client::locks) | [`Listing`] of [`SessionInfo`] and [`LockInfo`], with [`Skipped`] |
 //! | which process waits for which | [`Client::wait_graph`](crate::Client::wait_graph) | [`WaitGraph`], with [`WaitInfo`], [`WaitHolder`] and [`WaitCycle`] |
 //! | how long locks are held and waited for | [`Client::lock_statistics`](crate::Client::lock_statistics) | [`LockStatistics`], with [`TimeHistogram`] |
 //! | what this client did | [`Client::stats`](crate::Client::stats) | [`Stats`], with [`Losses`] |
 //! | whether the store replies | [`Client::health`](crate::Client::health) | [`Health`] |
-//! | what a monitor freed | [`Monitor::run_once`](crate::Monitor::run_once) | [`MonitorReport`], with [`Eviction`] and [`Skipped`] |
+//! | what a monitor freed | [`Monitor::run_once`](crate::Monitor::run_once) | [`MonitorReport`], with [`Eviction`] |
 //!
 //! Types of theirs: [`SessionId`], [`SessionMetadata`], [`SessionWait`], [`LockMode`], [`Ended`], [`Fingerprint`],
-//! [`Votes`]; [`MAX_HISTORY`] limits [`ClientBuilder::history`](crate::ClientBuilder::history). Findings about servers are
+//! [`Votes`]; [`MAX_HISTORY`] limits [`Mutex::history`](crate::Mutex::history). Findings about servers are
 //! in [`store`](crate::store); events of this client, as they happen, in [`telemetry`](mod@crate::telemetry).
 
 pub use crate::client::health::Health;

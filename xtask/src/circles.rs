@@ -242,6 +242,10 @@ impl Source {
 /// The paths of a tree such as `a::{b, c::{self, d as e}}`, each with the name that it gets.
 fn read_tree(prefix: &[String], tree: &str, paths: &mut Vec<(Module, String)>) {
     let tree = tree.trim();
+    if tree.is_empty() {
+        // After the last comma of a list over several lines.
+        return;
+    }
     if let Some((path, group)) = tree.strip_suffix('}').and_then(|tree| tree.split_once('{')) {
         let prefix: Module = prefix.iter().cloned().chain(segments(path)).collect();
         for branch in split_group(group) {
@@ -455,6 +459,17 @@ mod tests {
         assert_eq!(files("use crate::A; pub struct B;").len(), 1);
         assert_eq!(files("use crate::C; pub struct B;"), [""; 0]);
         assert_eq!(files("use std::fmt; pub struct B;"), [""; 0]);
+    }
+
+    #[test]
+    fn a_list_over_several_lines_does_not_import_the_module_itself() {
+        let found = circles(&[
+            ("lib.rs", "mod a; mod c;"),
+            ("a.rs", "mod inner; pub use crate::c::C; pub use inner::I;"),
+            ("a/inner.rs", "pub struct I;"),
+            ("c.rs", "use crate::a::{\n    I,\n};\npub struct C;"),
+        ]);
+        assert_eq!(found, [""; 0]);
     }
 
     #[test]

@@ -120,12 +120,4 @@ mod tests {
         assert_eq!(difference(listed, now), "-pub fn a()\n+pub fn c()\n");
         assert_eq!(difference(listed, listed), "");
     }
-
-    #[test]
-    fn each_published_library_has_a_listing() {
-        let directory = shell::root().join("docs/reference/api");
-        for name in cargo::metadata().expect("cargo runs").published_libraries() {
-            assert!(directory.join(format!("{name}.txt")).is_file(), "`cargo xtask api --write` for {name}");
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 
-use crate::{api, bench, features, fuzz, history, mutate, package, shuttle, sim, verify};
+use crate::{bench, features, fuzz, history, mutate, package, shuttle, sim, verify};
 
 /// In how many nights all mutants of the scripts are run.
 const SHARDS: u64 = 50;
@@ -17,10 +17,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let words = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
     // Another part of the scripts' mutants each night.
     let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / 86_400;
-    let steps: [(&str, Result<()>); 10] = [
+    let steps: [(&str, Result<()>); 9] = [
         ("package", package::run(&words("--verify"))),
         ("features", features::run(&[])),
-        ("api", api::run(&[])),
         ("verify", verify::run(&[])),
         ("history", history::run(&[])),
         ("sim", sim::run(&words("--seeds 100000"))),

@@ -25,6 +25,8 @@ mod peers;
 mod processor;
 mod prose;
 mod quoted_tests;
+#[cfg(test)]
+mod runbook;
 mod rust_source;
 mod servers;
 mod shell;

@@ -19,13 +19,15 @@ use std::time::Duration;
 const POSTGRESQL: &str = "\
 INSERT INTO stock (item, remaining, fence) VALUES ($1, $2, $3)
 ON CONFLICT (item) DO UPDATE SET remaining = excluded.remaining, fence = excluded.fence
-WHERE stock.fence <= excluded.fence";
+WHERE stock.fence <= excluded.fence
+";
 
 /// The same for SQLite.
 const SQLITE: &str = "\
 INSERT INTO stock (item, remaining, fence) VALUES (?1, ?2, ?3)
 ON CONFLICT (item) DO UPDATE SET remaining = excluded.remaining, fence = excluded.fence
-WHERE stock.fence <= excluded.fence";
+WHERE stock.fence <= excluded.fence
+";
 
 /// Redis: one hash stores the value and its token. Tokens are below 2^53, so that Lua's numbers are exact.
 const REDIS: &str = "\
@@ -33,7 +35,8 @@ const REDIS: &str = "\
 local seen = redis.call('HGET', KEYS[1], 'fence')
 if seen and tonumber(seen) > tonumber(ARGV[2]) then return 0 end
 redis.call('HSET', KEYS[1], 'remaining', ARGV[1], 'fence', ARGV[2])
-return 1";
+return 1
+";
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
@@ -52,12 +55,12 @@ pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let guard = lock.acquire_timeout(Duration::from_secs(10)).await?;
     let current = guard.fencing_token();
 
-    println!("\nPostgreSQL:\n{POSTGRESQL}\n");
+    println!("\nPostgreSQL:\n{POSTGRESQL}");
     in_sqlite(stale, current)?;
     if store.starts_with("redis") {
         in_redis(&store, stale, current).await?;
     } else {
-        println!("Redis:\n{REDIS}\n");
+        println!("Redis:\n{REDIS}");
     }
     guard.release().await?;
     println!("the late write was rejected");

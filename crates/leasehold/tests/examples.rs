@@ -13,6 +13,8 @@ mod blocking;
 mod fred_connection;
 #[path = "../examples/graceful_stop.rs"]
 mod graceful_stop;
+#[path = "../examples/guarded_over_http.rs"]
+mod guarded_over_http;
 #[path = "../examples/guarded_writes.rs"]
 mod guarded_writes;
 #[path = "../examples/leader.rs"]
@@ -31,6 +33,8 @@ mod owner_over_http;
 mod read_write;
 #[path = "../examples/reentrant.rs"]
 mod reentrant;
+#[path = "../examples/web_service.rs"]
+mod web_service;
 
 /// Selects the example that a process runs.
 const WHICH: &str = "LEASEHOLD_EXAMPLE";
@@ -81,6 +85,7 @@ macro_rules! examples {
 examples! {
     blocking says "counted to 100";
     graceful_stop says "working, as hold", "the work has ended", "the lock is free for the next worker: true";
+    guarded_over_http says "rejected the late writes";
     guarded_writes says "the stale write changed 0", "the late write was rejected";
     leader says "no leader yet", "leads", "leads", "leads", "numbers [1, 2, 3, 4, 5, 6]; the late one was rejected";
     lottery says "1 drew";
@@ -93,6 +98,8 @@ examples! {
         "read again, beside another reader", "nothing to write";
     reentrant says "the account is still held 3 times", "the account is still held 1 times",
         "another owner does not get in: held by", "for good", "another owner waited", "inside at the same time";
+    web_service says "alone: 200 OK, order 1 is shipped", "while another instance works: 409 Conflict, another request changes this order",
+        "under way: 200 OK, order 3 is shipped", "the service has ended, and its lock is free: true";
     ;
     fred_connection says "held with the fencing token", "a second attempt: taken", "released";
 }

@@ -9,6 +9,7 @@ mod browser;
 mod daemon;
 mod damaged;
 mod default_store;
+mod deployed;
 mod detached;
 mod doctor;
 mod engines;

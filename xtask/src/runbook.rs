@@ -148,7 +148,7 @@ fn sources() -> Vec<(String, String)> {
             }
             if path.is_dir() {
                 directories.push(path);
-            } else if name.ends_with(".rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 sources.push((name, read(&path)));
             }
         }

@@ -14,9 +14,10 @@ use hyper_util::client::legacy::{self, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use leasehold::{Client, FencingToken};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 type Http = legacy::Client<HttpConnector, Body>;
@@ -37,7 +38,7 @@ async fn change_stock(
     remaining: String,
 ) -> StatusCode {
     let Some(fence) = number(&headers, FENCE) else { return StatusCode::PRECONDITION_REQUIRED };
-    let mut stock = stock.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stock = stock.0.lock().await;
     let seen = stock.entry(item).or_default();
     if fence < seen.0 {
         return StatusCode::PRECONDITION_FAILED;
@@ -134,7 +135,7 @@ pub(crate) async fn main() -> Result<()> {
 struct Objects(Arc<Mutex<HashMap<String, (u64, String, String)>>>);
 
 async fn read(State(objects): State<Objects>, Path(name): Path<String>) -> Response {
-    match objects.0.lock().unwrap_or_else(PoisonError::into_inner).get(&name) {
+    match objects.0.lock().await.get(&name) {
         Some((version, fence, _)) => {
             [(ETAG.as_str(), format!("\"{version}\"")), (META, fence.clone())].into_response()
         }
@@ -148,7 +149,7 @@ async fn write(
     headers: HeaderMap,
     content: String,
 ) -> StatusCode {
-    let mut objects = objects.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut objects = objects.0.lock().await;
     let version = objects.get(&name).map(|(version, ..)| *version);
     let is_met = match (headers.get(IF_MATCH), version) {
         (Some(wanted), Some(version)) => wanted.as_bytes() == format!("\"{version}\"").as_bytes(),

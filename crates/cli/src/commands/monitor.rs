@@ -1,5 +1,6 @@
 //! `leasehold monitor`: a daemon that frees the locks of dead sessions, and reports each.
 
+use crate::daemon::health_check;
 use crate::daemon::listener::{self, Listener};
 use crate::daemon::page::Pages;
 use crate::daemon::service_manager::ServiceManager;
@@ -44,6 +45,13 @@ pub(crate) struct MonitorArgs {
     #[arg(long, value_name = "ADDR", value_parser = listener::parse_address)]
     listen: Option<SocketAddr>,
 
+    /// Ask the /healthz of a running monitor instead, and end: for a container's health check
+    ///
+    /// Opens no store.
+    #[arg(long, value_name = "ADDR", value_parser = listener::parse_address)]
+    #[arg(conflicts_with_all = ["every", "listen", "label", "json", "store", "prefix", "password_file", "password_command"])]
+    check: Option<SocketAddr>,
+
     /// Label of the monitor, for the audit of the locks [default: this host and process]
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
@@ -64,6 +72,9 @@ const DEFAULT_EVERY: Duration = Duration::from_millis(2500);
 
 /// Runs until a signal ends it, which is no failure.
 pub(crate) async fn monitor(args: &MonitorArgs) -> Result<Exit, Failure> {
+    if let Some(address) = args.check {
+        return health_check::run(address).await.map(|()| Exit::SUCCESS).map_err(Failure::unavailable);
+    }
     let every = args.every.unwrap_or(DEFAULT_EVERY);
     let mut manager = ServiceManager::from_environment();
     manager.check(every)?;
@@ -254,9 +265,10 @@ Under systemd (Type=notify) it reports that it is ready after the first round,
 what it has found, and after each round that it is alive.
 
 Exit status:
-    0  a signal ended it
+    0  a signal ended it, or (--check) the other monitor is healthy
     2  the URL or another setting cannot be used, or the store keeps no sessions
        (a quorum)
-   69  the store could not be reached at the start, or the address is in use
+   69  the store could not be reached at the start, or the address is in use;
+       (--check) the other monitor does not answer, or is not healthy
 
 A systemd unit is in contrib/systemd/leasehold-monitor.service.";

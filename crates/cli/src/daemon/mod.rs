@@ -3,6 +3,7 @@
 //! It decides nothing about locks, and sends nothing to the store.
 
 pub(crate) mod exposition;
+pub(crate) mod health_check;
 pub(crate) mod listener;
 pub(crate) mod metrics;
 pub(crate) mod page;

@@ -429,6 +429,52 @@ fn health_is_503_with_the_reason_while_the_store_does_not_answer() {
     daemon.end();
 }
 
+#[test]
+fn a_health_check_needs_no_store_and_no_shell() {
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let daemon = Daemon::start(&fixture, &["--every", "100ms"]);
+    // As in a container, where the variable names the store of the monitor.
+    let nowhere = Fixture::at("redis://127.0.0.1:1".to_owned());
+    let check = || nowhere.run(&["monitor", "--check", &daemon.address]);
+    until("the first round", || daemon.get("/healthz").status == 200);
+    let healthy = check();
+    healthy.check(0, "");
+    assert_eq!((&*healthy.stdout, &*healthy.stderr), ("", ""));
+    server.stop().expect("it runs");
+    until("it is unhealthy", || daemon.get("/healthz").status == 503);
+    let unhealthy = format!("the monitor at {} is not healthy: the store has not answered", daemon.address);
+    check().check(69, &unhealthy);
+    server.resume().expect("it is stopped");
+    until("it is healthy", || check().status.success());
+    let address = daemon.address.clone();
+    daemon.end();
+    let failed = format!("failed to ask http://{address}/healthz");
+    nowhere.run(&["monitor", "--check", &address]).check(69, &failed);
+    nowhere.run(&["monitor", "--check", &address, "--listen", "0"]).check(2, "cannot be used with");
+}
+
+#[test]
+fn a_health_check_of_something_else_ends() {
+    let fixture = Fixture::sqlite();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    // Accepted by the kernel, and never answered.
+    fixture.run(&["monitor", "--check", &address]).check(69, "no answer within 3s");
+    let endless = std::thread::spawn(move || {
+        // That client comes first, and is gone.
+        drop(listener.accept().expect("a client"));
+        let (mut stream, _) = listener.accept().expect("a client");
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let mut sent = stream.write_all(head.as_bytes());
+        while sent.is_ok() {
+            sent = stream.write_all(b"4\r\nmore\r\n");
+        }
+    });
+    fixture.run(&["monitor", "--check", &address]).check(69, "length limit exceeded");
+    endless.join().expect("it ends with its client");
+}
+
 /// The socket of a service manager.
 struct Manager(UnixDatagram);
 

@@ -60,8 +60,16 @@ fn measure(scenario: &str, arguments: &[String]) -> Result<()> {
     // This one counts in the allocator, so it is a program of its own.
     let is_apart = scenario == "allocations";
     let program = if is_apart { scenario } else { "leasehold-bench" };
-    let mut bench =
-        shell::cargo(["run", "--quiet", "--release", "--package", "leasehold-bench", "--bin", program, "--"]);
+    let mut bench = shell::cargo_with_lines([
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "leasehold-bench",
+        "--bin",
+        program,
+        "--",
+    ]);
     if !is_apart {
         bench.arg(scenario);
     }
@@ -78,7 +86,7 @@ fn top_arguments(arguments: &[String]) -> Result<Vec<String>> {
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         return Ok(arguments.to_vec());
     }
-    shell::run(shell::cargo(["build", "--quiet", "--release", "--package", "leasehold-cli"]))?;
+    shell::run(shell::cargo_with_lines(["build", "--quiet", "--release", "--package", "leasehold-cli"]))?;
     let program = shell::target_directory().join("release").join("leasehold");
     Ok([vec![format!("--program={}", program.display())], arguments.to_vec()].concat())
 }

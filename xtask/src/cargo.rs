@@ -78,6 +78,12 @@ impl Metadata {
         published.map(|package| package.name.clone()).collect()
     }
 
+    /// The version of a package.
+    pub(crate) fn version(&self, name: &str) -> Result<&str> {
+        let package = self.packages.iter().find(|package| package.name == name);
+        Ok(&package.with_context(|| format!("there is no package `{name}`"))?.version)
+    }
+
     /// The directory of a package.
     pub(crate) fn directory(&self, name: &str) -> Result<&Path> {
         let package = self.packages.iter().find(|package| package.name == name);

@@ -65,6 +65,21 @@ pub(crate) fn mingw() -> Result<()> {
     package_with("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64")
 }
 
+/// Installs `dpkg-deb` and what finds the libraries that a program needs.
+pub(crate) fn dpkg() -> Result<()> {
+    package_with("dpkg-shlibdeps", "dpkg-dev")
+}
+
+/// Installs `rpm`, which reads a package of its kind.
+pub(crate) fn rpm() -> Result<()> {
+    package("rpm")
+}
+
+/// Installs the C compiler that links with musl.
+pub(crate) fn musl() -> Result<()> {
+    package_with("musl-gcc", "musl-tools")
+}
+
 /// Installs the standard library for another target by rustup, if it is missing.
 pub(crate) fn target(triple: &str) -> Result<()> {
     let mut directory = Command::new("rustc");
@@ -75,6 +90,16 @@ pub(crate) fn target(triple: &str) -> Result<()> {
     let mut add = Command::new("rustup");
     add.args(["target", "add", triple]);
     shell::run(add)
+}
+
+/// A program that is run as root, by sudo if this process is not root.
+pub(crate) fn as_root(program: &str) -> Command {
+    if is_root() {
+        return Command::new(program);
+    }
+    let mut sudo = Command::new("sudo");
+    sudo.arg(program);
+    sudo
 }
 
 /// The variable that names the program `typos`.

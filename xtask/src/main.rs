@@ -8,6 +8,7 @@ mod audit;
 mod bench;
 mod cargo;
 mod circles;
+mod dist;
 mod driver;
 mod extension;
 mod features;
@@ -25,6 +26,7 @@ mod peers;
 mod processor;
 mod prose;
 mod quoted_tests;
+mod recording;
 #[cfg(test)]
 mod runbook;
 mod rust_source;
@@ -71,7 +73,10 @@ commands:
            what is packed
   features check that the published crates compile with each of their features, and for Windows
   api      compare the public API of the libraries with docs/reference/api; `api --write` writes that, and `api --breaks` looks for
-           what breaks programs written for the last release (`api --breaks REVISION` for a commit)";
+           what breaks programs written for the last release (`api --breaks REVISION` for a commit)
+  dist     make and check the files of a release: packages, archives, a list of components, checksums (`dist --install` also
+           installs and removes them, `dist --twice` builds twice and compares, `dist --target x86_64-unknown-linux-musl`)
+  recording  record the program in two terminals, as the picture docs/pictures/run.svg";
 
 fn main() -> ExitCode {
     match run(env::args().skip(1).collect()) {
@@ -105,6 +110,8 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("features") => features::run(&rest),
         Some("audit") => audit::run(&rest),
         Some("package") => package::run(&rest),
+        Some("dist") => dist::run(&rest),
+        Some("recording") => recording::run(&rest),
         Some("help" | "--help" | "-h") => {
             println!("{USAGE}");
             Ok(())

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 
-use crate::{bench, features, fuzz, history, mutate, package, shuttle, sim, verify};
+use crate::{bench, dist, features, fuzz, history, mutate, package, shuttle, sim, verify};
 
 /// In how many nights all mutants of the scripts are run.
 const SHARDS: u64 = 50;
@@ -17,9 +17,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let words = |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
     // Another part of the scripts' mutants each night.
     let day = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / 86_400;
-    let steps: [(&str, Result<()>); 9] = [
+    let steps: [(&str, Result<()>); 10] = [
         ("package", package::run(&words("--verify"))),
         ("features", features::run(&[])),
+        ("dist", dist::run(&words("--install --twice"))),
         ("verify", verify::run(&[])),
         ("history", history::run(&[])),
         ("sim", sim::run(&words("--seeds 100000"))),

@@ -39,6 +39,14 @@ pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     cargo
 }
 
+/// The same, for what runs long in the profile release: with lines in the traces of panics and in profiles, which the release
+/// that is installed does not have.
+pub(crate) fn cargo_with_lines<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut cargo = cargo(arguments);
+    cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
+    cargo
+}
+
 /// The output of a program, which must succeed.
 pub(crate) fn output(mut command: Command) -> Result<String> {
     let line = shown(&command);

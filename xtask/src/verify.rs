@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             Setting::Variable(name, value) => (*name, OsString::from(value)),
             Setting::On(server) => (TEST_SERVER, server.install()?.into()),
         };
-        let mut cargo = shell::cargo(["test", "--release", "--package", package]);
+        let mut cargo = shell::cargo_with_lines(["test", "--release", "--package", package]);
         cargo.args(*arguments).env(name, value);
         shell::run(cargo)?;
     }

@@ -1,5 +1,8 @@
 //! A worker that gives its lock back when it is asked to stop, so that the next one does not wait for a lease to end.
 //!
+//! It needs the feature `signal`. SIGTERM or SIGINT starts the stop: no lock is acquired any more, work under `run` is
+//! dropped, and the locks are released before the process ends.
+//!
 //!     cargo run --example graceful_stop
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example graceful_stop
 

@@ -6,11 +6,12 @@
 //! benchmark fails.
 //!
 //! Owns how runs are started and measured. What is traded is in `deal`, the locking in `strategy`, the process that trades
-//! in `trader`, the audit in `ledger`, and the reports in `figures` and `pictures`.
+//! in `trader`, the audit in `ledger`, and the reports in `figures`, `pictures` and `page`.
 
 mod deal;
 mod figures;
 mod ledger;
+mod page;
 mod pictures;
 mod strategy;
 mod trader;
@@ -59,6 +60,9 @@ pub(crate) struct Plan {
     /// Draw charts into this directory.
     #[arg(long)]
     draw: Option<PathBuf>,
+    /// Write the figures into this page, between its marks.
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
 }
 
 /// The numbers of sellers and buyers.
@@ -88,7 +92,10 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     }
     let report = Report::of(&runs, &plan.crowds, &server)?;
     report.print(plan.json)?;
-    plan.draw.as_deref().map_or(Ok(()), |directory| pictures::draw(&report, directory))
+    if let Some(directory) = plan.draw.as_deref() {
+        pictures::draw(&report, directory)?;
+    }
+    plan.page.as_deref().map_or(Ok(()), |file| page::write(&report, plan.quick, file))
 }
 
 /// Runs one strategy with one crowd on an empty server, from seeding to the audit.

@@ -2,6 +2,7 @@
 //! beside it.
 
 use serde_json::Value;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -98,7 +99,20 @@ fn quorum() {
 #[test]
 fn marketplace() {
     const WAYS: [&str; 4] = ["watch", "one lock", "lock per item", "rslock per item"];
-    let rows = check("marketplace --quick --crowds 1+1,5+1,5+5", 3 * WAYS.len());
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("marketplace.md");
+    fs::copy("../../docs/explanation/marketplace.md", &page).expect("the page of the docs");
+    let (page, draw) = (page.display(), folder.path().display());
+    let command = format!("marketplace --quick --crowds 1+1,5+1,5+5 --page {page} --draw {draw}");
+    let rows = check(&command, 3 * WAYS.len());
+    for chart in ["marketplace", "marketplace-wait", "marketplace-choice"] {
+        assert!(folder.path().join(chart).with_extension("svg").exists(), "{chart}");
+    }
+    let text = fs::read_to_string(folder.path().join("marketplace.md")).expect("the page");
+    let lines = text
+        .lines()
+        .filter(|line| WAYS.iter().any(|way| line.to_lowercase().contains(&format!(" | {way} | "))));
+    assert_eq!(lines.count(), rows.len(), "{text}");
     for (row, way) in rows.iter().zip(WAYS.iter().cycle()) {
         assert_eq!(row["way"], *way, "{row}");
         let figure = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("no {name}: {row}"));

@@ -36,6 +36,16 @@ pub(crate) fn browser() -> Result<()> {
     package_with("chromedriver", "chromium-driver")
 }
 
+/// Installs PostgreSQL, of which a test of the examples boots a server of its own. The package may start a service, which the
+/// test leaves alone.
+pub(crate) fn postgresql() -> Result<()> {
+    // Debian keeps the server's programs off the path.
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let is_there = shell::find("initdb").is_some()
+        || versions.into_iter().any(|version| version.path().join("bin/initdb").is_file());
+    if is_there { Ok(()) } else { apt_install("postgresql") }
+}
+
 /// Installs a program that extends cargo, if it is missing.
 pub(crate) fn cargo_program(name: &str) -> Result<()> {
     if shell::find(name).is_none() {
@@ -181,16 +191,20 @@ fn package_with(program: &str, name: &str) -> Result<()> {
     if shell::find(program).is_some() {
         return Ok(());
     }
-    eprintln!("xtask: {program} is not installed; installing it with apt-get");
-    if shell::find("apt-get").is_none() {
-        bail!("there is no apt-get here: install {name} by hand, then run this again");
-    }
-    shell::run(apt(["update"]))?;
-    shell::run(apt(["install", "-y", "--no-install-recommends", name]))?;
+    apt_install(name)?;
     let installed = shell::find(program)
         .with_context(|| format!("apt-get succeeded, but {program} is not on the path"))?;
     eprintln!("xtask: installed {}", installed.display());
     Ok(())
+}
+
+fn apt_install(name: &str) -> Result<()> {
+    eprintln!("xtask: {name} is not installed; installing it with apt-get");
+    if shell::find("apt-get").is_none() {
+        bail!("there is no apt-get here: install {name} by hand, then run this again");
+    }
+    shell::run(apt(["update"]))?;
+    shell::run(apt(["install", "-y", "--no-install-recommends", name]))
 }
 
 /// `apt-get` as root, by sudo if this process is not root.

@@ -119,6 +119,7 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
             Programs::new()
         }
         Lane::Full => {
+            install::postgresql()?;
             install::openssl()?;
             install::prometheus()?;
             install::systemd()?;
@@ -153,6 +154,7 @@ pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) 
     let start = Instant::now();
     let metadata = cargo::metadata()?;
     install::redis()?;
+    install::postgresql()?;
     install::openssl()?;
     install::prometheus()?;
     install::systemd()?;

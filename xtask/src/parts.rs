@@ -148,6 +148,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Full, "leasehold-sqlite", File("conformance"), All),
     part(Full, "leasehold-fuzz", File("corpus"), All),
     part(Full, "leasehold-bench", File("short"), All),
+    part(Full, "leasehold-examples", File("job_queue"), All),
     // The other versions: the same cases of all kinds of locks, the findings, the permissions, and shares of the sequences.
     on(Server::Valkey91, "leasehold-redis", File("store"), All),
     on(Server::Redis62, "leasehold-redis", File("conformance"), Only(OF_EACH_VERSION)),

@@ -167,10 +167,11 @@ async fn force_release(
     freed.end_all(lock, targets, is_cut).await;
     report.freed = freed.any;
     report.freed_fences.clone_from(&freed.fences);
-    let rest = freed
-        .fences
-        .iter()
-        .filter(|fence| !report.holders.iter().any(|holder| holder.fence == Some(**fence)));
+    // A lock that is not shared has its one hold in the report itself.
+    let was_shown = |fence: u64| {
+        report.fence == Some(fence) || report.holders.iter().any(|holder| holder.fence == Some(fence))
+    };
+    let rest = freed.fences.iter().filter(|fence| !was_shown(**fence));
     let rest = match rest.count() {
         0 => String::new(),
         count => format!("freed `{}`: {count} more holds, which were not shown\n", report.name),

@@ -116,4 +116,5 @@ fn invisible_characters_are_escaped_for_people_and_not_for_programs() {
     let freed = fixture.run(&["free", name, "--yes"]);
     freed.check(0, "");
     assert!(freed.stdout.starts_with("freed `pay\\u{200b}roll`: taken from gpj\\u{202e}exe"), "{freed:?}");
+    assert!(!freed.stdout.contains("which were not shown"), "its one hold was shown: {freed:?}");
 }

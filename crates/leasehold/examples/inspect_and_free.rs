@@ -8,7 +8,8 @@
 //!     cargo run --example inspect_and_free
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example inspect_and_free
 
-use leasehold::{Client, DetachedHold, ForceReleaseError, Mutex};
+use leasehold::error::ForceReleaseError;
+use leasehold::{Client, DetachedHold, Mutex};
 use std::error::Error;
 use std::time::Duration;
 

@@ -6,7 +6,8 @@
 //!     cargo run --example quorum
 //!     LEASEHOLD_STORE=redlock://a,b,c,d,e cargo run --example quorum
 
-use leasehold::{AcquireError, Attempt, Client, Guard};
+use leasehold::error::AcquireError;
+use leasehold::{Attempt, Client, Guard};
 use leasehold_testkit::Quorum;
 use std::error::Error;
 use std::time::Duration;

@@ -7,7 +7,8 @@
 //!     cargo run --example retry_policies
 //!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --example retry_policies
 
-use leasehold::{AcquireError, Attempt, Client, RetryPolicy};
+use leasehold::error::AcquireError;
+use leasehold::{Attempt, Client, RetryPolicy};
 use std::error::Error;
 use std::time::Duration;
 

@@ -70,6 +70,26 @@ pub(crate) fn cargo_program_at(name: &str, version: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// The version of mdBook that builds the book.
+const MDBOOK: &str = "0.5.4";
+
+/// The path of `mdbook`: in the target directory, where it is built if it is not there in that version. What serves the book while it is
+/// written is left out.
+pub(crate) fn mdbook() -> Result<PathBuf> {
+    let home = shell::target_directory().join("tools");
+    let program = home.join("bin/mdbook");
+    let version = Command::new(&program).arg("--version").output();
+    let is_there =
+        version.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).trim() == format!("mdbook v{MDBOOK}"));
+    if !is_there {
+        eprintln!("xtask: mdbook {MDBOOK} is not installed; installing it, which takes a few minutes");
+        let mut install = shell::cargo(["install", "mdbook", "--locked", "--force", "--version", MDBOOK]);
+        install.args(["--no-default-features", "--features", "search", "--root"]).arg(&home);
+        shell::run(install)?;
+    }
+    Ok(program)
+}
+
 /// Installs the C compiler for Windows, with which `ring` is built for that target.
 pub(crate) fn mingw() -> Result<()> {
     package_with("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64")

@@ -6,6 +6,7 @@
 mod api;
 mod audit;
 mod bench;
+mod book;
 mod cargo;
 mod circles;
 mod dist;
@@ -68,6 +69,7 @@ commands:
   mutate   change the code a little, and see that a test finds it (`mutate lua`, `mutate core`, `mutate engine --shard 0/8`);
            `mutate diff` does so for what was committed since origin/main, or since another base (`--base HEAD~3`)
   interop  test other libraries' locks against ours (`interop redis-py redsync node-redlock rslock`)
+  book     build the documentation as a book in target/book, and check its links and those of all documents
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
   package  check that the published crates can be packed, and contain their README and licences; `package --verify` also builds
            what is packed
@@ -105,6 +107,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         Some("verify") => verify::run(&rest),
         Some("history") => history::run(&rest),
         Some("mutate") => mutate::run(&rest),
+        Some("book") => book::run(&rest),
         Some("interop") => interop::run(&rest),
         Some("api") => api::run(&rest),
         Some("features") => features::run(&rest),

@@ -121,6 +121,7 @@ pub(crate) const PARTS: &[Part] = &[
     part(Check, "leasehold-interop", Unit, All),
     part(Check, "leasehold-history", Unit, All),
     part(Check, "leasehold-fuzz", Unit, All),
+    part(Check, "leasehold-book", File("documents"), All),
     part(Check, "xtask", Unit, All),
     // Test: every primitive on real servers, failure rows, the program, the examples.
     part(Test, "leasehold", File("server"), Only(&["::redis::"])),

@@ -315,3 +315,6 @@ mod tests {
         assert!(report.runs > 100, "{}", report.runs);
     }
 }
+
+#[cfg(test)]
+mod pages;

@@ -5,6 +5,7 @@ mod acl;
 mod admin;
 mod advise;
 mod board;
+mod book;
 mod browser;
 mod daemon;
 mod damaged;

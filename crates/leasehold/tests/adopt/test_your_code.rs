@@ -205,20 +205,3 @@ mod requests {
         assert!(!store.is_held("nightly"));
     }
 }
-
-/// Each block of Rust of the page is a part of this file.
-#[test]
-fn the_page_shows_what_is_run() {
-    let page = include_str!("../../../../docs/how-to/test-your-code.md");
-    // Indentation aside: the tests are in modules.
-    let flat = |text: &str| {
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
-    };
-    let here = flat(include_str!("test_your_code.rs"));
-    let blocks: Vec<_> =
-        page.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(blocks.len() >= 8, "one for each subject: {}", blocks.len());
-    for block in blocks {
-        assert!(here.contains(&flat(block)), "no test has this:\n{block}");
-    }
-}

@@ -67,9 +67,10 @@ pub fn snippets(text: &str) -> Result<Vec<Snippet>, String> {
     let mut snippets: Vec<Snippet> = Vec::new();
     let (mut comments, mut is_code): (Vec<(usize, String)>, bool) = (Vec::new(), false);
     for (event, range) in parser(text) {
-        let line = line_of(text, range.start);
+        // It is counted from the beginning: only where it is needed.
+        let line = || line_of(text, range.start);
         match event {
-            Event::Html(html) => comments.push((line, html.into_string())),
+            Event::Html(html) => comments.push((line(), html.into_string())),
             Event::Start(Tag::HtmlBlock) | Event::End(TagEnd::HtmlBlock) => {}
             Event::Start(Tag::CodeBlock(kind)) => {
                 is_code = true;
@@ -80,6 +81,7 @@ pub fn snippets(text: &str) -> Result<Vec<Snippet>, String> {
                 let mut words = info.split([',', ' ']).map(str::to_owned);
                 let language = words.next().unwrap_or_default();
                 let marks = marks(&std::mem::take(&mut comments))?;
+                let line = line();
                 snippets.push(Snippet { line, language, flags: words.collect(), code: String::new(), marks });
             }
             Event::End(TagEnd::CodeBlock) => is_code = false,
@@ -90,7 +92,7 @@ pub fn snippets(text: &str) -> Result<Vec<Snippet>, String> {
             }
             _ => {
                 if let Some(mark) = marks(&std::mem::take(&mut comments)).unwrap_or_default().first() {
-                    return Err(format!("line {line}: no code block follows the mark {mark:?}"));
+                    return Err(format!("line {}: no code block follows the mark {mark:?}", line()));
                 }
             }
         }

@@ -123,7 +123,7 @@ fn a_command_line_with_what_does_not_exist_is_found() {
         0
     );
     assert_eq!(found("```sh\nleasehold run a -- x | leasehold ls --sessions\n```"), 0);
-    assert_eq!(found("`leasehold runn`, `leasehold run --wait-for 1s`, `leasehold ls --wait`"), 3);
+    assert_eq!(found("`leasehold nothing`, `leasehold run --wait-for 1s`, `leasehold ls --wait`"), 3);
     assert_eq!(found("```sh\nif leasehold run a; then leasehold ls --no; fi\n```"), 2);
     assert_eq!(
         found(

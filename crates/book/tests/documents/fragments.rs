@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use leasehold::{AcquireError, Client, Deadlock};
+use leasehold::error::AcquireError;
+use leasehold::{Client, Deadlock};
 
 type AnyResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 

@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 
 #[path = "../examples/blocking.rs"]
 mod blocking;
+#[path = "../examples/change_a_prefix.rs"]
+mod change_a_prefix;
 #[path = "../examples/fred_connection.rs"]
 mod fred_connection;
+#[path = "../examples/from_setnx/main.rs"]
+mod from_setnx;
 #[path = "../examples/graceful_stop.rs"]
 mod graceful_stop;
 #[path = "../examples/guarded_over_http.rs"]
@@ -25,6 +29,8 @@ mod leader;
 mod lottery;
 #[path = "../examples/marketplace.rs"]
 mod marketplace;
+#[path = "../examples/migrate.rs"]
+mod migrate;
 #[path = "../examples/n_at_once.rs"]
 mod n_at_once;
 #[path = "../examples/once_per_hour.rs"]
@@ -43,6 +49,8 @@ mod reentrant;
 mod retry_policies;
 #[path = "../examples/stopped_instance.rs"]
 mod stopped_instance;
+#[path = "../examples/two_instances.rs"]
+mod two_instances;
 #[path = "../examples/web_service.rs"]
 mod web_service;
 
@@ -51,11 +59,13 @@ const WHICH: &str = "LEASEHOLD_EXAMPLE";
 /// The time limit of an example.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Each example, and parts of its output, in this order; after a `;` those that need a server.
+/// Each example, and parts of its output, in this order; after a `;` those that need a server, and after another those
+/// that have a test of their own below.
 macro_rules! examples {
     (
         $($name:ident says $($said:literal),+;)*
         ; $($alone:ident says $($said_alone:literal),+;)*
+        ; $($other:ident;)*
     ) => {
         /// The entry point of the processes: one example.
         #[test]
@@ -64,7 +74,7 @@ macro_rules! examples {
                 Err(_) => return,
                 $(Ok(stringify!($name)) => $name::main().map_err(|error| error.to_string()),)*
                 $(Ok(stringify!($alone)) => $alone::main().map_err(|error| error.to_string()),)*
-                Ok("quorum") => quorum::main().map_err(|error| error.to_string()),
+                $(Ok(stringify!($other)) => $other::main().map_err(|error| error.to_string()),)*
                 Ok(other) => panic!("there is no example `{other}`"),
             };
             ended.expect("the example ends well");
@@ -123,7 +133,100 @@ examples! {
     web_service says "alone: 200 OK, order 1 is shipped", "while another instance works: 409 Conflict, another request changes this order",
         "under way: 200 OK, order 3 is shipped", "the service has ended, and its lock is free: true";
     ;
+    change_a_prefix says "[Old, Both]: at most 1 at once", "[Both, Both]: at most 1 at once",
+        "[Both, New]: at most 1 at once", "[Old, New]: both hold it: true",
+        "the token under the new prefix is greater: true";
     fred_connection says "held with the fencing token", "a second attempt: taken", "released";
+    migrate says "by hand: true", "redsync: true", "rslock: true", "Redisson: true", "ShedLock: true",
+        "ShedLock, again: false", "while a migrated client holds the lock, SET NX acquires it: false",
+        "SET NX acquires it: true, and a migrated client is refused: true",
+        "after its DEL, a migrated client acquires it: true";
+    ;
+    from_setnx;
+    quorum;
+    two_instances;
+}
+
+/// Each step fails by hand, and not with Leasehold. It starts servers of its own.
+#[test]
+fn from_setnx_fails_by_hand_and_not_here() {
+    let said = [
+        "step 1:",
+        "by hand: A holds the lock: true, B holds the lock: true",
+        "Leasehold: 1 of the two holds the lock",
+        "step 2:",
+        "by hand: A held the lock: true, and died. B holds it: false. Time to live: -1, for ever",
+        "Leasehold: taken while A lived: true. A was killed, and B holds it: true",
+        "step 3:",
+        "by hand: A died between the two. B holds the lock: false. Time to live: -1, for ever",
+        "Leasehold: keys without an expiry: 0. The lock has one, of a lease: true",
+        "step 4:",
+        "by hand: A deleted the lock of B. B holds it: true, C holds it: true",
+        "Leasehold: the release of A says that the lock was lost: true. B holds it: true, C holds it: false",
+        "step 5:",
+        "by hand: a late release of A ended the hold of B: false",
+        "by hand: an error: true; the second try acquires it: false. The holder is \"A, first try\"",
+        "Leasehold: A acquires it by a resend, B is refused: true. One release frees it: true",
+        "step 6:",
+        "by hand: an error: true. Sent again: count 2. After the release: count 1",
+        "by hand: A is done, and B enters: false",
+        "Leasehold: count 1. One release ends it: true. B enters: true",
+        "step 7:",
+        "by hand: A hangs, and its lock was renewed 12 times. B holds it: false",
+        "Leasehold: the hold of A ended by its cap: true. B holds it: true",
+        "step 8:",
+        "by hand: A was dead, and B lost its lock. B holds it: true, C holds it: true",
+        "Leasehold: freed from the dead A: 1, from the living B: 0",
+        "Leasehold: to free what A held is refused: true. B holds it: true",
+        "step 9:",
+        "by hand: a node restarted. A holds the lock: true, B holds the lock: true",
+        "Leasehold: two of three nodes restarted. A holds the lock: false, B holds the lock: true",
+        "step 10:",
+        "by hand, without a token: the value is \"of A, late\"",
+        "by hand, with INCR: A has 2, and after a restart B has 1. B can write: false",
+        "Leasehold: after a restart B can write: true, A can write: false",
+        "Leasehold: the value is \"of B\"",
+        "step 11:",
+        "by hand: B came first, and was overtaken 3 times",
+        "Leasehold: A overtakes: false. The order of the others: B, C, D",
+    ];
+    let page = include_str!("../../../docs/explanation/from-setnx.md");
+    for line in said {
+        assert!(page.contains(line), "the page does not show this: {line}");
+    }
+    // Eleven steps, two dozen servers.
+    check_within(3 * LIMIT, "from_setnx", None, &said);
+}
+
+/// One instance is killed, and the other takes over. That one is stopped while it works: the first takes over, and the
+/// late write is refused.
+#[test]
+fn two_instances_take_over_and_refuse_a_late_write() {
+    let server = RedisServer::start().expect("redis-server boots");
+    let start = |instance: &str, work_seconds: &str| {
+        let mut command = example_of("two_instances");
+        command
+            .env("LEASEHOLD_STORE", server.url())
+            .env("INSTANCE", instance)
+            .env("WORK_SECONDS", work_seconds);
+        Worker::of_command(command).start().expect("it starts")
+    };
+    let deadline = Instant::now() + LIMIT;
+    let mut one = start("one", "0.1");
+    hear(&mut one, "one: wrote invoice 1", deadline);
+    // It works for so long that it is stopped meanwhile.
+    let mut two = start("two", "10");
+    hear(&mut two, "two: waits for the lock", deadline);
+    one.kill().expect("killed");
+    hear(&mut two, "two: works on invoice", deadline);
+    two.stop().expect("stopped");
+    let mut one = start("one", "0.1");
+    hear(&mut one, "one: wrote invoice", deadline);
+    two.resume().expect("it continues");
+    hear(&mut two, "two: refused: a later holder", deadline);
+    hear(&mut one, "one: wrote invoice", deadline);
+    one.kill().expect("killed");
+    two.kill().expect("killed");
 }
 
 /// It boots five nodes, since it is given no store.
@@ -192,13 +295,17 @@ fn the_till_ends_with_the_shop() {
 
 /// Runs an example as a process, and checks its exit status and output.
 fn check(name: &str, store: Option<&str>, said: &[&str]) {
+    check_within(LIMIT, name, store, said);
+}
+
+fn check_within(limit: Duration, name: &str, store: Option<&str>, said: &[&str]) {
     let mut command = example_of(name);
     match store {
         Some(store) => command.env("LEASEHOLD_STORE", store),
         None => command.env_remove("LEASEHOLD_STORE"),
     };
     let mut process = Worker::of_command(command).start().expect("it starts");
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit;
     for said in said {
         hear(&mut process, said, deadline);
     }

@@ -107,16 +107,16 @@ fn messages_are_found_and_shown_without_their_values() {
     let source = r#"
         #[error("a lock `{0}` is {{gone}}: {why:?}")] struct A;
         fn f() { let x = anyhow!(
-            "one \
+            "one long \
              line"
         ); g("none of these"); Err(e).with_context(|| format!("failed to read `{}`", p)) }
         // bail!("a comment, and no message")
         #[cfg(test)] mod tests { fn f() { bail!("a test and no message") } }
     "#;
     let found: Vec<String> = messages_of("x.rs", source).collect();
-    assert_eq!(found, ["a lock … is {gone}: …", "one line", "failed to read …"]);
-    assert!(is_beginning("a lock … is…", &found[0]) && is_beginning("one line", &found[1]));
-    assert!(!is_beginning("one", &found[1]) && !is_beginning("one line more", &found[1]));
+    assert_eq!(found, ["a lock … is {gone}: …", "one long line", "failed to read …"]);
+    assert!(is_beginning("a lock … is…", &found[0]) && is_beginning("one long line", &found[1]));
+    assert!(!is_beginning("one long", &found[1]) && !is_beginning("one long line more", &found[1]));
 }
 
 #[test]

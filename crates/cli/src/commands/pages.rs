@@ -83,13 +83,17 @@ fn wrong(parser: &clap::Command, document: &Document) -> Vec<String> {
         if block.language == "sh" {
             // A block that ends with 2 shows what the parser refuses.
             if block.exits() != 2 {
-                commands(&block.code, PROGRAM).iter().for_each(|words| report(block.line, refused(words)));
+                for words in &commands(&block.code, PROGRAM) {
+                    report(block.line, refused(words));
+                }
             }
         } else if !block.has(&Mark::Printed)
             && classify(block) != Ok(Class::Parsed)
             && block.language != "rust"
         {
-            shown(block).iter().for_each(|command| report(block.line, unknown(parser, command)));
+            for command in &shown(block) {
+                report(block.line, unknown(parser, command));
+            }
         }
     }
     for (line, span) in code_spans(&document.text) {

@@ -1,7 +1,7 @@
 //! Step 5: compare and delete in Lua. The reply to an acquire is lost.
 
-use crate::own_value::acquire;
-use crate::{Result, client, connect};
+use super::own_value::acquire;
+use super::{Result, client, connect};
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, command};
 use redis::{Connection, RedisResult, Script, cmd};
 

@@ -1,7 +1,7 @@
 //! Step 11: direct grant. A waiter that polls is overtaken by others; one that queues is not.
 
-use crate::own_value::acquire;
-use crate::{LIMIT, Result, client, connect};
+use super::own_value::acquire;
+use super::{LIMIT, Result, client, connect};
 use leasehold_testkit::RedisServer;
 use redis::{Connection, cmd};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
 //! Step 1: `EXISTS`, then `SET`. Another client looks between the two.
 
-use crate::{Result, client, connect};
+use super::{Result, client, connect};
 use leasehold::Attempt;
 use leasehold_testkit::RedisServer;
 use redis::{Connection, RedisResult, cmd};

@@ -1,7 +1,7 @@
 //! Step 10: fencing tokens. The holder writes late; and the server with the counter loses its data.
 
-use crate::own_value::acquire;
-use crate::{LIMIT, Result, client, connect, lease_runs_out};
+use super::own_value::acquire;
+use super::{LIMIT, Result, client, connect, lease_runs_out};
 use leasehold_testkit::RedisServer;
 use redis::{Connection, RedisResult, cmd};
 use std::time::Duration;

@@ -41,15 +41,13 @@ pub(crate) async fn main() -> Result<()> {
         return hold_until_killed(&store).await;
     }
     let mut arguments = std::env::args().skip_while(|argument| argument != "step").skip(1);
-    match arguments.next() {
-        Some(number) => step(number.parse()?).await,
-        None => {
-            for number in 1..=11 {
-                step(number).await?;
-            }
-            Ok(())
-        }
+    if let Some(number) = arguments.next() {
+        return step(number.parse()?).await;
     }
+    for number in 1..=11 {
+        step(number).await?;
+    }
+    Ok(())
 }
 
 async fn step(number: u32) -> Result<()> {

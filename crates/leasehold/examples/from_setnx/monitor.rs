@@ -1,7 +1,7 @@
 //! Step 8: a monitor of dead holders. Between its look and its `DEL` the lock passes on.
 
-use crate::own_value::acquire;
-use crate::{LIMIT, Result, client, connect, lease_runs_out, start_holder};
+use super::own_value::acquire;
+use super::{LIMIT, Result, client, connect, lease_runs_out, start_holder};
 use leasehold_testkit::RedisServer;
 use redis::{Connection, cmd};
 use std::time::Duration;

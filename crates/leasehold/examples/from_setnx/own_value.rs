@@ -1,6 +1,6 @@
 //! Step 4: `SET NX PX` with a value of one's own; `GET`, then `DEL`. The lease ends between the two.
 
-use crate::{LIMIT, Result, client, connect, lease_runs_out};
+use super::{LIMIT, Result, client, connect, lease_runs_out};
 use leasehold::error::ReleaseError;
 use leasehold_testkit::RedisServer;
 use redis::{Connection, RedisResult, cmd};

@@ -1,6 +1,6 @@
 //! Step 9: Redlock. A node of the majority restarts, and has forgotten its vote.
 
-use crate::{LIMIT, Result, connect};
+use super::{LIMIT, Result, connect};
 use leasehold::Client;
 use leasehold_testkit::{Quorum, RedisServer};
 use redis::{RedisResult, cmd};

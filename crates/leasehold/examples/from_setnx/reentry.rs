@@ -1,6 +1,6 @@
 //! Step 6: re-entry with a count. The reply to an entry is lost, and the client sends it again.
 
-use crate::{Result, client, connect};
+use super::{Result, client, connect};
 use leasehold::Released;
 use leasehold_testkit::{AfterDrop, Proxy, RedisServer, command};
 use redis::{Connection, RedisResult, Script};

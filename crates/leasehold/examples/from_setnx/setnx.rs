@@ -1,6 +1,6 @@
 //! Step 2: `SETNX`. The process that holds the lock dies.
 
-use crate::{LIMIT, Result, client, connect, start_holder};
+use super::{LIMIT, Result, client, connect, start_holder};
 use leasehold_testkit::RedisServer;
 use redis::{Connection, RedisResult, cmd};
 

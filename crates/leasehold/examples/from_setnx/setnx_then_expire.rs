@@ -1,6 +1,6 @@
 //! Step 3: `SETNX`, then `EXPIRE`. The process dies between the two.
 
-use crate::{Result, client, connect};
+use super::{Result, client, connect};
 use leasehold_testkit::RedisServer;
 use redis::{Connection, RedisResult, cmd};
 

@@ -1,7 +1,7 @@
 //! Step 7: a watchdog. The work hangs, and the watchdog does not.
 
-use crate::own_value::acquire;
-use crate::{LIMIT, Result, client, connect};
+use super::own_value::acquire;
+use super::{LIMIT, Result, client, connect};
 use leasehold::LostReason;
 use leasehold_testkit::RedisServer;
 use redis::{Connection, RedisResult, cmd};

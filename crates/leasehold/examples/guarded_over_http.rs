@@ -130,9 +130,11 @@ pub(crate) async fn main() -> Result<()> {
 
 // The object store of this example: what S3 and others do with these headers.
 
-/// Version, token and content of each object.
+/// Version, token and content of an object.
+type Object = (u64, String, String);
+
 #[derive(Clone, Default)]
-struct Objects(Arc<Mutex<HashMap<String, (u64, String, String)>>>);
+struct Objects(Arc<Mutex<HashMap<String, Object>>>);
 
 async fn read(State(objects): State<Objects>, Path(name): Path<String>) -> Response {
     match objects.0.lock().await.get(&name) {

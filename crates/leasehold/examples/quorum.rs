@@ -19,15 +19,14 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn main() -> Result<()> {
-    let (store, nodes) = match std::env::var("LEASEHOLD_STORE") {
-        Ok(store) => (store, None),
-        Err(_) => {
-            let nodes = Quorum::start(5)?;
-            // A node votes only when it has been up for `min_uptime`, since it may have forgotten its votes. These
-            // nodes are new, and none is restarted: only for that reason may it be 0. Leave the default in production.
-            // The other limit is generous, so that the example works on a machine that is busy.
-            (format!("{}?min_uptime=0s&node_timeout=1s", nodes.url()), Some(nodes))
-        }
+    let (store, nodes) = if let Ok(store) = std::env::var("LEASEHOLD_STORE") {
+        (store, None)
+    } else {
+        let nodes = Quorum::start(5)?;
+        // A node votes only when it has been up for `min_uptime`, since it may have forgotten its votes. These
+        // nodes are new, and none is restarted: only for that reason may it be 0. Leave the default in production.
+        // The other limit is generous, so that the example works on a machine that is busy.
+        (format!("{}?min_uptime=0s&node_timeout=1s", nodes.url()), Some(nodes))
     };
     let client = Client::builder(&store).label("client 1").connect().await?;
     let other = Client::builder(&store).label("client 2").connect().await?;

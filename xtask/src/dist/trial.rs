@@ -37,7 +37,10 @@ fn deb(plan: &Plan, directory: &Path) -> Result<()> {
         dpkg
     };
     eprintln!("xtask: installing {} in {}", plan.deb(), root.display());
-    shell::output(dpkg(&["--install", &package]))?;
+    let package = plan.directory.join(plan.deb());
+    let mut install = dpkg(&["--install"]);
+    install.arg(&package);
+    shell::output(install)?;
     let state = shell::output(dpkg(&["--status", "leasehold"]))?;
     ensure!(state.contains("\nStatus: install ok installed\n"), "it is not installed: {state}");
     use_program(plan, &root.join("usr/bin/leasehold"), directory)?;

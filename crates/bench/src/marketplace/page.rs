@@ -29,7 +29,7 @@ fn figures(report: &Report, is_quick: bool) -> String {
         let build = if cfg!(debug_assertions) { ", built without optimisation" } else { "" };
         let rounds = if row.rounds == 1 { "one round".to_owned() } else { format!("{} rounds", row.rounds) };
         let conditions = format!("{}, {rounds} of {:.0} s a cell{build}", row.server, row.round_s);
-        text += &if is_quick {
+        let introduction = if is_quick {
             format!(
                 "**These are the figures of a quick run** ({conditions}), on a machine that other programs used. They \
                  show\nthe pattern, and are not for comparison.\n"
@@ -37,6 +37,7 @@ fn figures(report: &Report, is_quick: bool) -> String {
         } else {
             format!("{conditions}; medians.\n")
         };
+        text.push_str(&introduction);
     }
     text += "\n| Sellers + buyers | Guard | Listed | Bought | Retries | Mean wait | Book: listed | bought | retries | mean wait |\n";
     text += "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";

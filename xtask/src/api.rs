@@ -34,13 +34,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             fs::write(file, now).with_context(|| format!("failed to write {}", file.display()))?;
             Ok(true)
         }),
-        ["--breaks"] => match last_tag()? {
-            Some(tag) => breaks(&tag),
-            None => {
-                println!("skipped: there is no tag `v…` yet, so there is no release that could be broken");
-                Ok(())
+        ["--breaks"] => {
+            if let Some(tag) = last_tag()? {
+                return breaks(&tag);
             }
-        },
+            println!("skipped: there is no tag `v…` yet, so there is no release that could be broken");
+            Ok(())
+        }
         ["--breaks", revision] => breaks(revision),
         _ => bail!("api takes no arguments, `--write`, `--breaks`, or `--breaks REVISION`"),
     }

@@ -275,7 +275,9 @@ mod tests {
         let root = tempdir();
         let files = ["docs/README.md", "docs/b.md", "docs/adr/README.md", "LICENSE-MIT"];
         fs::create_dir_all(root.join("docs/adr")).expect("a directory");
-        files.iter().for_each(|file| fs::write(root.join(file), "").expect("a file"));
+        for file in files {
+            fs::write(root.join(file), "").expect("a file");
+        }
         let found = |text: &str| {
             let mut documents = documents.to_vec();
             documents[3].text.push_str(text);

@@ -12,6 +12,9 @@ use crate::{cargo, install, shell};
 /// The list of the checksums.
 pub(super) const SUMS: &str = "SHA256SUMS";
 
+/// Makes one package as this file.
+type Make = fn(&Plan, &Path) -> Result<()>;
+
 /// Makes all files.
 pub(super) fn make(plan: &Plan) -> Result<()> {
     archive(plan)?;
@@ -23,7 +26,7 @@ pub(super) fn make(plan: &Plan) -> Result<()> {
         make_deb(plan, &deb)?;
         make_rpm(plan, &rpm)?;
         // The manifests or the tools could add a time or an order by chance.
-        let packages: [(&PathBuf, fn(&Plan, &Path) -> Result<()>); 2] = [(&deb, make_deb), (&rpm, make_rpm)];
+        let packages: [(&PathBuf, Make); 2] = [(&deb, make_deb), (&rpm, make_rpm)];
         for (first, make) in packages {
             let second = plan.stage.join(first.file_name().context("a file without a name")?);
             make(plan, &second)?;
@@ -79,7 +82,7 @@ fn make_rpm(plan: &Plan, file: &Path) -> Result<()> {
     shell::run(plan.timed(rpm))
 }
 
-/// The components of the program, by CycloneDX.
+/// The components of the program, in the format of `CycloneDX`.
 fn sbom(plan: &Plan) -> Result<()> {
     const NAME: &str = "leasehold-components";
     let cyclonedx = install::cargo_program_at("cargo-cyclonedx", "0.5.9")?;
@@ -116,7 +119,8 @@ pub(super) fn checksums(directory: &Path) -> Result<()> {
     for file in stage::files(directory)? {
         let name = file.file_name().context("a file without a name")?.to_string_lossy().into_owned();
         if name != SUMS {
-            list += &format!("{}  {name}\n", sha256(&file)?);
+            let sum = sha256(&file)?;
+            list.extend([sum.as_str(), "  ", name.as_str(), "\n"]);
         }
     }
     Ok(fs::write(directory.join(SUMS), list)?)

@@ -51,21 +51,6 @@ fn deb(plan: &Plan, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What dpkg knows about the packages that a package depends on.
-fn dependencies(package: &str) -> Result<String> {
-    let mut field = Command::new("dpkg-deb");
-    field.args(["--field", package, "Depends"]);
-    let depends = shell::output(field)?;
-    let mut known = String::new();
-    for name in depends.split(',').filter_map(|one| one.split_whitespace().next()) {
-        let mut status = Command::new("dpkg-query");
-        status.args(["--status", name]);
-        known += &shell::output(status)?;
-        known += "\n";
-    }
-    Ok(known)
-}
-
 /// Runs a command under a lock by the installed program.
 fn use_program(plan: &Plan, program: &Path, directory: &Path) -> Result<()> {
     let leasehold = |arguments: &[&str]| {

@@ -98,7 +98,7 @@ fn record(directory: &Path, programs: &Path) -> Result<Recording> {
     first.enter("leasehold ls", KEY)?;
     first.expect("HOLDER", LIMIT)?;
     second.expect("finished", LIMIT)?;
-    let length = first.elapsed() - begun + END;
+    let length = first.elapsed().saturating_sub(begun) + END;
     Ok(Recording { screens: [first.end(begun), second.end(begun)], length })
 }
 

@@ -171,6 +171,7 @@ async fn pump(
     is_reply: bool,
 ) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
+    let mut has_swallowed = false;
     loop {
         let bytes = from.read(&mut buffer).await?;
         if bytes == 0 {
@@ -182,7 +183,10 @@ async fn pump(
         if !delay.is_zero() {
             sleep(delay).await;
         }
-        if !(is_reply && swallows) {
+        // Nothing passes after what was swallowed, also if it arrives together with the cut (3): the client would take it for
+        // the reply to an earlier request.
+        has_swallowed |= is_reply && swallows;
+        if !has_swallowed {
             to.write_all(&buffer[..bytes]).await?;
         }
     }
@@ -250,5 +254,42 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_millis(50), client.read_u8()).await.is_err());
         relay.swallow(false);
         assert!(client.read_u8().await.is_err());
+    }
+
+    /// A later reply that arrived together with the cut was passed on about every other time, and answered an earlier request.
+    #[tokio::test]
+    async fn no_reply_passes_after_a_swallowed_one() {
+        for _ in 0..20 {
+            let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+            let port = listener.local_addr().expect("it listens").port();
+            // A server on a thread, which replies while the relay is not driven.
+            let (replied, replies) = std::sync::mpsc::channel();
+            let server = std::thread::spawn(move || {
+                use std::io::{Read, Write};
+                let (mut stream, _) = listener.accept().expect("a connection");
+                let mut byte = [0];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {
+                    let _ = replied.send(byte[0]);
+                }
+            });
+            let relay = Relay::start().await.expect("a port");
+            let mut client =
+                TcpStream::connect((Ipv4Addr::LOCALHOST, relay.port())).await.expect("it listens");
+            client.write_all(format!("tcp 127.0.0.1 {port}\n").as_bytes()).await.expect("it reads");
+            assert_eq!(answer(&mut client, 1).await.expect("an answer"), 1);
+            relay.swallow(true);
+            client.write_u8(2).await.expect("sent");
+            assert!(tokio::time::timeout(Duration::from_millis(20), client.read_u8()).await.is_err());
+            client.write_u8(3).await.expect("sent");
+            // Lets the relay pass the request, and does not drive it from here until the reply is on its way.
+            while replies.try_recv() != Ok(3) {
+                tokio::task::yield_now().await;
+            }
+            relay.swallow(false);
+            let after = client.read_u8().await;
+            assert!(after.is_err(), "after a swallowed reply came {after:?}");
+            drop(client);
+            server.join().expect("the server ends");
+        }
     }
 }

@@ -96,7 +96,7 @@ fn record(directory: &Path, programs: &Path) -> Result<Recording> {
     first.expect("status 75", LIMIT)?;
     pause(1000);
     first.enter("leasehold ls", KEY)?;
-    first.expect("HOLDER", LIMIT)?;
+    first.expect("PROGRAM", LIMIT)?;
     second.expect("finished", LIMIT)?;
     let length = first.elapsed().saturating_sub(begun) + END;
     Ok(Recording { screens: [first.end(begun), second.end(begun)], length })

@@ -9,8 +9,10 @@
 //! must be harmless when repeated. And if a job fits into one transaction, `SELECT … FOR UPDATE SKIP LOCKED` needs
 //! no lock at all.
 //!
-//!     cargo run --package leasehold-examples --bin job_queue -- 'host=/run/postgresql user=app dbname=app'
-//!     LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --package leasehold-examples --bin job_queue -- 'host=…'
+//! ```text
+//! cargo run --package leasehold-examples --bin job_queue -- 'host=/run/postgresql user=app dbname=app'
+//! LEASEHOLD_STORE=redis://127.0.0.1/ cargo run --package leasehold-examples --bin job_queue -- 'host=…'
+//! ```
 //!
 //! It makes a temporary schema of its own, and removes it at the end.
 

@@ -58,13 +58,18 @@ pub(crate) fn cargo_program(name: &str) -> Result<()> {
 /// Installs a version of a program that extends cargo into the target directory, if it is not there, and returns its path: what
 /// it makes depends on its version.
 pub(crate) fn cargo_program_at(name: &str, version: &str) -> Result<PathBuf> {
+    program_at(name, version, &[])
+}
+
+/// Installs a version of a program, with options of `cargo install`.
+fn program_at(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
     let home = shell::target_directory().join("tools");
     let program = home.join("bin").join(name);
     let installed = fs::read_to_string(home.join(".crates.toml")).unwrap_or_default();
     if !program.is_file() || !installed.contains(&format!("\"{name} {version} ")) {
         eprintln!("xtask: installing {name} {version}, which takes a few minutes");
         let mut install = shell::cargo(["install", "--locked", "--version", version, name, "--root"]);
-        install.arg(&home);
+        install.arg(&home).args(options);
         shell::run(install)?;
     }
     Ok(program)
@@ -76,18 +81,7 @@ const MDBOOK: &str = "0.5.4";
 /// The path of `mdbook`: in the target directory, where it is built if it is not there in that version. What serves the book while it is
 /// written is left out.
 pub(crate) fn mdbook() -> Result<PathBuf> {
-    let home = shell::target_directory().join("tools");
-    let program = home.join("bin/mdbook");
-    let version = Command::new(&program).arg("--version").output();
-    let is_there =
-        version.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).trim() == format!("mdbook v{MDBOOK}"));
-    if !is_there {
-        eprintln!("xtask: mdbook {MDBOOK} is not installed; installing it, which takes a few minutes");
-        let mut install = shell::cargo(["install", "mdbook", "--locked", "--force", "--version", MDBOOK]);
-        install.args(["--no-default-features", "--features", "search", "--root"]).arg(&home);
-        shell::run(install)?;
-    }
-    Ok(program)
+    program_at("mdbook", MDBOOK, &["--no-default-features", "--features", "search"])
 }
 
 /// Installs the C compiler for Windows, with which `ring` is built for that target.

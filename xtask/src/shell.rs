@@ -1,7 +1,7 @@
 //! Other programs: finds them, announces them and runs them.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -26,17 +26,24 @@ pub(crate) fn status(mut command: Command) -> Result<ExitStatus> {
 
 /// The cargo that runs this program, in the workspace's root.
 pub(crate) fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    cargo.args(arguments).current_dir(root());
+    let mut cargo = in_root(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    cargo.args(arguments);
+    cargo
+}
+
+/// A program in the workspace's root, without what cargo says of xtask.
+pub(crate) fn in_root(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(root());
     // Cargo describes xtask's own package to xtask. Build scripts that watch these variables would run again.
     for (name, _) in env::vars_os() {
         let is_of_xtask =
             ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|it| name.to_string_lossy().starts_with(it));
         if is_of_xtask {
-            cargo.env_remove(name);
+            command.env_remove(name);
         }
     }
-    cargo
+    command
 }
 
 /// The same, for what runs long in the profile release: with lines in the traces of panics and in profiles, which the release

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::{Plan, git, stage};
-use crate::{cargo, install, shell};
+use crate::{cargo, extension, shell};
 
 /// The list of the checksums.
 pub(super) const SUMS: &str = "SHA256SUMS";
@@ -68,16 +68,14 @@ fn formula(plan: &Plan) -> Result<()> {
 }
 
 fn make_deb(plan: &Plan, file: &Path) -> Result<()> {
-    let deb = install::cargo_program_at("cargo-deb", "3.8.0")?;
-    let mut deb = extension(&deb, "deb");
+    let mut deb = extension::cargo("deb", "3.8.0")?;
     deb.args(["--package", "leasehold-cli", "--no-build", "--no-strip", "--locked", "--target"]);
     deb.arg(&plan.target).arg("--output").arg(file);
     shell::run(plan.timed(deb))
 }
 
 fn make_rpm(plan: &Plan, file: &Path) -> Result<()> {
-    let rpm = install::cargo_program_at("cargo-generate-rpm", "0.21.1")?;
-    let mut rpm = extension(&rpm, "generate-rpm");
+    let mut rpm = extension::cargo("generate-rpm", "0.21.1")?;
     rpm.args(["--package", "crates/cli", "--target", &plan.target, "--output"]).arg(file);
     shell::run(plan.timed(rpm))
 }
@@ -85,8 +83,7 @@ fn make_rpm(plan: &Plan, file: &Path) -> Result<()> {
 /// The components of the program, in the format of `CycloneDX`.
 fn sbom(plan: &Plan) -> Result<()> {
     const NAME: &str = "leasehold-components";
-    let cyclonedx = install::cargo_program_at("cargo-cyclonedx", "0.5.9")?;
-    let mut list = extension(&cyclonedx, "cyclonedx");
+    let mut list = extension::cargo("cyclonedx", "0.5.9")?;
     list.args(["--format", "json", "--spec-version", "1.5", "--override-filename", NAME, "--target"]);
     list.arg(&plan.target);
     let made = shell::run(plan.timed(list));
@@ -104,13 +101,6 @@ fn sbom(plan: &Plan) -> Result<()> {
     let text = text.context("cargo-cyclonedx succeeded, but wrote no list")?;
     let text = text.replace(&shell::root().display().to_string(), "/leasehold");
     Ok(fs::write(plan.directory.join(plan.sbom()), text)?)
-}
-
-/// A program that extends cargo, run as cargo would.
-fn extension(program: &Path, name: &str) -> Command {
-    let mut command = Command::new(program);
-    command.arg(name).current_dir(shell::root());
-    command
 }
 
 /// Writes the list of the checksums of all files in a directory.

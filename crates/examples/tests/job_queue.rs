@@ -66,6 +66,9 @@ impl Postgres {
             "--auth=trust",
             "--no-sync",
             "--no-instructions",
+            // Whatever locale this machine names, it may not have it.
+            "--no-locale",
+            "--encoding=UTF8",
         ]);
         let made = init.output()?;
         if !made.status.success() {

@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Longer than any wait of the steps takes.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Set for a process that holds the lock until it is killed: the URL of its store.
+/// Set for a process that holds the lock until it is killed, or its input ends: the URL of its store.
 const HOLDER: &str = "FROM_SETNX_HOLDER";
 /// What that process prints when it holds the lock.
 const HOLDS: &str = "the other process holds the lock";
@@ -91,6 +91,7 @@ fn start_holder(store: &str) -> Result<Child> {
     let mut process = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .env(HOLDER, store)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
     let output = process.stdout.take().ok_or("its output is piped")?;
@@ -106,5 +107,7 @@ async fn hold_until_killed(store: &str) -> Result<()> {
     let client = Client::builder(store).label("A").session_ttl(Duration::from_secs(1)).connect().await?;
     let _guard = client.mutex("lock")?.acquire().await?;
     println!("{HOLDS}");
-    std::future::pending().await
+    // The input ends with a step that has failed before it killed this process.
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
+    Ok(())
 }

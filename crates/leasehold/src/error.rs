@@ -1,7 +1,7 @@
 //! Why an operation failed: one type per operation, each with the cases that it can have.
 //!
-//! `?` converts all of them into [`Error`](crate::Error), which is at the root of the crate, and only there. Everything
-//! else that is an error, or a part of one, is here, and only here.
+//! `?` converts all of them into [`Error`](crate::Error), which is at the root of the crate. The errors of what is in
+//! a module of its own are there: a store's in [`store`](crate::store), those of WATCH in `optimistic`.
 //!
 //! | Type | Returned by |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What can be observed of locks, sessions and clients. Nothing here acquires or changes anything.
+//! What can be observed of locks, sessions and clients. No item here acquires or changes anything.
 //!
 //! | To see … | call | returns |
 //! |---|---|---|

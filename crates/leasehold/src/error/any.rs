@@ -1,11 +1,11 @@
 //! One type for all errors, for functions that call several operations.
 
 use super::{
-    AcquireError, ConnectError, ExtendError, ForceReleaseError, InspectError, LockError, LostHold,
-    MultiReleaseError, ProclaimError, ReleaseError, ResizeError, ReturnPermitsError, RunError,
+    AcquireError, AttachError, ConnectError, ConversionError, DetachedTextError, ExtendError,
+    ForceReleaseError, InspectError, LockError, LostHold, MultiReleaseError, OwnerError, ProclaimError,
+    ReleaseError, ResizeError, ReturnPermitsError, RunError, ShutdownError,
 };
 use crate::blocking::{self, AsyncContext};
-use crate::error::{AttachError, ConversionError, DetachedTextError, OwnerError, ShutdownError};
 use crate::store::{Fault, StoreUrlError};
 use leasehold_core::{KeyError, LabelError, LeaseError, NameError, OwnValueError};
 use std::fmt;
@@ -101,7 +101,7 @@ pub enum Error {
     /// A shutdown on a signal failed.
     #[cfg(feature = "signal")]
     #[error(transparent)]
-    Stop(#[from] crate::error::StopError),
+    Stop(#[from] super::StopError),
     /// A [blocking](crate::blocking) call was made inside an async context.
     #[error(transparent)]
     AsyncContext(#[from] AsyncContext),

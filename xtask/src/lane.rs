@@ -32,6 +32,8 @@ const SLOWEST: usize = 10;
 const IN_MEMORY: &str = "/dev/shm";
 /// How much room the tests' files may need there.
 const ROOM_IN_MEMORY: u64 = 2 << 30;
+/// The package whose tests boot PostgreSQL.
+const WITH_POSTGRESQL: &str = "leasehold-examples";
 /// Which share of the random sequences a process runs, and of how many.
 const SHARE: &str = "LEASEHOLD_SHARE";
 
@@ -154,12 +156,16 @@ pub(crate) fn run_named(name: &str, server: Option<Server>, options: &[String]) 
     let start = Instant::now();
     let metadata = cargo::metadata()?;
     install::redis()?;
-    install::postgresql()?;
     install::openssl()?;
     install::prometheus()?;
     install::systemd()?;
     install::browser()?;
     let binaries = cargo::build_tests(&metadata, PARTS, options)?;
+    // The package of Debian starts a service, so it is installed only for the tests that need its programs.
+    let boots_postgresql = |part: &Part| part.package == WITH_POSTGRESQL && has_case(part, &binaries, name);
+    if PARTS.iter().any(boots_postgresql) {
+        install::postgresql()?;
+    }
     let on = |part: &Part, server| Part { server, is_shared: false, ..*part };
     let on_path = PARTS.iter().filter(|part| part.server == Server::Redis70);
     let (parts, programs): (Vec<Part>, Programs) = match server {

@@ -282,8 +282,12 @@ mod tests {
             assert!(tokio::time::timeout(Duration::from_millis(20), client.read_u8()).await.is_err());
             client.write_u8(3).await.expect("sent");
             // Lets the relay pass the request, and does not drive it from here until the reply is on its way.
-            while replies.try_recv() != Ok(3) {
-                tokio::task::yield_now().await;
+            loop {
+                match replies.try_recv() {
+                    Ok(3) => break,
+                    Err(std::sync::mpsc::TryRecvError::Disconnected) => panic!("the server has ended"),
+                    _ => tokio::task::yield_now().await,
+                }
             }
             relay.swallow(false);
             let after = client.read_u8().await;

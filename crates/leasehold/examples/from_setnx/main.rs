@@ -104,7 +104,7 @@ fn start_holder(store: &str) -> Result<Child> {
 }
 
 async fn hold_until_killed(store: &str) -> Result<()> {
-    let client = Client::builder(store).label("A").session_ttl(Duration::from_secs(1)).connect().await?;
+    let client = Client::builder(store).label("A").session_ttl(Duration::from_secs(4)).connect().await?;
     let _guard = client.mutex("lock")?.acquire().await?;
     println!("{HOLDS}");
     // The input ends with a step that has failed before it killed this process.

@@ -86,6 +86,8 @@ const OF_EACH_VERSION: &[&str] =
     &["alone::", "by_a_least_user::", "in_cluster::mutex::", "in_cluster::semaphore::"];
 /// Random states whose scripts are cut off.
 const SEQUENCES_CUT_OFF: &[&str] = &["a_partial_script_"];
+/// Takes as long as all other cases of the scripts, and runs on Redis 7.0 and Valkey 9.1 only.
+const LONG_SCRIPTS: &[&str] = &["many_holders_are_visited_in_bounded_steps"];
 /// What is found about a server, and what is tried.
 const DIAGNOSIS: &[&str] = &["findings::", "products::"];
 /// Without a fake: a node of Redis 6.2 does not announce the port of a relay to its own clients.
@@ -160,9 +162,9 @@ pub(crate) const PARTS: &[Part] = &[
     share(Server::Redis82, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
     share(Server::Valkey81, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
     share(Server::Valkey91, File("partial_scripts"), Only(SEQUENCES_CUT_OFF)),
-    share(Server::Redis62, File("scripts"), All),
-    share(Server::Redis82, File("scripts"), All),
-    share(Server::Valkey81, File("scripts"), All),
+    share(Server::Redis62, File("scripts"), Except(LONG_SCRIPTS)),
+    share(Server::Redis82, File("scripts"), Except(LONG_SCRIPTS)),
+    share(Server::Valkey81, File("scripts"), Except(LONG_SCRIPTS)),
     share(Server::Valkey91, File("scripts"), All),
     on(Server::Valkey91, "leasehold", File("server"), Only(&["valkey_9::"])),
     on(Server::Redis82, "leasehold", File("server"), Only(&["durable::"])),

@@ -8,6 +8,8 @@ mod board;
 mod children;
 mod commands;
 mod daemon;
+#[cfg(test)]
+mod documented_commands;
 mod duration;
 mod environment;
 mod fleet;

@@ -110,8 +110,10 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // At once, but with its own processes. If it has ended, there is none to signal.
-        let _ = kill_process(Pid::from_child(&self.process), Signal::QUIT);
+        // At once, but with its own processes. If it has ended, its process id may be that of another one.
+        if matches!(self.process.try_wait(), Ok(None)) {
+            let _ = kill_process(Pid::from_child(&self.process), Signal::QUIT);
+        }
         let _ = self.process.wait();
     }
 }

@@ -17,8 +17,9 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
     // What dpkg has made belongs to root.
     let mut remove = install::as_root("rm");
     remove.args(["--recursive", "--force"]).arg(&directory);
-    shell::run(remove)?;
-    tried
+    let removed = shell::run(remove);
+    tried?;
+    removed
 }
 
 /// Installs the package beside the packages of this machine that it depends on, so that it is refused if one is missing or too

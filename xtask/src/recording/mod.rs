@@ -52,8 +52,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
     fs::create_dir_all(&directory)?;
     let recorded = record(&directory, &programs);
-    fs::remove_dir_all(&directory)?;
+    let removed = fs::remove_dir_all(&directory);
     let picture = picture::draw(HOSTS, &recorded?);
+    removed?;
     if let Some(parent) = file.parent() {
         fs::create_dir_all(parent)?;
     }
@@ -131,7 +132,7 @@ impl Server {
         Ok(server)
     }
 
-    /// With what some versions are warned of.
+    /// Its URL. It accepts a finding about some versions, which the picture is not about.
     fn url(&self) -> String {
         format!("redis://127.0.0.1:{}?accept=lua_vulnerabilities", self.port)
     }

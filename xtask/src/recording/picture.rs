@@ -61,7 +61,7 @@ pub(super) fn draw(titles: [&str; 2], recording: &Recording) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
          font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" font-size=\"14\" fill=\"#d8dee4\" \
          xml:space=\"preserve\">\n<title>Two hosts run the same job: the second waits, and runs when the first has finished</title>\n\
-         <style>\ntext{{white-space:pre}}\n text[style]{{visibility:hidden;animation:{seconds:.2}s step-end infinite}}\ntext.end{{visibility:visible}}\n\
+         <style>\ntext{{white-space:pre}}\ntext[style]{{visibility:hidden;animation:{seconds:.2}s step-end infinite}}\ntext.end{{visibility:visible}}\n\
          @media (prefers-reduced-motion:reduce){{text[style]{{animation:none}}}}\n{style}</style>\n{body}</svg>\n"
     )
 }

@@ -33,7 +33,7 @@ use leasehold::LockName;
 #[derive(Parser)]
 #[command(name = "leasehold", version, propagate_version = true, arg_required_else_help = true)]
 #[command(max_term_width = 80, after_help = EXAMPLES)]
-struct Arguments {
+pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -315,6 +315,3 @@ mod tests {
         assert!(report.runs > 100, "{}", report.runs);
     }
 }
-
-#[cfg(test)]
-mod pages;

@@ -4,7 +4,7 @@
 //! 2. Code spans, and blocks of other languages, leave things out: of what they show, the subcommand and its options
 //!    must exist.
 
-use super::Arguments;
+use crate::commands::Arguments;
 use clap::{CommandFactory as _, Parser as _};
 use leasehold_book::{
     Class, Document, Mark, Snippet, classify, code_spans, commands, documents, root, snippets,

@@ -134,6 +134,7 @@ fn run(lane: Lane, options: &[String]) -> Result<()> {
     done.push(Done::of_time("building the tests", built.elapsed()));
     let mut jobs = vec![clippy(options)];
     if lane >= Lane::Full {
+        jobs.push(drivers()?);
         jobs.push(Job { title: "shuttle".into(), command: shuttle::command(options)?, is_cargo: true });
     }
     if lane >= Lane::Test {
@@ -223,6 +224,13 @@ fn clippy(options: &[String]) -> Job {
     let mut command = shell::cargo(["clippy", "--workspace", "--all-targets"]);
     command.args(options).args(["--", "-D", "warnings"]);
     Job { title: "clippy".into(), command, is_cargo: true }
+}
+
+/// Installs the libraries that `interop` tests at the end. It calls cargo, but builds in a directory of its own.
+fn drivers() -> Result<Job> {
+    let mut command = shell::in_root(env::current_exe().context("this program has no path")?);
+    command.args(["interop", interop::PREPARE]);
+    Ok(Job { title: "drivers of other libraries".into(), command, is_cargo: false })
 }
 
 fn doc_tests(options: &[String]) -> Job {

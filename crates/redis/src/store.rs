@@ -422,8 +422,13 @@ impl Store for RedisStore {
         })
     }
 
-    fn scan_names<'a>(&'a self, start: &'a str, within: Duration) -> BoxFuture<'a, Result<NameScan, Fault>> {
-        Box::pin(self.scan(start, within))
+    fn scan_names<'a>(
+        &'a self,
+        kind: Kind,
+        start: &'a str,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<NameScan, Fault>> {
+        Box::pin(self.scan(kind, start, within))
     }
 
     fn close_mailbox(&self, partition: Partition, session: SessionId) {

@@ -30,7 +30,7 @@ use crate::watched::Watched;
 use ballot::Ballot;
 use futures_util::future::{BoxFuture, join_all, ready};
 use leasehold_core::{
-    Acquire, Acquired, Executed, Extend, Extended, KeyError, Liveness, Lock, Op, Partition, Release,
+    Acquire, Acquired, Executed, Extend, Extended, KeyError, Kind, Liveness, Lock, Op, Partition, Release,
     ReleaseAction, Released, Reply, SessionId,
 };
 use line::{Contention, Relay, forward_node};
@@ -483,14 +483,18 @@ impl Store for QuorumStore {
         Box::pin(self.background.wait_for_running())
     }
 
-    /// Covers each node, including those that do not answer. Fails if none does.
     /// One node after the other; those that do not answer are left out, if a majority does.
-    fn scan_names<'a>(&'a self, start: &'a str, within: Duration) -> BoxFuture<'a, Result<NameScan, Fault>> {
+    fn scan_names<'a>(
+        &'a self,
+        kind: Kind,
+        start: &'a str,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<NameScan, Fault>> {
         let share = within / u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         Box::pin(async move {
             let (mut found, mut faults) = (NameScan::new(Vec::new(), true), Vec::new());
             for node in &*self.nodes {
-                match node.scan_names(start, share).await {
+                match node.scan_names(kind, start, share).await {
                     Ok(names) => found.merge(names),
                     Err(fault) => faults.push(fault),
                 }

@@ -22,7 +22,7 @@ use crate::store::Store;
 use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, FutureExt, join_all, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, FencingToken, KeyError, Lock, MultiAcquired, Op, Partition, SessionId,
+    Acquire, Claim, Executed, FencingToken, KeyError, Kind, Lock, MultiAcquired, Op, Partition, SessionId,
     SessionList, SessionOp, SessionReply,
 };
 use std::collections::BTreeMap;
@@ -281,12 +281,17 @@ impl Store for Shards {
     }
 
     /// One shard after the other.
-    fn scan_names<'a>(&'a self, start: &'a str, within: Duration) -> BoxFuture<'a, Result<NameScan, Fault>> {
+    fn scan_names<'a>(
+        &'a self,
+        kind: Kind,
+        start: &'a str,
+        within: Duration,
+    ) -> BoxFuture<'a, Result<NameScan, Fault>> {
         let share = within / u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
         Box::pin(async move {
             let mut found = NameScan::new(Vec::new(), true);
             for shard in &*self.shards {
-                found.merge(shard.store.scan_names(start, share).await?);
+                found.merge(shard.store.scan_names(kind, start, share).await?);
             }
             Ok(found)
         })

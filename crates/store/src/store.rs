@@ -11,7 +11,7 @@ use crate::outcome::Outcome;
 use crate::subscription::Subscription;
 use futures_util::future::{BoxFuture, ready};
 use leasehold_core::{
-    Acquire, Claim, Executed, FencingToken, KeyError, Lock, MultiAcquired, Op, Partition, SessionId,
+    Acquire, Claim, Executed, FencingToken, KeyError, Kind, Lock, MultiAcquired, Op, Partition, SessionId,
     SessionOp, SessionReply,
 };
 use std::fmt;
@@ -186,12 +186,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(futures_util::future::join_all(all))
     }
 
-    /// Scans the keys of the store for names that begin with `start`, and that hold what could be a lock of another library: on
-    /// Redis a string. For operators: it goes through all keys, in small steps with pauses, and returns what it has found when
-    /// `within` is over. It reads no value: [inspect](Op::Inspect) what it finds. Keys of the store's own are left out. Fails for
-    /// a store that no other library shares, as by default.
+    /// Scans the keys of the store for names that begin with `start`, and that hold what could be a lock of this kind and of
+    /// another library: on Redis a string for a [`Kind::Mutex`], a hash for a [`Kind::Reentrant`], and nothing for other kinds.
+    /// For operators: it goes through all keys, in small steps with pauses, and returns what it has found when `within` is over.
+    /// It reads no value: [inspect](Op::Inspect) what it finds. Keys of the store's own are left out. Fails for a store that no
+    /// other library shares, as by default.
     fn scan_names<'a>(
         &'a self,
+        _kind: Kind,
         _start: &'a str,
         _within: Duration,
     ) -> BoxFuture<'a, Result<NameScan, Fault>> {

@@ -1,7 +1,7 @@
 //! What waits for what, and processes that wait for each other.
 
 use super::fixture::{Fixture, LIMIT, Outcome, expect, start, status, until};
-use leasehold_testkit::{RedisServer, Worker};
+use leasehold_testkit::{Cluster, RedisServer, Worker};
 use serde_json::Value;
 use std::time::Instant;
 
@@ -90,6 +90,13 @@ fn two_processes_that_wait_for_each_other_are_named_in_a_file() {
     processes_that_wait_for_each_other_are_named(&Fixture::sqlite());
 }
 
+/// The slots of `a` and `b` are on different primaries.
+#[test]
+fn two_processes_that_wait_for_each_other_are_named_in_a_cluster() {
+    let cluster = Cluster::start(3, 0).expect("nodes that agree");
+    processes_that_wait_for_each_other_are_named(&Fixture::at(cluster.url()));
+}
+
 fn a_run_that_refuses_a_deadlock_ends_with_the_cycle(fixture: &Fixture) {
     let mut one = nested(fixture, "a", "b", "60s");
     let mut other = nested_with(fixture, "b", &["a", "c", "--refuse-deadlock", "--json"]);
@@ -115,6 +122,12 @@ fn a_run_that_refuses_a_deadlock_ends_with_the_cycle_on_a_server() {
 #[test]
 fn a_run_that_refuses_a_deadlock_ends_with_the_cycle_in_a_file() {
     a_run_that_refuses_a_deadlock_ends_with_the_cycle(&Fixture::sqlite());
+}
+
+#[test]
+fn a_run_that_refuses_a_deadlock_ends_with_the_cycle_in_a_cluster() {
+    let cluster = Cluster::start(3, 0).expect("nodes that agree");
+    a_run_that_refuses_a_deadlock_ends_with_the_cycle(&Fixture::at(cluster.url()));
 }
 
 #[test]

@@ -180,6 +180,11 @@ fn a_scan_finds_locks_of_other_libraries_detached_ones_and_those_without_an_expi
         set(&["SET", "orders:*", "left behind"]);
         set(&["SET", "cache:1", "no lock"]);
         set(&["RPUSH", "orders:list", "no lock"]);
+        set(&["HSET", "orders:redisson", "6f9a:41", "2"]);
+        set(&["PEXPIRE", "orders:redisson", "60000"]);
+        set(&["HSET", "orders:stuck", "6f9a:42", "1"]);
+        set(&["HSET", "orders:user", "name", "no lock"]);
+        set(&["HSET", "orders:two", "name", "1", "age", "2"]);
         let detached =
             ["acquire", "orders:detached", "--lease", "1m", "--token-file", "t", "--label", "a script"];
         fixture.run(&detached).check(0, "");
@@ -187,20 +192,21 @@ fn a_scan_finds_locks_of_other_libraries_detached_ones_and_those_without_an_expi
 
         assert_eq!(
             names(&fixture, &["orders:*", "--foreign"]),
-            ["orders:*", "orders:[1]", "orders:detached"]
+            ["orders:*", "orders:[1]", "orders:detached", "orders:redisson", "orders:stuck"]
         );
-        assert_eq!(names(&fixture, &["orders:*", "--no-expiry"]), ["orders:*"]);
+        assert_eq!(names(&fixture, &["orders:*", "--no-expiry"]), ["orders:*", "orders:stuck"]);
         assert_eq!(names(&fixture, &["orders:[*", "--foreign"]), ["orders:[1]"]);
         assert_eq!(names(&fixture, &["orders:\\*", "--foreign"]), ["orders:*"]);
-        assert_eq!(names(&fixture, &["*", "--no-expiry"]), ["cache:1", "orders:*"]);
+        assert_eq!(names(&fixture, &["*", "--no-expiry"]), ["cache:1", "orders:*", "orders:stuck"]);
         let outcome = fixture.run(&["ls", "orders:*", "--foreign", "--json"]);
         let found = rows(&outcome.stdout);
         let foreign: Vec<_> = found.iter().map(|row| row["foreign"] == true).collect();
         assert_eq!(
             (foreign, &found[2]["holder"]),
-            (vec![true, true, false], &"a script".into()),
+            (vec![true, true, false, true, true], &"a script".into()),
             "{found:?}"
         );
+        assert_eq!((&found[3]["kind"], &found[3]["count"]), (&"reentrant".into(), &2.into()), "{found:?}");
         assert!(!outcome.stdout.contains("redsync") && !outcome.stdout.contains("behind it"), "{outcome:?}");
         let text = fixture.run(&["ls", "orders:*", "--foreign"]).stdout;
         assert!(text.contains("for ever") && text.contains("another library"), "{text}");

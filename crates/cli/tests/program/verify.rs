@@ -60,9 +60,36 @@ fn keys(server: &RedisServer) -> Option<i64> {
     server.cli(&["DBSIZE"]).expect("it answers").integer()
 }
 
-/// Checks that a run passed, with at least one of each of these faults.
+/// Which part of the time between the beginning of the first fault and the end of the last one is in a fault. What a busy
+/// machine adds is none that the run has caused.
+fn share_in_caused_faults(history: &History) -> f64 {
+    let (mut caused, mut since, mut span, mut in_faults) = (Vec::new(), 0, None, 0);
+    for event in history.events() {
+        match &event.what {
+            What::FaultBegan { fault, detail, .. } if !detail.starts_with("not caused") => {
+                if caused.is_empty() {
+                    since = event.at_us;
+                }
+                caused.push(*fault);
+                span.get_or_insert((event.at_us, event.at_us));
+            }
+            What::FaultEnded { fault } if caused.contains(fault) => {
+                caused.retain(|other| other != fault);
+                if caused.is_empty() {
+                    in_faults += event.at_us - since;
+                    span = span.map(|(from_us, _)| (from_us, event.at_us));
+                }
+            }
+            _ => {}
+        }
+    }
+    let (from_us, to_us) = span.expect("there is a fault");
+    Duration::from_micros(in_faults).as_secs_f64() / Duration::from_micros(to_us - from_us).as_secs_f64()
+}
+
+/// Checks that a run passed, with at least one of each of these faults, and that most of its time is in faults.
 #[track_caller]
-fn assert_passed(outcome: &Outcome, json: &Value, faults: &[&str]) {
+fn assert_passed(fixture: &Fixture, outcome: &Outcome, json: &Value, faults: &[&str]) {
     outcome.check(0, "");
     assert_eq!(
         (&json["passed"], &json["violations"]),
@@ -72,8 +99,9 @@ fn assert_passed(outcome: &Outcome, json: &Value, faults: &[&str]) {
     for fault in faults {
         assert!(json["measured"]["faults"][fault].as_u64().is_some_and(|count| count > 0), "{fault}: {json}");
     }
-    let share = json["measured"]["share_in_faults"].as_f64().expect("a number");
-    assert!(share > 0.55, "{share} of the time was in faults");
+    // The time before the first fault, and what a busy machine adds to it, is a large part of so short a run.
+    let share = share_in_caused_faults(&history(fixture));
+    assert!(share > 2.0 / 3.0, "{share} of the time was in faults");
 }
 
 /// Checks that a run ended with a violation of one of these checks.
@@ -97,7 +125,7 @@ fn one_server_passes_with_faults_of_each_kind_and_nothing_is_left() {
     server.cli(&["SET", "theirs", "1"]).expect("a reply");
     let fixture = Fixture::redis(&server);
     let (outcome, json) = verify(&fixture, &["--for", "9s", "--seed", "1"]);
-    assert_passed(&outcome, &json, &NETWORK);
+    assert_passed(&fixture, &outcome, &json, &NETWORK);
     assert_eq!(keys(&server), Some(1), "the user's key alone is left");
     assert_eq!((&json["store"], &json["seed"]), (&"redis".into(), &1.into()));
     assert!(json["measured"]["calls"].as_u64().is_some_and(|calls| calls > 100), "{json}");
@@ -117,7 +145,7 @@ fn one_server_passes_with_faults_of_each_kind_and_nothing_is_left() {
 fn a_file_passes_and_no_file_is_left() {
     let fixture = Fixture::sqlite();
     let (outcome, json) = verify(&fixture, &["--for", "6s", "--seed", "2"]);
-    assert_passed(&outcome, &json, &["kill", "stop"]);
+    assert_passed(&fixture, &outcome, &json, &["kill", "stop"]);
     let files = std::fs::read_dir(fixture.path("")).expect("a directory");
     let left: Vec<_> = files.map(|file| file.expect("a file").file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("locks.db")), "{left:?}");
@@ -128,7 +156,7 @@ fn a_cluster_passes() {
     let cluster = Cluster::start(3, 0).expect("nodes that agree");
     let fixture = Fixture::at(cluster.url());
     let (outcome, json) = verify(&fixture, &["--for", "8s", "--seed", "3"]);
-    assert_passed(&outcome, &json, &NETWORK);
+    assert_passed(&fixture, &outcome, &json, &NETWORK);
     assert_eq!(json["store"], "cluster");
     for node in 0..3 {
         assert_eq!(keys(cluster.node(node)), Some(0));
@@ -140,7 +168,7 @@ fn a_primary_behind_sentinels_passes() {
     let mut sentinels = Sentinels::start(1).expect("there are servers");
     let fixture = Fixture::at(sentinels.url());
     let (outcome, json) = verify(&fixture, &["--for", "8s", "--seed", "4"]);
-    assert_passed(&outcome, &json, &NETWORK);
+    assert_passed(&fixture, &outcome, &json, &NETWORK);
     assert_eq!(json["store"], "sentinel");
     assert_eq!(keys(&sentinels.servers()[0]), Some(0));
 }
@@ -150,7 +178,7 @@ fn a_quorum_passes() {
     let quorum = Quorum::start(5).expect("there are servers");
     let fixture = Fixture::at(quorum.url() + "?min_uptime=0s");
     let (outcome, json) = verify(&fixture, &["--for", "8s", "--seed", "5"]);
-    assert_passed(&outcome, &json, &NETWORK);
+    assert_passed(&fixture, &outcome, &json, &NETWORK);
     assert_eq!(json["store"], "quorum");
 }
 
@@ -322,7 +350,7 @@ fn a_server_that_remembers_over_a_restart_passes() {
         }
     });
     let json = serde_json::from_str(&outcome.stdout).unwrap_or_default();
-    assert_passed(&outcome, &json, &["restart", "kill", "partition"]);
+    assert_passed(&fixture, &outcome, &json, &["restart", "kill", "partition"]);
 }
 
 /// Does something again and again until the program ends.

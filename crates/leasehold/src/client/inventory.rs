@@ -73,14 +73,18 @@ pub(crate) async fn scan(
     within: Duration,
     is_wanted: impl Fn(&LockName) -> bool,
 ) -> Result<Listing<LockInfo>, InspectError> {
-    let NameScan { mut names, is_complete, .. } = engine.store.scan_names(start, within).await?;
-    let mut skipped = Skipped::default();
-    if !is_complete {
-        skipped.add(|| format!("the names that a scan of {within:?} did not come to"));
+    let (begun_at, mut skipped, mut locks) = (engine.environment.now(), Skipped::default(), Vec::new());
+    for (kind, lock) in
+        [(Kind::Mutex, Lock::mutex as fn(LockName) -> Lock), (Kind::Reentrant, Lock::reentrant)]
+    {
+        let left = within.saturating_sub(engine.environment.now().since(begun_at));
+        let NameScan { names, is_complete, .. } = engine.store.scan_names(kind, start, left).await?;
+        if !is_complete {
+            skipped.add(|| format!("names of the kind {} that a scan of {within:?} did not come to", kind.as_str()));
+        }
+        locks.extend(names.into_iter().filter(&is_wanted).map(lock));
     }
-    names.retain(is_wanted);
-    names.sort_unstable();
-    let locks = names.into_iter().map(Lock::mutex).collect();
+    locks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     let held = held(engine, locks, |_| None, &mut skipped).await?;
     Ok(Listing::new(held, skipped))
 }

@@ -361,12 +361,13 @@ impl Client {
         inventory::inspect_all(&self.engine, locks.into_iter().collect()).await
     }
 
-    /// Scans the keys of the store for [mutexes](crate::Mutex) that are held, also by clients of other libraries, without a
+    /// Scans the keys of the store for [mutexes](crate::Mutex) and [reentrant mutexes](crate::ReentrantMutex) that are held, also by clients of other libraries, without a
     /// session, or for ever: what [`locks`](Self::locks) does not show. For operators, not for applications.
     ///
     /// It goes through all keys of each server in small steps with pauses, to those whose names begin with `start`, and
     /// inspects those that `is_wanted`. On Redis each key with a string is taken for a lock, as that is what a lock of redsync,
-    /// redis-py, node-redlock or rslock looks like: which of them are locks, you know. A holder of another library has neither
+    /// redis-py, node-redlock or rslock looks like, and so is a hash of one field with a count, as that is what Redisson's `RLock`
+    /// looks like: which of them are locks, you know. A holder of another library has neither
     /// [label](crate::inspect::Status::holder) nor [fencing token](crate::inspect::Status::fence). What the scan does not come to within the time is
     /// [counted](Listing::skipped). Names that appear or move to another server meanwhile can be missed.
     ///

@@ -55,6 +55,34 @@ async fn a_bounded_retry_gives_up_though_the_holder_is_of_the_same_process() {
     waiter.await.expect("no panic").expect("acquired");
 }
 
+/// Otherwise a lock that others hold until the deadline would end the wait with an unknown result.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_leaves_no_time_for_its_reply_is_not_sent() {
+    let memory = memory();
+    let other = client_in_paused_time(memory.clone()).connect().await.expect("it connects");
+    let held = other.mutex("m").expect("a good name").acquire().await.expect("acquired");
+    let requests = Arc::new(AtomicU32::new(0));
+    let counted = requests.clone();
+    let store = FaultyStore::new(&memory, move |_, op| {
+        counted.fetch_add(u32::from(matches!(op, Op::Acquire(_))), Ordering::SeqCst);
+        Behavior::ExecuteAfter(40 * MS)
+    });
+    let client = client_in_paused_time(store).connect().await.expect("it connects");
+    let retry = leasehold::RetryPolicy::constant(200 * MS).jitter(0.0);
+    let polling = client.mutex("m").expect("a good name").retry(retry);
+    let begun = Instant::now();
+    // It asks after 0, 240 and 480 ms, and has 30 ms after 720.
+    let limit = 750 * MS;
+    let missed = polling.acquire_timeout(limit).await.expect_err("others hold it");
+    assert!(matches!(missed, AcquireError::TimedOut { .. }), "{missed:?}");
+    assert_eq!(begun.elapsed(), limit);
+    assert_eq!(requests.load(Ordering::SeqCst), 3);
+    // The first one is sent, however little time there is.
+    polling.acquire_timeout(10 * MS).await.expect_err("others hold it");
+    assert_eq!(requests.load(Ordering::SeqCst), 4);
+    held.release().await.expect("released");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_was_not_waited_for_leaves_no_mailbox() {
     let store = FaultyStore { mailboxes_hang: true, ..FaultyStore::new(&memory(), |_, _| Behavior::Execute) };

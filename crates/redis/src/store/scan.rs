@@ -2,10 +2,11 @@
 //!
 //! 1. Only an operator asks for it. It goes through all keys of every primary, by SCAN, whose steps are short, with a pause after
 //!    each, so that the server does other work in between.
-//! 2. What the operator types is no pattern for the server: each character stands for itself.
+//! 2. A lock of another library is a string, or with Redisson a hash: the server leaves out keys of other types.
+//! 3. What the operator types is no pattern for the server: each character stands for itself.
 
 use super::{Backend, RedisStore, deadline as call_deadline};
-use leasehold_core::{Lock, LockName};
+use leasehold_core::{Kind, Lock, LockName};
 use leasehold_store::{Fault, FaultKind, NameScan, Outcome, Phase};
 use redis::{Pipeline, Value};
 use std::collections::BTreeSet;
@@ -22,7 +23,8 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_NAMES: usize = 100_000;
 
 impl RedisStore {
-    pub(super) async fn scan(&self, start: &str, within: Duration) -> Result<NameScan, Fault> {
+    pub(super) async fn scan(&self, kind: Kind, start: &str, within: Duration) -> Result<NameScan, Fault> {
+        let Some(key_type) = key_type(kind) else { return Ok(NameScan::new(Vec::new(), true)) };
         let slots = match &*self.backend {
             Backend::Link(_) | Backend::Borrowed(_) => vec![0],
             Backend::Cluster(cluster) => {
@@ -39,7 +41,7 @@ impl RedisStore {
                 if Instant::now() >= end || names.len() >= MAX_NAMES {
                     return Ok(NameScan::new(names.into_iter().collect(), false));
                 }
-                let (next, keys) = self.scan_step(slot, &cursor, &pattern).await?;
+                let (next, keys) = self.scan_step(slot, &cursor, &pattern, key_type).await?;
                 names.extend(keys.iter().filter_map(|key| self.name_of(key)));
                 if next == "0" {
                     break;
@@ -51,14 +53,20 @@ impl RedisStore {
         Ok(NameScan::new(names.into_iter().collect(), true))
     }
 
-    async fn scan_step(&self, slot: u16, cursor: &str, pattern: &str) -> Result<(String, Vec<Value>), Fault> {
+    async fn scan_step(
+        &self,
+        slot: u16,
+        cursor: &str,
+        pattern: &str,
+        key_type: &str,
+    ) -> Result<(String, Vec<Value>), Fault> {
         let malformed = || {
             let text = "the reply to SCAN does not match the request".to_owned();
             self.fault(FaultKind::Failed(text), Phase::Reply)
         };
         let mut request = Pipeline::with_capacity(1);
         let command = request.cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(COUNT);
-        command.arg("TYPE").arg("string");
+        command.arg("TYPE").arg(key_type);
         let sent = self.send_commands(slot, &request, |_, _| false, call_deadline(STEP_TIMEOUT)).await;
         let replies = match sent {
             Ok(replies) => replies,
@@ -84,6 +92,15 @@ impl RedisStore {
     }
 }
 
+/// Of which type the keys of other libraries are whose locks are of this kind (2).
+const fn key_type(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Mutex => Some("string"),
+        Kind::Reentrant => Some("hash"),
+        _ => None,
+    }
+}
+
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -92,7 +109,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// A pattern that matches this text alone (2).
+/// A pattern that matches this text alone (3).
 fn literal(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {

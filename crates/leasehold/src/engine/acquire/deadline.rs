@@ -6,6 +6,8 @@
 //!
 //! 1. A refusal says nothing about earlier requests. Until the store has answered, an earlier request that may have
 //!    been executed makes the final result *unknown*, whatever it is otherwise.
+//! 2. A request that leaves no time for its reply is not sent, unless it is the first, or follows one without an answer: it
+//!    would make a result that is known, that others held the lock until the deadline, unknown.
 
 use super::{AcquireFailure, AcquireParams};
 use crate::engine::activity::REPORT_WAIT_AFTER;
@@ -20,6 +22,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+/// A request gets so much time for its reply, at least (2): more than a busy machine takes to run a thread.
+const LEAST_TIME: Duration = Duration::from_millis(20);
+
 /// The deadline and outage budget of one task.
 pub(super) struct AcquireDeadline<'a> {
     engine: &'a Engine,
@@ -28,6 +33,8 @@ pub(super) struct AcquireDeadline<'a> {
     begun: Moment,
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
     last_fault: Option<(Fault, Executed)>,
+    /// How long the store took for its last answer, if it has given one.
+    answered_in: Option<Duration>,
     /// The sessions last used, held here so that they do not count as idle during the attempt.
     sessions: BTreeMap<Partition, Arc<Session>>,
 }
@@ -35,7 +42,7 @@ pub(super) struct AcquireDeadline<'a> {
 impl<'a> AcquireDeadline<'a> {
     pub(super) fn new(engine: &'a Engine, params: &'a AcquireParams) -> Self {
         let begun = engine.environment.now();
-        Self { engine, params, begun, last_fault: None, sessions: BTreeMap::new() }
+        Self { engine, params, begun, last_fault: None, answered_in: None, sessions: BTreeMap::new() }
     }
 
     /// A live session for a partition, and the current time. If there is none, waits for the next one, as long as it
@@ -105,9 +112,18 @@ impl<'a> AcquireDeadline<'a> {
         (limit > now).then(|| limit.since(now).min(call))
     }
 
-    /// The store has answered.
-    pub(super) fn handle_reply(&mut self) {
+    /// Whether a request that is sent now would have no time for its reply (2).
+    pub(super) fn is_too_late(&self, now: Moment) -> bool {
+        match (self.params.limit, self.answered_in, &self.last_fault) {
+            (Some(limit), Some(answered_in), None) => limit.since(now) < answered_in.max(LEAST_TIME),
+            _ => false,
+        }
+    }
+
+    /// The store has answered a request that was sent at this time.
+    pub(super) fn handle_reply(&mut self, sent_at: Moment) {
         self.last_fault = None;
+        self.answered_in = Some(self.engine.environment.now().since(sent_at));
     }
 
     /// The store has not answered this process for `unresponsive_for`. Fails if a retry is useless.

@@ -242,6 +242,11 @@ impl<'a> AcquireLoop<'a> {
     ) -> Result<(), AcquireFailure> {
         let (engine, entry) = (self.waiter.engine, self.waiter.entry);
         let Some(within) = self.deadline.call_timeout(now) else { return Err(self.timed_out(now)) };
+        if self.deadline.is_too_late(now) {
+            entry.cancel_request(request);
+            return self.wait_for_deadline().await;
+        }
+        let sent_at = now;
         let queues = acquire.queue.is_some();
         let op = Op::Acquire(acquire);
         let sent = engine.telemetry.request();
@@ -267,7 +272,7 @@ impl<'a> AcquireLoop<'a> {
         let now = engine.environment.now();
         let (fault, executed) = match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
-                self.deadline.handle_reply();
+                self.deadline.handle_reply(sent_at);
                 self.waiter.handle_answer(request, Ok(&reply), now);
                 return match reply {
                     Acquired::Taken { .. } if !queues && self.waits_in_queue(request.path) => {
@@ -283,6 +288,16 @@ impl<'a> AcquireLoop<'a> {
         tracing::debug!(lock = %entry.lock, %fault, "no answer");
         self.waiter.handle_answer(request, Err(executed), now);
         self.deadline.handle_fault(fault, executed, entry.unresponsive_for(request, now))
+    }
+
+    /// Sends nothing more: waits for a grant, or for another task of this process, until the deadline.
+    async fn wait_for_deadline(&mut self) -> Result<(), AcquireFailure> {
+        let QueuedWaiter { engine, entry, id, .. } = self.waiter;
+        tokio::select! {
+            biased;
+            () = entry.signaled(id) => Ok(()),
+            () = self.deadline.sleep_until(None) => Err(self.timed_out(engine.environment.now())),
+        }
     }
 
     /// Whether requests on this path queue, once the session has begun.

@@ -186,6 +186,12 @@ impl<'a> MultiWaiter<'a> {
             self.cancel(requests);
             return Err(self.timed_out(now));
         };
+        if self.deadline.is_too_late(now) {
+            self.cancel(requests);
+            self.deadline.sleep_until(None).await;
+            return Err(self.timed_out(self.engine.environment.now()));
+        }
+        let sent_at = now;
         let locks = self.waiters.iter().map(|waiter| waiter.entry.lock.clone());
         let named: Vec<_> = locks.zip(requests.iter().map(|(_, acquire)| acquire.clone())).collect();
         let outcome = {
@@ -205,7 +211,7 @@ impl<'a> MultiWaiter<'a> {
         match outcome {
             None => Err(MultiBlocked { at: 0, failure: AcquireFailure::Closed }),
             Some(Outcome::Done(replies)) => {
-                self.deadline.handle_reply();
+                self.deadline.handle_reply(sent_at);
                 self.handle_replies(requests, &replies, now).map(|()| true)
             }
             Some(Outcome::Failed(executed, fault)) => self.handle_fault(requests, fault, executed, now),

@@ -80,7 +80,9 @@ pub(crate) async fn scan(
         let left = within.saturating_sub(engine.environment.now().since(begun_at));
         let NameScan { names, is_complete, .. } = engine.store.scan_names(kind, start, left).await?;
         if !is_complete {
-            skipped.add(|| format!("names of the kind {} that a scan of {within:?} did not come to", kind.as_str()));
+            skipped.add(|| {
+                format!("names of the kind {} that a scan of {within:?} did not come to", kind.as_str())
+            });
         }
         locks.extend(names.into_iter().filter(&is_wanted).map(lock));
     }

@@ -32,22 +32,27 @@ pub struct Fixture {
     unsupported: Arc<Unsupported>,
 }
 
-/// Runs one case with locks of one kind, on its own runtime. Called by [`suite!`](super::suite).
-///
-/// Boxes the case early: with thousands of callers, each must add little code.
+/// The store that a case runs against, once it is there.
+pub type Subject = LocalBoxFuture<'static, Box<dyn StoreUnderTest>>;
+
+/// Boxes a store. Called by [`suite!`](super::suite).
+pub fn subject<S: StoreUnderTest>(subject: impl Future<Output = S> + 'static) -> Subject {
+    Box::pin(async { Box::new(subject.await) as Box<dyn StoreUnderTest> })
+}
+
+/// Runs one case with locks of one kind, on its own runtime.
 pub fn run_case<S: StoreUnderTest>(
     kind: Kind,
-    subject: impl Future<Output = S>,
+    store: impl Future<Output = S> + 'static,
     case: impl AsyncFnOnce(&Fixture) + 'static,
 ) {
-    let subject = async { Box::new(subject.await) as Box<dyn StoreUnderTest> };
-    run_boxed(kind, Box::pin(subject), Box::new(|fixture| Box::pin(case(fixture))));
+    run_boxed(kind, subject(store), Box::new(|fixture| Box::pin(case(fixture))));
 }
 
 /// A boxed case.
-type Case<'a> = Box<dyn for<'s> FnOnce(&'s Fixture) -> LocalBoxFuture<'s, ()> + 'a>;
+pub(super) type Play = Box<dyn for<'a> FnOnce(&'a Fixture) -> LocalBoxFuture<'a, ()>>;
 
-fn run_boxed(kind: Kind, subject: LocalBoxFuture<'_, Box<dyn StoreUnderTest>>, case: Case<'_>) {
+pub(super) fn run_boxed(kind: Kind, subject: Subject, case: Play) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.expect("a runtime needs threads");
     let random = Arc::new(Random::from_env());

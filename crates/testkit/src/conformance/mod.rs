@@ -47,12 +47,12 @@ mod workload;
 pub use crate::conformance_suite as suite;
 pub use crate::random::Random;
 pub use client::{CALL_TIMEOUT, Granted, LONG, Taken, TestClient};
-pub use fixture::{Fixture, run_case};
+pub use fixture::{Fixture, Subject, run_case, subject};
 pub use inbox::{GrantMessage, Inbox};
 pub use leader_announcement::leader_announcement;
 #[doc(hidden)]
 pub use leasehold_core::Kind;
-pub use registry::{Case, all_cases};
+pub use registry::{Case, all_cases, run_named};
 pub use rlock::parse_rlock;
 pub use shared_holders::parse_shared_holders;
 pub use store_under_test::StoreUnderTest;
@@ -69,43 +69,64 @@ macro_rules! conformance_suite {
     (mutex: $subject:expr) => {
         mod mutex {
             use super::*;
-            $crate::conformance_cases! { Mutex ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { Mutex (boxed_subject) }
         }
     };
     (reentrant: $subject:expr) => {
         mod reentrant {
             use super::*;
-            $crate::conformance_cases! { Reentrant ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { Reentrant (boxed_subject) }
         }
     };
     (election: $subject:expr) => {
         mod election {
             use super::*;
-            $crate::conformance_cases! { Election ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { Election (boxed_subject) }
         }
     };
     (semaphore: $subject:expr) => {
         mod semaphore {
             use super::*;
-            $crate::conformance_cases! { Semaphore ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { Semaphore (boxed_subject) }
         }
     };
     (rwlock: $subject:expr) => {
         mod rwlock {
             use super::*;
-            $crate::conformance_cases! { RwLock ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { RwLock (boxed_subject) }
         }
     };
     (latch: $subject:expr) => {
         mod latch {
             use super::*;
-            $crate::conformance_cases! { Latch ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { Latch (boxed_subject) }
         }
     };
     (barrier: $subject:expr) => {
         mod barrier {
             use super::*;
-            $crate::conformance_cases! { Barrier ($subject) }
+            fn boxed_subject() -> $crate::conformance::Subject {
+                $crate::conformance::subject(async { $subject })
+            }
+            $crate::conformance_cases! { Barrier (boxed_subject) }
         }
     };
     (exclusive: $subject:expr) => {

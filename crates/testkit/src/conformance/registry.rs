@@ -13,7 +13,7 @@
 //! module compares the registry with the functions in `cases/`.
 
 use super::cases;
-use super::fixture::{Fixture, run_case};
+use super::fixture::{Fixture, Subject, run_boxed, subject};
 use super::store_under_test::StoreUnderTest;
 use futures_util::future::LocalBoxFuture;
 use leasehold_core::Kind;
@@ -56,10 +56,17 @@ impl Case {
     }
 
     /// Runs it with locks of one kind. Panics if the store fails it. Must not be called by a task of a runtime.
-    pub fn run<S: StoreUnderTest>(&self, kind: Kind, subject: S) {
-        let play = self.play;
-        run_case(kind, async { subject }, async move |fixture: &Fixture| play(fixture).await);
+    pub fn run<S: StoreUnderTest>(&self, kind: Kind, store: S) {
+        run_boxed(kind, subject(async { store }), Box::new(self.play));
     }
+}
+
+/// Runs the case of this name with locks of one kind. Called by the tests that [`suite!`](super::suite) makes: of those there are
+/// thousands, and each must add little code.
+pub fn run_named(kind: Kind, subject: fn() -> Subject, name: &str) {
+    let case = all_cases().into_iter().find(|case| case.name == name);
+    let case = case.unwrap_or_else(|| panic!("there is no case `{name}`"));
+    run_boxed(kind, subject(), Box::new(case.play));
 }
 
 impl fmt::Debug for Case {
@@ -277,7 +284,7 @@ macro_rules! conformance_cases {
             play: |fixture| Box::pin(cases::$case(fixture)),
         } ),*]
     };
-    (@each $kind:ident ($subject:expr) $($case:ident: $($group:ident)+;)*) => {
+    (@each $kind:ident ($subject:ident) $($case:ident: $($group:ident)+;)*) => {
         $( $crate::conformance_case! { $kind [$($group)+] $case ($subject) } )*
     };
 }
@@ -286,75 +293,74 @@ macro_rules! conformance_cases {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_case {
-    (@test $kind:ident $case:ident ($subject:expr)) => {
+    (@test $kind:ident $case:ident ($subject:ident)) => {
         #[test]
         fn $case() {
-            let kind = $crate::conformance::Kind::$kind;
-            $crate::conformance::run_case(kind, async { $subject }, $crate::conformance::cases::$case);
+            $crate::conformance::run_named($crate::conformance::Kind::$kind, $subject, stringify!($case));
         }
     };
-    ($kind:ident [every $($rest:ident)*] $case:ident ($subject:expr)) => {
+    ($kind:ident [every $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test $kind $case ($subject) }
     };
-    (Mutex [mutex $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Mutex [mutex $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Mutex $case ($subject) }
     };
-    (Mutex [exclusive $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Mutex [exclusive $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Mutex $case ($subject) }
     };
-    (Mutex [queued $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Mutex [queued $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Mutex $case ($subject) }
     };
-    (Reentrant [reentrant $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Reentrant [reentrant $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Reentrant $case ($subject) }
     };
-    (Reentrant [exclusive $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Reentrant [exclusive $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Reentrant $case ($subject) }
     };
-    (Reentrant [queued $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Reentrant [queued $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Reentrant $case ($subject) }
     };
-    (Election [election $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Election [election $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Election $case ($subject) }
     };
-    (Election [exclusive $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Election [exclusive $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Election $case ($subject) }
     };
-    (Election [queued $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Election [queued $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Election $case ($subject) }
     };
-    (Semaphore [semaphore $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Semaphore [semaphore $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Semaphore $case ($subject) }
     };
-    (Semaphore [shared $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Semaphore [shared $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Semaphore $case ($subject) }
     };
-    (Semaphore [queued $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Semaphore [queued $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Semaphore $case ($subject) }
     };
-    (RwLock [rwlock $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (RwLock [rwlock $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test RwLock $case ($subject) }
     };
-    (RwLock [shared $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (RwLock [shared $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test RwLock $case ($subject) }
     };
-    (RwLock [queued $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (RwLock [queued $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test RwLock $case ($subject) }
     };
-    (Latch [latch $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Latch [latch $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Latch $case ($subject) }
     };
-    (Latch [shared $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Latch [shared $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Latch $case ($subject) }
     };
-    (Barrier [barrier $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Barrier [barrier $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Barrier $case ($subject) }
     };
-    (Barrier [shared $($rest:ident)*] $case:ident ($subject:expr)) => {
+    (Barrier [shared $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { @test Barrier $case ($subject) }
     };
-    ($kind:ident [$other:ident $($rest:ident)*] $case:ident ($subject:expr)) => {
+    ($kind:ident [$other:ident $($rest:ident)*] $case:ident ($subject:ident)) => {
         $crate::conformance_case! { $kind [$($rest)*] $case ($subject) }
     };
-    ($kind:ident [] $case:ident ($subject:expr)) => {};
+    ($kind:ident [] $case:ident ($subject:ident)) => {};
 }

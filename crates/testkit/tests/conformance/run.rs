@@ -42,7 +42,7 @@ pub(crate) fn soon_fails_of<'scope>(
 }
 
 pub(crate) fn is_found(kind: Kind, mutant: StoreMutant, case: impl AsyncFnOnce(&Fixture) + 'static) -> bool {
-    let played = || conformance::run_case(kind, async { Model::new(mutant) }, case);
+    let played = || conformance::run_case(kind, async move { Model::new(mutant) }, case);
     catch_unwind(AssertUnwindSafe(played)).is_err()
 }
 

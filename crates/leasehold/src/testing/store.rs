@@ -265,7 +265,7 @@ impl TestStore {
     /// Removes what is held under this name, of any kind, as `DEL` or an eviction by the server does. Returns whether it was held.
     ///
     /// The holder of a [`Mutex`](crate::Mutex) or an [`Election`](crate::Election) learns of it within a moment, like a client of
-    /// Redis; that of another kind with its next renewal.
+    /// Redis with `?tracking=1`; that of another kind with its next renewal, as without it.
     pub fn lose_lock(&self, name: &str) -> bool {
         let Ok(name) = LockName::new(name) else { return false };
         let was_held = self.shared.memory.remove(&name);

@@ -130,6 +130,35 @@ async fn an_outage_counts_for_each_task_from_its_own_beginning() {
     }
 }
 
+/// The session lapses in the outage, and the client begins others, which get no answer either.
+#[tokio::test(start_paused = true)]
+async fn an_outage_ends_a_wait_in_the_queue_although_sessions_begin_anew() {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let is_down = Arc::new(AtomicBool::new(false));
+    let behavior = |is_down: &AtomicBool| {
+        if is_down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
+    };
+    let (locks_down, sessions_down) = (is_down.clone(), is_down.clone());
+    let store = FaultyStore {
+        session_rule: Arc::new(move |_| behavior(&sessions_down)),
+        ..FaultyStore::with_sessions(move |_, _| behavior(&locks_down))
+    };
+    let others = store.healthy_client().await.mutex("m").expect("a good name");
+    let held = others.acquire().await.expect("acquired");
+    let client = client_in_paused_time(store).outage_limit(LIMIT).connect().await.expect("it connects");
+    let mutex = client.mutex("m").expect("a good name");
+    let waiter = tokio::spawn(async move { mutex.acquire().await.map(drop) });
+    sleep(500 * MS).await;
+    assert_eq!(others.inspect().await.expect("an answer").waiting, 1);
+    is_down.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    let ended = timeout(LIMIT * 10, waiter).await.expect("the wait ends").expect("no panic");
+    assert!(matches!(ended, Err(AcquireError::Store(_) | AcquireError::Unknown { .. })), "{ended:?}");
+    // The session lapses first, after 10 s at most.
+    assert!((LIMIT..LIMIT * 2).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    held.release().await.expect("released");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     let memory = memory();

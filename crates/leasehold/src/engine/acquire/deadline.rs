@@ -51,6 +51,8 @@ impl<'a> AcquireDeadline<'a> {
         &mut self,
         partition: Partition,
     ) -> Result<(Arc<Session>, Moment), AcquireFailure> {
+        // Of this wait: sessions that begin anew meanwhile, and get no answer, do not prolong it.
+        let mut outage_ends = None;
         loop {
             let now = self.engine.environment.now();
             let own = self.params.session.clone();
@@ -60,7 +62,7 @@ impl<'a> AcquireDeadline<'a> {
                 self.sessions.insert(partition, session.clone());
                 return Ok((session, now));
             }
-            let outage_ends = now.max(alive_until) + self.engine.timings.outage;
+            let outage_ends = *outage_ends.get_or_insert(now + self.engine.timings.outage);
             let until = self.params.limit.unwrap_or(outage_ends);
             let is_alive = |session: &Session| session.alive_until() != alive_until;
             if !self.wait_for_session(&session, is_alive, until).await? {

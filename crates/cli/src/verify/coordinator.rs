@@ -163,12 +163,19 @@ async fn client_left(space: &Space, nodes: &Nodes, plan: &Plan, recorder: &Recor
     Ok(())
 }
 
-/// Reads the clocks of the servers again and again, and reports when one took long to answer.
+/// Reads the clocks of the servers again and again, and reports when one took long to answer, or did not answer: from its last
+/// answer on.
 async fn watch_clocks(nodes: &Nodes, recorder: &Recorder, slow: impl Fn(u64, u64)) -> Infallible {
+    let mut last_answers = BTreeMap::new();
     loop {
         for Reading { node, sent_us, answered_us, store_us } in
             nodes.times(|| recorder.clock().now_us()).await
         {
+            let Some(store_us) = store_us else {
+                slow(*last_answers.entry(node).or_insert(sent_us), answered_us);
+                continue;
+            };
+            last_answers.insert(node, answered_us);
             let what = What::Clock { node, sent_us, store_us };
             recorder.add(Event { at_us: answered_us, process: 0, what });
             if answered_us.saturating_sub(sent_us) > SLOW_US {

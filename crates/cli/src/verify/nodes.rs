@@ -29,8 +29,8 @@ pub(crate) struct Reading {
     pub(crate) node: u32,
     pub(crate) sent_us: u64,
     pub(crate) answered_us: u64,
-    /// Microseconds since 1970.
-    pub(crate) store_us: u64,
+    /// Microseconds since 1970. None: it did not answer in time.
+    pub(crate) store_us: Option<u64>,
 }
 
 /// Connections to all servers. Empty for a store without servers.
@@ -62,15 +62,17 @@ impl Nodes {
     pub(crate) async fn times(&self, now_us: impl Fn() -> u64) -> Vec<Reading> {
         let mut times = Vec::new();
         for (node, (store, slot)) in (0..).zip(self.primaries().await) {
-            let Ok(slot) = slot else { continue };
-            let mut request = Pipeline::new();
-            request.cmd("TIME");
             let sent_us = now_us();
-            if let Ok(replies) = store.send_plain(slot, &request, REQUEST_LIMIT).await
-                && let Some(store_us) = replies.first().and_then(time_us)
-            {
-                times.push(Reading { node, sent_us, answered_us: now_us(), store_us });
-            }
+            let replies = match slot {
+                Ok(slot) => {
+                    let mut request = Pipeline::new();
+                    request.cmd("TIME");
+                    store.send_plain(slot, &request, REQUEST_LIMIT).await.unwrap_or_default()
+                }
+                Err(_) => Vec::new(),
+            };
+            let store_us = replies.first().and_then(time_us);
+            times.push(Reading { node, sent_us, answered_us: now_us(), store_us });
         }
         times
     }

@@ -146,6 +146,9 @@ fn a_file_passes_and_no_file_is_left() {
     let fixture = Fixture::sqlite();
     let (outcome, json) = verify(&fixture, &["--for", "6s", "--seed", "2"]);
     assert_passed(&fixture, &outcome, &json, &["kill", "stop"]);
+    // What is stopped may have the file locked, which excuses the calls of others.
+    let stopped = longest_fault(&history(&fixture), "may have the file locked");
+    assert!(stopped.is_some_and(|stopped| stopped > Duration::from_secs(1)), "{stopped:?}");
     let files = std::fs::read_dir(fixture.path("")).expect("a directory");
     let left: Vec<_> = files.map(|file| file.expect("a file").file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().contains("locks.db")), "{left:?}");
@@ -341,7 +344,18 @@ fn a_server_that_remembers_over_a_restart_passes() {
         RedisServer::builder().appendonly().config("appendfsync", "always").start().expect("a server");
     let fixture = Fixture::redis(&server);
     let command = "touch wanted; while [ -e wanted ]; do sleep 0.01; done";
-    let words = ["verify", "--json", "--for", "10s", "--seed", "7", "--allow-restart", command];
+    let words = [
+        "verify",
+        "--json",
+        "--history",
+        "history.jsonl",
+        "--for",
+        "10s",
+        "--seed",
+        "7",
+        "--allow-restart",
+        command,
+    ];
     let child = spawn(fixture.command(&words));
     let outcome = restarting(child, || {
         if fixture.path("wanted").exists() {
@@ -479,6 +493,42 @@ fn a_server_that_evicts_keys_under_memory_pressure_fails() {
     });
     let json = serde_json::from_str(&outcome.stdout).unwrap_or_default();
     assert_violated(&outcome, &json, &["exclusion", "periods"]);
+}
+
+/// The time in which a fault with this in its detail went on.
+fn longest_fault(history: &History, part: &str) -> Option<Duration> {
+    let events = || history.events().iter();
+    let lasted = events().filter_map(|event| match &event.what {
+        What::FaultBegan { fault, detail, .. } if detail.contains(part) => {
+            let ended =
+                events().find(|ended| matches!(ended.what, What::FaultEnded { fault: it } if it == *fault));
+            Some(Duration::from_micros(ended?.at_us - event.at_us))
+        }
+        _ => None,
+    });
+    lasted.max()
+}
+
+/// Calls fail meanwhile. That is no violation, and the history says why.
+#[test]
+fn a_server_that_stands_still_for_a_while_is_a_fault_of_which_the_run_knows() {
+    const STOPPED: Duration = Duration::from_millis(2500);
+    let server = RedisServer::start().expect("there is a server");
+    let fixture = Fixture::redis(&server);
+    let words = ["verify", "--json", "--history", "history.jsonl", "--for", "9s", "--seed", "12"];
+    let child = spawn(fixture.command(&words));
+    until("the workers use it", || keys(&server) > Some(3));
+    server.stop().expect("it runs");
+    sleep(STOPPED);
+    server.resume().expect("it is stopped");
+    let outcome = collect(child);
+    outcome.check(0, "");
+    let stopped = longest_fault(&history(&fixture), "not caused: a server did not answer");
+    assert!(stopped.is_some_and(|stopped| stopped > STOPPED * 3 / 4), "{stopped:?}");
+    let json: Value = serde_json::from_str(&outcome.stdout).expect("it is JSON");
+    let excused = |check: &Value| check["excused"].as_u64().expect("a number");
+    let checks = json["checks"].as_array().expect("a list");
+    assert!(checks.iter().map(excused).sum::<u64>() > 0, "{json}");
 }
 
 #[test]

@@ -17,8 +17,7 @@ pub(crate) fn command(arguments: &[String]) -> Result<Command> {
     // For few schedules a whole optimised build takes far longer than the runs it speeds up.
     let is_long = arguments.iter().any(|argument| argument == "--iterations");
     let profile = if is_long { "release" } else { "races" };
-    let mut test =
-        shell::cargo(["test", "--package", "leasehold", "--test", "race", "--no-default-features"]);
+    let mut test = shell::cargo(["test", "--package", "leasehold-race", "--lib"]);
     test.args(["--profile", profile, "--target-dir", "target/shuttle"])
         .env("RUSTFLAGS", "--cfg shuttle")
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");

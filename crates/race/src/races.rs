@@ -1,26 +1,11 @@
-//! The races between a client's threads, each under thousands of schedules: `cargo xtask shuttle`. Every other build leaves
-//! this out.
-//!
-//! Tasks on several threads share a client with its keeper thread and the threads that deliver its messages. All of
-//! them are shuttle threads, which shuttle schedules step by step; so are the connections to a server, which runs the
-//! model. Weak memory orderings are not explored.
-//!
-//! Where no test advances the clock, polling, renewals and lease expiry cannot mask a missed wake-up: a task that
-//! sleeps on is a deadlock, and a failure.
+//! The races, each as a test.
 
-#![cfg(shuttle)]
-
-mod environment;
-mod explore;
-mod fixture;
-mod server;
-
-use explore::{explore, failure};
-use fixture::{leased, lock, release, watched};
+use crate::explore::{explore, failure};
+use crate::fixture::{leased, lock, release, watched};
+use crate::server::{Flaw, Server};
 use leasehold::core::HoldId;
 use leasehold::error::{AcquireError, ExtendError, ReleaseError};
 use leasehold::{Client, Guard, LostReason, MultiAttempt};
-use server::{Flaw, Server};
 use shuttle::{future, thread};
 use std::sync::Arc;
 use std::time::Duration;

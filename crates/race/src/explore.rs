@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// As many as CI has time for.
-const ITERATIONS: usize = 1_000;
+const ITERATIONS: usize = 2_000;
 const SEED: u64 = 1;
 
 /// The number of preemptions in a schedule by priorities. Races that need more are left to chance.

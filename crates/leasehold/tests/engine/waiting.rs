@@ -71,8 +71,8 @@ async fn a_request_that_leaves_no_time_for_its_reply_is_not_sent() {
     let retry = leasehold::RetryPolicy::constant(200 * MS).jitter(0.0);
     let polling = client.mutex("m").expect("a good name").retry(retry);
     let begun = Instant::now();
-    // It asks after 0, 240 and 480 ms, and has 30 ms after 720.
-    let limit = 750 * MS;
+    // It asks after 0, 240 and 480 ms, and has 10 ms after 720.
+    let limit = 730 * MS;
     let missed = polling.acquire_timeout(limit).await.expect_err("others hold it");
     assert!(matches!(missed, AcquireError::TimedOut { .. }), "{missed:?}");
     assert_eq!(begun.elapsed(), limit);

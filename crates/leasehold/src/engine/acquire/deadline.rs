@@ -33,8 +33,8 @@ pub(super) struct AcquireDeadline<'a> {
     begun: Moment,
     /// The last fault, if the store has not answered since, and whether any request was executed (1).
     last_fault: Option<(Fault, Executed)>,
-    /// How long the store took for its last answer, if it has given one.
-    answered_in: Option<Duration>,
+    /// Whether the store has answered any request.
+    has_answered: bool,
     /// The sessions last used, held here so that they do not count as idle during the attempt.
     sessions: BTreeMap<Partition, Arc<Session>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct AcquireDeadline<'a> {
 impl<'a> AcquireDeadline<'a> {
     pub(super) fn new(engine: &'a Engine, params: &'a AcquireParams) -> Self {
         let begun = engine.environment.now();
-        Self { engine, params, begun, last_fault: None, answered_in: None, sessions: BTreeMap::new() }
+        Self { engine, params, begun, last_fault: None, has_answered: false, sessions: BTreeMap::new() }
     }
 
     /// A live session for a partition, and the current time. If there is none, waits for the next one, as long as it
@@ -116,16 +116,14 @@ impl<'a> AcquireDeadline<'a> {
 
     /// Whether a request that is sent now would have no time for its reply (2).
     pub(super) fn is_too_late(&self, now: Moment) -> bool {
-        match (self.params.limit, self.answered_in, &self.last_fault) {
-            (Some(limit), Some(answered_in), None) => limit.since(now) < answered_in.max(LEAST_TIME),
-            _ => false,
-        }
+        let is_late = |limit: Moment| limit.since(now) < LEAST_TIME;
+        self.has_answered && self.last_fault.is_none() && self.params.limit.is_some_and(is_late)
     }
 
-    /// The store has answered a request that was sent at this time.
-    pub(super) fn handle_reply(&mut self, sent_at: Moment) {
+    /// The store has answered.
+    pub(super) fn handle_reply(&mut self) {
         self.last_fault = None;
-        self.answered_in = Some(self.engine.environment.now().since(sent_at));
+        self.has_answered = true;
     }
 
     /// The store has not answered this process for `unresponsive_for`. Fails if a retry is useless.

@@ -246,7 +246,6 @@ impl<'a> AcquireLoop<'a> {
             entry.cancel_request(request);
             return self.wait_for_deadline().await;
         }
-        let sent_at = now;
         let queues = acquire.queue.is_some();
         let op = Op::Acquire(acquire);
         let sent = engine.telemetry.request();
@@ -272,7 +271,7 @@ impl<'a> AcquireLoop<'a> {
         let now = engine.environment.now();
         let (fault, executed) = match outcome {
             Outcome::Done(Reply::Acquire(reply)) => {
-                self.deadline.handle_reply(sent_at);
+                self.deadline.handle_reply();
                 self.waiter.handle_answer(request, Ok(&reply), now);
                 return match reply {
                     Acquired::Taken { .. } if !queues && self.waits_in_queue(request.path) => {

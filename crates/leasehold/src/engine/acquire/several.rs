@@ -191,7 +191,6 @@ impl<'a> MultiWaiter<'a> {
             self.deadline.sleep_until(None).await;
             return Err(self.timed_out(self.engine.environment.now()));
         }
-        let sent_at = now;
         let locks = self.waiters.iter().map(|waiter| waiter.entry.lock.clone());
         let named: Vec<_> = locks.zip(requests.iter().map(|(_, acquire)| acquire.clone())).collect();
         let outcome = {
@@ -211,7 +210,7 @@ impl<'a> MultiWaiter<'a> {
         match outcome {
             None => Err(MultiBlocked { at: 0, failure: AcquireFailure::Closed }),
             Some(Outcome::Done(replies)) => {
-                self.deadline.handle_reply(sent_at);
+                self.deadline.handle_reply();
                 self.handle_replies(requests, &replies, now).map(|()| true)
             }
             Some(Outcome::Failed(executed, fault)) => self.handle_fault(requests, fault, executed, now),

@@ -4,10 +4,9 @@
 
 use crate::board::charts::unix_ms;
 use crate::output::graph_drawing::{Drawing, Shape};
+use crate::output::graph_text::{holder_name, process};
 use crate::output::printable::printable;
-use crate::output::session_report::COMMAND_LABEL;
-use leasehold::Label;
-use leasehold::inspect::{SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
+use leasehold::inspect::{WaitGraph, WaitInfo};
 use serde::Serialize;
 
 /// More waits are in the list, and not drawn.
@@ -228,29 +227,9 @@ impl WaitRow {
             name: wait.lock.as_str().to_owned(),
             shown: printable(wait.lock.as_str()),
             since: unix_ms(wait.since),
-            holders: wait.holders.iter().take(20).map(holder).collect(),
+            holders: wait.holders.iter().take(20).map(holder_name).collect(),
         }
     }
-}
-
-fn holder(holder: &WaitHolder) -> String {
-    match (&holder.process, holder.label.as_ref().map(Label::as_str)) {
-        (Some(about), _) => process(Some(about)),
-        (None, Some("")) => "a client without a session".to_owned(),
-        (None, Some(label)) => printable(label),
-        (None, None) => "a client of another library".to_owned(),
-    }
-}
-
-fn process(about: Option<&SessionMetadata>) -> String {
-    about.map_or_else(
-        || "an unknown process".to_owned(),
-        |about| {
-            let label = about.labels.iter().find(|(name, _)| *name == COMMAND_LABEL).map(|(_, value)| value);
-            let program = label.filter(|command| !command.is_empty()).unwrap_or(&about.program);
-            format!("{}/{} ({})", printable(&about.host), about.pid, printable(program))
-        },
-    )
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::output::graph_drawing::{dot, mermaid};
 use crate::output::graph_text::text;
 use crate::output::log::{self, LogArgs};
 use crate::output::report::{json_line, print};
+use crate::output::session_report::labels;
 use crate::output::times::Clock;
 use crate::output::timestamp::rfc3339;
 use crate::store::args::StoreArgs;
@@ -15,6 +16,7 @@ use leasehold::error::InspectError;
 use leasehold::inspect::{LockMode, SessionMetadata, WaitCycle, WaitGraph, WaitHolder, WaitInfo};
 use leasehold::{FencingToken, Label};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// Show what waits for what, and what waits for each other
 ///
@@ -124,6 +126,8 @@ struct ProcessReport<'a> {
     pid: Option<u32>,
     program: Option<&'a str>,
     label: Option<&'a str>,
+    /// With `command`, the command that the process runs under a lock.
+    labels: BTreeMap<&'a str, &'a str>,
 }
 
 impl<'a> GraphReport<'a> {
@@ -180,6 +184,7 @@ impl<'a> ProcessReport<'a> {
             pid: Some(about.pid),
             program: Some(&about.program),
             label: Some(about.label.as_str()),
+            labels: labels(Some(about)),
         })
     }
 }
@@ -201,8 +206,9 @@ JSON (--json), one line; later versions may add fields:
   cycles: an array of {waits}, each waits for a lock of the next one
   waits: an array of all waits, each with
     name, kind, portion, permits, waiter, session, host, pid, program, label,
-    since, refuses, holders: an array of {holder, session, host, pid, program,
-    label, portion, permits, since, fence, waiters}
+    labels (with command, the program that runs under a lock), since, refuses,
+    holders: an array of {holder, session, host, pid, program, label, labels,
+    portion, permits, since, fence, waiters}
   skipped, omitted: how many entries cannot be read, or are too many
 
 Exit status:

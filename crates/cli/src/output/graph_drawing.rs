@@ -3,8 +3,10 @@
 //! Names come from other clients, so no name becomes a part of the drawing's language: nodes have numbers, and texts are
 //! escaped.
 
+use crate::output::graph_text::holder_name;
 use crate::output::printable::printable;
-use leasehold::inspect::{SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
+use crate::output::session_report::process;
+use leasehold::inspect::{WaitGraph, WaitHolder, WaitInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -75,11 +77,7 @@ impl Drawing {
 
     fn holder(&mut self, holder: &WaitHolder) -> usize {
         let key = holder.session.map_or_else(|| format!("{:?}", holder.fence), |session| session.to_string());
-        self.node(Shape::Process, key, || match (&holder.process, &holder.label) {
-            (Some(about), _) => process(about),
-            (None, Some(label)) => printable(label.as_str()),
-            (None, None) => "another library".to_owned(),
-        })
+        self.node(Shape::Process, key, || holder_name(holder))
     }
 
     fn node(&mut self, shape: Shape, key: String, label: impl FnOnce() -> String) -> usize {
@@ -88,10 +86,6 @@ impl Drawing {
             self.nodes.len() - 1
         })
     }
-}
-
-fn process(about: &SessionMetadata) -> String {
-    format!("{}/{} {}", printable(&about.host), about.pid, printable(&about.program))
 }
 
 /// For Graphviz.

@@ -1,7 +1,9 @@
 //! What waits for what, as lines of text.
 
 use crate::output::printable::printable;
+use crate::output::session_report;
 use crate::output::times::Clock;
+use leasehold::Label;
 use leasehold::inspect::{LockMode, SessionMetadata, WaitGraph, WaitHolder, WaitInfo};
 use std::fmt::Write as _;
 
@@ -69,12 +71,7 @@ fn what(wait: &WaitInfo, clock: &Clock) -> String {
 }
 
 fn held_by(holder: &WaitHolder, clock: &Clock) -> String {
-    let mut text = match (&holder.process, &holder.label) {
-        (Some(metadata), _) => process(Some(metadata)),
-        (None, Some(label)) if !label.as_str().is_empty() => printable(label.as_str()),
-        (None, Some(_)) => "a client without a session".to_owned(),
-        (None, None) => "a client of another library".to_owned(),
-    };
+    let mut text = holder_name(holder);
     if let Some(since) = holder.since {
         write!(text, " since {}", clock.age(since)).expect("writing to a string cannot fail");
     }
@@ -84,12 +81,19 @@ fn held_by(holder: &WaitHolder, clock: &Clock) -> String {
     text
 }
 
-/// A process: host, pid and program.
-fn process(about: Option<&SessionMetadata>) -> String {
-    about.map_or_else(
-        || "an unknown process".to_owned(),
-        |about| format!("{}/{} ({})", printable(&about.host), about.pid, printable(&about.program)),
-    )
+/// A holder: its process, or else its label.
+pub(crate) fn holder_name(holder: &WaitHolder) -> String {
+    match (&holder.process, holder.label.as_ref().map(Label::as_str)) {
+        (Some(about), _) => process(Some(about)),
+        (None, Some("")) => "a client without a session".to_owned(),
+        (None, Some(label)) => printable(label),
+        (None, None) => "a client of another library".to_owned(),
+    }
+}
+
+/// A process, as lists name it.
+pub(crate) fn process(about: Option<&SessionMetadata>) -> String {
+    about.map_or_else(|| "an unknown process".to_owned(), session_report::process)
 }
 
 fn mode(mode: LockMode) -> String {

@@ -4,7 +4,7 @@ use crate::output::printable::printable;
 use crate::output::report::millis;
 use crate::output::times::spoken;
 use crate::output::timestamp::rfc3339;
-use leasehold::inspect::SessionInfo;
+use leasehold::inspect::{SessionInfo, SessionMetadata};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -28,6 +28,8 @@ pub(crate) struct SessionReport<'a> {
     pub(crate) labels: BTreeMap<&'a str, &'a str>,
     #[serde(skip)]
     pub(crate) started_at: Option<SystemTime>,
+    #[serde(skip)]
+    about: Option<&'a SessionMetadata>,
 }
 
 impl<'a> SessionReport<'a> {
@@ -44,23 +46,19 @@ impl<'a> SessionReport<'a> {
             version: about.map(|about| about.version.as_str()),
             started: info.since().map(rfc3339),
             started_at: info.since(),
-            labels: about
-                .map(|about| {
-                    about.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
-                })
-                .unwrap_or_default(),
+            labels: labels(about),
+            about,
         }
     }
 
     /// The command that the process runs, if it says so, or else its program.
     pub(crate) fn command(&self) -> Option<&'a str> {
-        self.labels.get(COMMAND_LABEL).copied().filter(|command| !command.is_empty()).or(self.program)
+        self.about.map(command)
     }
 
     /// `HOST/PID (COMMAND)`.
     pub(crate) fn process(&self) -> Option<String> {
-        let (host, pid, command) = (self.host?, self.pid?, self.command()?);
-        Some(format!("{}/{pid} ({})", printable(host), printable(command)))
+        self.about.map(process)
     }
 
     /// Whether it is alive, in a word or two.
@@ -84,4 +82,20 @@ impl<'a> SessionReport<'a> {
             _ => format!(", whose session is {state}"),
         }
     }
+}
+
+/// The labels of a session; none if it did not describe itself.
+pub(crate) fn labels(about: Option<&SessionMetadata>) -> BTreeMap<&str, &str> {
+    let labels = about.into_iter().flat_map(|about| &about.labels);
+    labels.map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// The process of a session: `HOST/PID (COMMAND)`.
+pub(crate) fn process(about: &SessionMetadata) -> String {
+    format!("{}/{} ({})", printable(&about.host), about.pid, printable(command(about)))
+}
+
+/// The command that a process runs, if it says so, or else its program.
+fn command(about: &SessionMetadata) -> &str {
+    about.labels.get(COMMAND_LABEL).filter(|command| !command.is_empty()).unwrap_or(&about.program)
 }

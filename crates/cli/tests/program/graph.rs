@@ -177,6 +177,42 @@ fn a_name_does_not_change_the_text_around_it() {
     expect(&mut waiter, "both");
 }
 
+/// Otherwise each process of a deadlock would be named after this program, and no job.
+#[test]
+fn a_job_has_the_name_that_the_lists_give_it() {
+    let fixture = Fixture::sqlite();
+    let label = "the \u{202e}invoices";
+    let mut holder = fixture.start(&["--label", label], "echo held; read line");
+    expect(&mut holder, "held");
+    let mut waiter = start(fixture.command(&["run", "job", "--wait", "60s", "--", "echo", "both"]));
+    until("it waits", || count(&graph(&fixture), "waits") == 1);
+    let name = |pid: u32, command: &str| format!("/{pid} ({command})");
+    let text = fixture.run(&["graph"]).stdout;
+    let names = [name(holder.pid(), "the \\u{202e}invoices"), name(waiter.pid(), "echo")];
+    assert!(text.contains(&format!("{} since ", names[0])), "{text}");
+    assert!(text.contains(&format!("{} waits (since ", names[1])), "{text}");
+    let shown = fixture.run(&["show", "job"]).stdout;
+    assert!(shown.contains(&names[1]), "the same text: {shown}");
+    let dot = fixture.run(&["graph", "--dot"]).stdout;
+    for name in [&names[0].replace('\\', "\\\\"), &names[1]] {
+        assert!(dot.contains(name), "{name}: {dot}");
+    }
+    let mermaid = fixture.run(&["graph", "--mermaid"]).stdout;
+    for name in ["#40;the #92;u#123;202e#125;invoices#41;", "#40;echo#41;"] {
+        assert!(mermaid.contains(name), "{name}: {mermaid}");
+    }
+    let (json, status_json) = (graph(&fixture), fixture.status());
+    let wait = &json["waits"][0];
+    assert_eq!(wait["labels"], serde_json::json!({ "command": "echo" }));
+    assert_eq!(wait["labels"], status_json["queue"][0]["behind"]["labels"]);
+    assert_eq!(wait["holders"][0]["labels"], serde_json::json!({ "command": label }));
+    assert_eq!(wait["holders"][0]["labels"], status_json["behind"]["labels"]);
+    assert_eq!(wait["program"], "leasehold");
+    holder.send("go").expect("it reads");
+    assert_eq!(status(&mut holder), Some(0));
+    expect(&mut waiter, "both");
+}
+
 #[test]
 fn a_store_without_sessions_has_no_graph() {
     let fixture = Fixture::at("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3".to_owned());

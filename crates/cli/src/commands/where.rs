@@ -72,7 +72,8 @@ The store of a command:
   The environment does not change that file, so that a shell, cron, sudo and
   systemd agree. An earlier version used HOME and XDG_STATE_HOME. If this user
   has a file there, every command that uses the default file warns of it, on
-  standard error: locks in one file do not exclude those in the other.
+  standard error, except with --quiet: locks in one file do not exclude those
+  in the other.
 
 Exit status:
     0  the URL was printed

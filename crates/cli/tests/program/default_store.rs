@@ -9,7 +9,12 @@ use std::process::Command;
 
 /// `where` without a store, with variables of the environment.
 fn default_store(fixture: &Fixture, variables: &[(&str, &str)]) -> Outcome {
-    let mut command = fixture.command(&["where"]);
+    default_store_with(fixture, variables, &[])
+}
+
+/// The same, with options.
+fn default_store_with(fixture: &Fixture, variables: &[(&str, &str)], options: &[&str]) -> Outcome {
+    let mut command = fixture.command(&[&["where"], options].concat());
     for name in ["LEASEHOLD_STORE", "HOME", "XDG_STATE_HOME"] {
         command.env_remove(name);
     }
@@ -53,7 +58,16 @@ fn a_file_of_an_earlier_version_is_reported() {
         found.check(0, &format!("kept the locks of this user in `{}`", earlier.display()));
         found.check(0, "remove that file once no process uses it");
         assert_eq!(found.stdout.lines().count(), 1, "{found:?}");
+        let quiet = default_store_with(&fixture, &variables, &["--quiet"]);
+        quiet.check(0, "");
+        assert_eq!(
+            (&*quiet.stdout, &*quiet.stderr),
+            (&*found.stdout, ""),
+            "the exception that its help names"
+        );
     }
+    let help = fixture.run(&["where", "--help"]).stdout;
+    assert!(help.contains("warns of it, on\n  standard error, except with --quiet"), "{help}");
 }
 
 #[test]

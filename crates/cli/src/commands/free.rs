@@ -363,12 +363,13 @@ impl<'a> Report<'a> {
     }
 }
 
-/// How long a holder that lost the lock may continue.
+/// How long a holder that lost the lock may continue. One without a session may be one that is never renewed: a turn of
+/// `run --once-per` works on to its end.
 const fn notice(has_session: bool) -> &'static str {
     if has_session {
         "The holder is notified, and may continue until it has received the notification."
     } else {
-        "The holder cannot be notified: it may continue until its next renewal."
+        "The holder cannot be notified: it may continue until it extends or releases the lock."
     }
 }
 

@@ -6,7 +6,7 @@ use crate::output::capacity::Capacity;
 use crate::output::exit::Exit;
 use crate::output::failure::Failure;
 use crate::output::history_report::HistoryReport;
-use crate::output::holder_report::HolderReport;
+use crate::output::holder_report::{HolderReport, unless_extended};
 use crate::output::lines::Lines;
 use crate::output::log::LogArgs;
 use crate::output::printable::printable;
@@ -111,6 +111,8 @@ struct Report<'a> {
     since_at: Option<SystemTime>,
     #[serde(skip)]
     until_at: Option<SystemTime>,
+    #[serde(skip)]
+    has_session: bool,
 }
 
 impl<'a> Report<'a> {
@@ -142,6 +144,7 @@ impl<'a> Report<'a> {
             holders: HolderReport::all(status, |holder| details.shared_holder_session(holder)),
             since_at: status.since,
             until_at,
+            has_session: status.session.is_some(),
         }
     }
 
@@ -207,8 +210,9 @@ impl<'a> Report<'a> {
         match (self.until_at, self.remaining_ms) {
             (Some(until), Some(ms)) => {
                 let (until, remaining) = (clock.instant(until), spoken(Duration::from_millis(ms)));
-                let renewed = if self.in_cooldown { "" } else { ", unless it is renewed" };
-                lines.push("until", &format!("{until} (in {remaining}{renewed})"));
+                let unless = if self.in_cooldown { "" } else { unless_extended(self.has_session) };
+                let comma = if unless.is_empty() { "" } else { ", " };
+                lines.push("until", &format!("{until} (in {remaining}{comma}{unless})"));
             }
             _ => lines.push("until", "for ever: it has no expiry"),
         }
@@ -269,7 +273,7 @@ JSON (--json), one line; later versions may add fields:
   count         the number of holds: 0 if it is free, 1 if a mutex is held
   since         when the hold began, by the clock of the store: RFC 3339 in UTC,
                 or null
-  until         when the lease ends unless it is renewed, by the clock of this
+  until         when the lease ends unless it is extended, by the clock of this
                 machine; null if the lock is free, or held without an expiry
   remaining_ms  the milliseconds until then, or null
   fence         the fencing token of the holder, a number of at most 53 bits, or

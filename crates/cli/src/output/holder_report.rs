@@ -26,6 +26,8 @@ pub(crate) struct HolderReport<'a> {
     pub(crate) session: Option<SessionReport<'a>>,
     #[serde(skip)]
     pub(crate) since_at: Option<SystemTime>,
+    #[serde(skip)]
+    has_session: bool,
 }
 
 impl<'a> HolderReport<'a> {
@@ -49,6 +51,7 @@ impl<'a> HolderReport<'a> {
             fence: holder.fence.map(FencingToken::as_u64),
             session: session.map(SessionReport::new),
             since_at: holder.since,
+            has_session: holder.session.is_some(),
         }
     }
 
@@ -68,10 +71,17 @@ impl<'a> HolderReport<'a> {
         let since = self.since_at.map(|since| format!(", since {}", clock.instant_and_age(since)));
         let since = since.unwrap_or_default();
         let remaining = self.remaining_ms.map(Duration::from_millis);
-        let remaining = remaining.map(|time| format!(", for {} unless it is renewed", spoken(time)));
+        let unless = unless_extended(self.has_session);
+        let remaining = remaining.map(|time| format!(", for {} {unless}", spoken(time)));
         let remaining = remaining.unwrap_or_default();
         format!("{} by {}{since}{remaining}", self.mode_text(), self.holder_text())
     }
+}
+
+/// What would move the end of a hold. Of one without a session a store does not report whether its client renews it, as over a
+/// quorum: a turn of `run --once-per` never is, and a detached hold only by `extend`.
+pub(crate) const fn unless_extended(has_session: bool) -> &'static str {
+    if has_session { "unless it is renewed" } else { "unless its holder extends it" }
 }
 
 /// The mode as a word for programs, and the number of permits or arrivals.

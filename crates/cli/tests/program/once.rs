@@ -32,6 +32,34 @@ fn one_of_many_runs_and_the_others_end_with_0() {
     }
 }
 
+/// A turn is never renewed, and a store does not tell it from another hold without a session.
+#[test]
+fn no_line_about_a_turn_says_that_it_is_renewed() {
+    let server = RedisServer::start().expect("there is a server");
+    for fixture in [Fixture::sqlite(), Fixture::redis(&server)] {
+        let mut turn = fixture.start(&["--once-per", "1h"], "echo running; read line");
+        expect(&mut turn, "running");
+        let shown = fixture.run(&["show", "job"]);
+        shown.check(0, "");
+        assert!(shown.stdout.contains(", unless its holder extends it)\n"), "{shown:?}");
+        assert!(!shown.stdout.contains("renew"), "{shown:?}");
+        let freed = fixture.run(&["free", "job", "--yes"]);
+        freed.check(0, "");
+        let notice =
+            "The holder cannot be notified: it may continue until it extends or releases the lock.\n";
+        assert!(freed.stdout.ends_with(notice), "{freed:?}");
+        turn.send("go").expect("it reads");
+        assert_eq!(status(&mut turn), Some(70), "it finds out when it releases the lock");
+        // A hold that is renewed ends with its session, and is told apart by that.
+        let mut renewed = fixture.start(&[], "echo running; read line");
+        expect(&mut renewed, "running");
+        let shown = fixture.run(&["show", "job"]);
+        assert!(shown.stdout.contains(", unless it is renewed)\n"), "{shown:?}");
+        renewed.send("go").expect("it reads");
+        assert_eq!(status(&mut renewed), Some(0));
+    }
+}
+
 /// Otherwise one machine without the program would keep all others from running it, in every period.
 #[test]
 fn a_machine_without_the_command_gives_the_period_back() {

@@ -79,8 +79,8 @@ struct ScanArgs {
 
     /// The same for keys without an expiry, which bar a lock for ever
     ///
-    /// Such a key was left by a client of another library. `leasehold run --adopt TIME` gives it an expiry and waits for
-    /// that; `leasehold free` deletes it.
+    /// Such a lock was left by a client of another library. `leasehold run --adopt TIME` gives it an expiry and waits for
+    /// that; `leasehold free` deletes it. Look at the key first: a number is no lock, but a counter or a semaphore.
     #[arg(long, conflicts_with_all = ["sessions", "watch"])]
     no_expiry: bool,
 }

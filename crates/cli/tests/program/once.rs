@@ -50,7 +50,7 @@ fn no_line_about_a_turn_says_that_it_is_renewed() {
         assert!(freed.stdout.ends_with(notice), "{freed:?}");
         turn.send("go").expect("it reads");
         assert_eq!(status(&mut turn), Some(70), "it finds out when it releases the lock");
-        // A hold that is renewed ends with its session, and is told apart by that.
+        // A hold that is renewed has a session, and so the line says that.
         let mut renewed = fixture.start(&[], "echo running; read line");
         expect(&mut renewed, "running");
         let shown = fixture.run(&["show", "job"]);

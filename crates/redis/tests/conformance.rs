@@ -228,6 +228,17 @@ impl Redis {
         [&self.prefix, lock.name.as_str()].concat()
     }
 
+    /// Connects, and tries again: a relay before the server is a thread of this process, which a busy machine runs late.
+    async fn connect(&self) -> RedisStore {
+        for _ in 0..4 {
+            match RedisStore::connect(self.config()).await {
+                Err(fault) if fault.is_transient() => {}
+                connected => return connected.expect("a server that runs"),
+            }
+        }
+        RedisStore::connect(self.config()).await.expect("a server that runs")
+    }
+
     /// The configurations of the servers, if there are several.
     fn shards(&self) -> Option<Vec<RedisConfig>> {
         let Servers::Shards(shards) = &self.running.servers else { return None };
@@ -269,7 +280,7 @@ impl StoreUnderTest for Redis {
             }
             match self.shards() {
                 Some(shards) => Arc::new(RedisStore::connect_shards(shards).await.expect("servers that run")),
-                None => Arc::new(RedisStore::connect(self.config()).await.expect("a server that runs")),
+                None => Arc::new(self.connect().await),
             }
         })
     }

@@ -4,7 +4,7 @@ use leasehold_testkit::{RedisServer, Worker};
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -130,14 +130,25 @@ pub(crate) fn start_with_errors(fixture: &Fixture, arguments: &[&str]) -> Worker
 }
 
 /// Runs a command to its end, and kills it if it takes too long.
-pub(crate) fn finish(mut command: Command, input: &str) -> Outcome {
+pub(crate) fn finish(command: Command, input: &str) -> Outcome {
+    finish_with(command, input, drop)
+}
+
+/// The same, of a program at a terminal, where nothing is typed. `script` reads the end of its own input as a key that is pressed, and on
+/// a busy machine then ends before it has passed on what the terminal shows.
+pub(crate) fn finish_at_terminal(command: Command) -> Outcome {
+    let mut open = None;
+    finish_with(command, "", |stdin| open = Some(stdin))
+}
+
+fn finish_with(mut command: Command, input: &str, after: impl FnOnce(ChildStdin)) -> Outcome {
     use std::io::Write;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("it is a pipe");
     // The program may end without reading it.
     let _ = stdin.write_all(input.as_bytes());
-    drop(stdin);
+    after(stdin);
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let deadline = Instant::now() + LIMIT;
     let status = loop {

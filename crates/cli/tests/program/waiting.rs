@@ -1,6 +1,6 @@
 //! What a user sees while a lock is held: the queue, the line at a terminal, and what `--quiet` leaves.
 
-use super::fixture::{Fixture, Outcome, expect, finish, start, status, until};
+use super::fixture::{Fixture, Outcome, expect, finish, finish_at_terminal, start, status, until};
 use super::terminal::{recorded_terminal, terminal};
 use leasehold_testkit::{RedisServer, Worker};
 use serde_json::Value;
@@ -89,7 +89,7 @@ fn a_waiter_for_permits_is_listed_with_their_number() {
     let waiting = queue(&fixture).remove(0);
     assert_eq!((&waiting["portion"], &waiting["count"]), (&"permits".into(), &2.into()), "{waiting}");
     let shown = fixture.run(&["show", "job"]).stdout;
-    assert!(shown.contains(&format!("/{} (upload), for 2 permits\n", waiter.pid())), "{shown}");
+    assert!(shown.contains(&format!("/{} (upload), for 2 permits", waiter.pid())), "{shown}");
     first.send("go").expect("it reads");
     assert_eq!(status(&mut waiter), Some(0));
 }
@@ -113,7 +113,7 @@ fn at_terminal(fixture: &Fixture, script: &str, held: Duration) -> Option<Outcom
     let command = terminal(fixture, script)?;
     let first = holder(fixture, &[]);
     let ended = std::thread::spawn(move || end_after(first, held));
-    let outcome = finish(command, "");
+    let outcome = finish_at_terminal(command);
     ended.join().expect("it ends");
     Some(outcome)
 }
@@ -154,7 +154,7 @@ fn at_a_terminal_a_line_says_which_client_has_the_lock() {
             until("it says what it waits for", || String::from_utf8_lossy(&shown()).contains(line));
             end_after(leader, Duration::ZERO);
         });
-        let outcome = finish(command, "");
+        let outcome = finish_at_terminal(command);
         assert!(outcome.status.success() && outcome.stdout.contains(line), "{outcome:?}");
     });
 }
@@ -167,7 +167,7 @@ fn the_line_fits_the_terminal_and_escapes_what_it_would_interpret() {
     expect(&mut first, "running");
     let script = format!("stty cols 40 rows 10; exec $LEASEHOLD run '{name}' -- true");
     let Some(command) = terminal(&fixture, &script) else { return };
-    let outcome = finish(command, "");
+    let outcome = finish_at_terminal(command);
     let line = outcome.stdout.split("\u{1b}[K").find(|line| line.contains("waiting for")).unwrap_or_default();
     assert_eq!(
         line.trim_start_matches(['\r', '\n']),

@@ -69,6 +69,7 @@ macro_rules! conformance_suite {
     (mutex: $subject:expr) => {
         mod mutex {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
@@ -78,6 +79,7 @@ macro_rules! conformance_suite {
     (reentrant: $subject:expr) => {
         mod reentrant {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
@@ -87,6 +89,7 @@ macro_rules! conformance_suite {
     (election: $subject:expr) => {
         mod election {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
@@ -96,6 +99,7 @@ macro_rules! conformance_suite {
     (semaphore: $subject:expr) => {
         mod semaphore {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
@@ -105,6 +109,7 @@ macro_rules! conformance_suite {
     (rwlock: $subject:expr) => {
         mod rwlock {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
@@ -114,6 +119,7 @@ macro_rules! conformance_suite {
     (latch: $subject:expr) => {
         mod latch {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
@@ -123,6 +129,7 @@ macro_rules! conformance_suite {
     (barrier: $subject:expr) => {
         mod barrier {
             use super::*;
+            #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }

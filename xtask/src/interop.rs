@@ -44,8 +44,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if !options.is_empty() {
         return judge(ExitStatus::default(), &failed);
     }
-    // With the features of the whole workspace: with those of one package alone, all would be compiled once more.
-    shell::run(shell::cargo(["build", "--quiet", "--locked", "--workspace", "--bin", "leasehold-interop"]))?;
+    // As the tests are built, whose features are not those of the program alone: otherwise all would be compiled once more.
+    shell::run(shell::cargo(["test", "--no-run", "--quiet", "--locked", "--workspace", "--test", "mutants"]))?;
     let mut interop = shell::in_root(shell::target_directory().join("debug/leasehold-interop"));
     interop.arg("--drivers").arg(&drivers.directory).args(&ready);
     let status = shell::status(interop)?;

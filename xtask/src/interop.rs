@@ -45,7 +45,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         return judge(ExitStatus::default(), &failed);
     }
     // As the tests are built, whose features are not those of the program alone: otherwise all would be compiled once more.
-    shell::run(shell::cargo(["test", "--no-run", "--quiet", "--locked", "--workspace", "--test", "mutants"]))?;
+    shell::run(shell::cargo([
+        "test",
+        "--no-run",
+        "--quiet",
+        "--locked",
+        "--workspace",
+        "--test",
+        "mutants",
+    ]))?;
     let mut interop = shell::in_root(shell::target_directory().join("debug/leasehold-interop"));
     interop.arg("--drivers").arg(&drivers.directory).args(&ready);
     let status = shell::status(interop)?;

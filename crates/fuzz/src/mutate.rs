@@ -73,11 +73,15 @@ pub fn failure(target: &Target, input: &[u8]) -> Option<String> {
             }
         }));
     });
+    let _one_at_a_time = locked(&RUNNING);
     *locked(&PANICS) = Some((thread::current().id(), Vec::new()));
     let result = panic::catch_unwind(AssertUnwindSafe(|| target.check(input)));
     let first = locked(&PANICS).take().and_then(|(_, panics)| panics.into_iter().next());
     first.or_else(|| result.err().map(|_| "a panic without a message".to_owned()))
 }
+
+/// Held while an input runs: panics and memory are those of the process, in which tests run side by side.
+static RUNNING: Mutex<()> = Mutex::new(());
 
 /// The thread that runs an input, and the panics of that, while one runs.
 static PANICS: Mutex<Option<(ThreadId, Vec<String>)>> = Mutex::new(None);

@@ -159,6 +159,31 @@ async fn an_outage_ends_a_wait_in_the_queue_although_sessions_begin_anew() {
     held.release().await.expect("released");
 }
 
+/// A pass has no short first lease, so its undo must be tried for longer, too.
+#[tokio::test(start_paused = true)]
+async fn a_pass_of_a_waiter_that_is_gone_is_undone_after_an_outage() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    let store = FaultyStore::with_sessions(move |_, _| {
+        if down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
+    });
+    let theirs = store.healthy_client().await.barrier("b", 2).expect("a good name");
+    let client = client_in_paused_time(store).connect().await.expect("it connects");
+    let ours = client.barrier("b", 2).expect("a good name");
+    let waiter = tokio::spawn(async move { ours.wait().await });
+    sleep(500 * MS).await;
+    is_down.store(true, Ordering::SeqCst);
+    waiter.abort();
+    assert!(waiter.await.is_err(), "it still waited");
+    theirs.wait().await.expect("both had arrived");
+    sleep(20_000 * MS).await;
+    assert_eq!(theirs.inspect().await.expect("an answer").shared_holders.len(), 1, "the pass that is left");
+    is_down.store(false, Ordering::SeqCst);
+    sleep(3_000 * MS).await;
+    let left = theirs.inspect().await.expect("an answer").shared_holders;
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     let memory = memory();

@@ -79,6 +79,14 @@ pub struct AcquireTerms {
     pub fresh_hold: bool,
 }
 
+impl AcquireTerms {
+    /// The lease that a request asks for: [`FIRST_LEASE`] at most, but for a pass at a latch or a barrier, which excludes no
+    /// client.
+    pub fn requested_lease(&self) -> Duration {
+        if self.mode.excludes() { self.lease.min(FIRST_LEASE) } else { self.lease }
+    }
+}
+
 /// What to do next.
 ///
 /// See [`Contender`] for an example.
@@ -307,7 +315,7 @@ impl Contender {
     /// hold.
     pub fn request(&mut self, now: Moment, terms: &AcquireTerms, random: Random<'_>) -> (Nonce, Acquire) {
         let nonce = Nonce::new(self.index, random());
-        let lease = if terms.mode.excludes() { terms.lease.min(FIRST_LEASE) } else { terms.lease };
+        let lease = terms.requested_lease();
         let queue_ttl = (self.poll_interval() * 2 + POLL_INTERVAL).min(MAX_QUEUE_ENTRY_TTL);
         let (session, predecessor) = (self.session, self.watched.next().map(|(session, _)| session));
         let requested = self.requested.get_or_insert_with(|| RequestedHold {

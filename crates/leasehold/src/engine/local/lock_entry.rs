@@ -71,7 +71,8 @@ pub(in crate::engine) struct State {
     superseded: Vec<Claim>,
     /// Requests sent with releases that are in flight; with the claim, once the request was given up (5).
     sent_with_release: BTreeMap<HoldId, Option<Claim>>,
-    /// The longest margin that a task has requested: for as much longer the store may keep what is undone.
+    /// The longest time beyond a first lease for which the store may keep what a task has requested, and what is undone: its
+    /// margin, and the rest of the lease of a pass at a latch or a barrier.
     longest_margin: Duration,
     /// How often this process has released the lock.
     releases: u32,
@@ -178,7 +179,8 @@ impl LockEntry {
     /// Joins the queue. Returns the number of the waiter.
     pub(in crate::engine) fn join(&self, terms: Arc<AcquireTerms>) -> u64 {
         let mut state = self.state();
-        state.longest_margin = state.longest_margin.max(terms.margin);
+        let beyond = terms.requested_lease().saturating_sub(FIRST_LEASE) + terms.margin;
+        state.longest_margin = state.longest_margin.max(beyond);
         let bypass = (self.lock.kind == Kind::Reentrant)
             .then(|| ReentrantBypass::new(state.contender.session(), self.slot));
         let id = state.queue.join(terms, bypass);
@@ -539,7 +541,7 @@ impl LockEntry {
         self.state().current_hold(now).is_some()
     }
 
-    /// How much longer than its lease the store may keep what a task has requested.
+    /// How much longer than a first lease the store may keep what a task has requested.
     pub(in crate::engine) fn longest_margin(&self) -> Duration {
         self.state().longest_margin
     }

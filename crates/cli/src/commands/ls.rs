@@ -72,8 +72,8 @@ struct ScanArgs {
     ///
     /// Goes through all keys of the server, or of every primary of a cluster, in small steps with pauses, for a minute at most,
     /// and reads those that the pattern names. To a server, a lock of another library is a string like any other, or
-    /// with Redisson a hash with a count: name a pattern that only locks have. Not for a file (sqlite:), which other libraries do not use. The user of the server
-    /// needs the right to send SCAN.
+    /// with Redisson a hash with a count: name a pattern that only locks have. Not for a file (sqlite:), which other
+    /// libraries do not use. The user of the server needs the right to send SCAN.
     #[arg(long, conflicts_with_all = ["sessions", "watch"])]
     foreign: bool,
 

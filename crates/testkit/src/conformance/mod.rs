@@ -66,75 +66,36 @@ pub use workload::{ForeignWrite, Workload, WorkloadStep};
 /// `rwlock:`, `latch:` and `barrier:` select one kind, `exclusive:` the first three, `shared:` the other four.
 #[macro_export]
 macro_rules! conformance_suite {
-    (mutex: $subject:expr) => {
-        mod mutex {
+    (@of $module:ident $kind:ident $subject:expr) => {
+        mod $module {
             use super::*;
             #[cfg(test)]
             fn boxed_subject() -> $crate::conformance::Subject {
                 $crate::conformance::subject(async { $subject })
             }
-            $crate::conformance_cases! { Mutex (boxed_subject) }
+            $crate::conformance_cases! { $kind (boxed_subject) }
         }
+    };
+    (mutex: $subject:expr) => {
+        $crate::conformance_suite! { @of mutex Mutex $subject }
     };
     (reentrant: $subject:expr) => {
-        mod reentrant {
-            use super::*;
-            #[cfg(test)]
-            fn boxed_subject() -> $crate::conformance::Subject {
-                $crate::conformance::subject(async { $subject })
-            }
-            $crate::conformance_cases! { Reentrant (boxed_subject) }
-        }
+        $crate::conformance_suite! { @of reentrant Reentrant $subject }
     };
     (election: $subject:expr) => {
-        mod election {
-            use super::*;
-            #[cfg(test)]
-            fn boxed_subject() -> $crate::conformance::Subject {
-                $crate::conformance::subject(async { $subject })
-            }
-            $crate::conformance_cases! { Election (boxed_subject) }
-        }
+        $crate::conformance_suite! { @of election Election $subject }
     };
     (semaphore: $subject:expr) => {
-        mod semaphore {
-            use super::*;
-            #[cfg(test)]
-            fn boxed_subject() -> $crate::conformance::Subject {
-                $crate::conformance::subject(async { $subject })
-            }
-            $crate::conformance_cases! { Semaphore (boxed_subject) }
-        }
+        $crate::conformance_suite! { @of semaphore Semaphore $subject }
     };
     (rwlock: $subject:expr) => {
-        mod rwlock {
-            use super::*;
-            #[cfg(test)]
-            fn boxed_subject() -> $crate::conformance::Subject {
-                $crate::conformance::subject(async { $subject })
-            }
-            $crate::conformance_cases! { RwLock (boxed_subject) }
-        }
+        $crate::conformance_suite! { @of rwlock RwLock $subject }
     };
     (latch: $subject:expr) => {
-        mod latch {
-            use super::*;
-            #[cfg(test)]
-            fn boxed_subject() -> $crate::conformance::Subject {
-                $crate::conformance::subject(async { $subject })
-            }
-            $crate::conformance_cases! { Latch (boxed_subject) }
-        }
+        $crate::conformance_suite! { @of latch Latch $subject }
     };
     (barrier: $subject:expr) => {
-        mod barrier {
-            use super::*;
-            #[cfg(test)]
-            fn boxed_subject() -> $crate::conformance::Subject {
-                $crate::conformance::subject(async { $subject })
-            }
-            $crate::conformance_cases! { Barrier (boxed_subject) }
-        }
+        $crate::conformance_suite! { @of barrier Barrier $subject }
     };
     (exclusive: $subject:expr) => {
         $crate::conformance_suite! { mutex: $subject }

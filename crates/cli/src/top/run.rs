@@ -17,7 +17,7 @@ use crate::output::times::Clock;
 use crate::store::CALL_TIMEOUT;
 use crate::top::app::{Action, App, Event};
 use crate::top::draw::{Palette, draw};
-use crate::top::terminal::{Input, Screen, inputs};
+use crate::top::terminal::{Input, Inputs, Screen};
 use leasehold::core::Lock;
 use leasehold::{Client, LockName};
 use rustix::process::Signal;
@@ -44,7 +44,7 @@ pub(crate) async fn run(
     let mut work = Work { client, reads: JoinSet::new(), frees: JoinSet::new(), is_page_read: false };
     let palette = Palette::from_environment();
     let mut screen = Screen::open().map_err(failed)?;
-    let mut inputs = inputs().map_err(failed)?;
+    let mut inputs = Inputs::start().map_err(failed)?;
     let mut second = interval(SECOND);
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut on_screen: Vec<Lock> = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) async fn run(
                 }
                 continue;
             }
-            input = inputs.recv() => match input {
+            input = inputs.next() => match input {
                 Some(Input::Key(key)) => Event::Key(key),
                 Some(Input::Resized) => continue,
                 // The terminal has gone.

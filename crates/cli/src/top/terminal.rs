@@ -15,11 +15,9 @@ use ratatui::crossterm::terminal::{
 use ratatui::layout::{Position, Rect};
 use std::io::{self, Stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use tokio::sync::mpsc::{Receiver, channel};
-
-/// How many keys are kept until they are used. What is pasted or held down waits at the terminal.
-const KEYS: usize = 64;
 
 /// The full screen. Dropping it restores the terminal.
 pub(super) struct Screen {
@@ -91,22 +89,55 @@ pub(super) enum Input {
     Resized,
 }
 
-/// Reads the terminal in a thread, which ends with the program. The channel ends if the terminal has gone.
-pub(super) fn inputs() -> io::Result<Receiver<Input>> {
-    let (sender, receiver) = channel(KEYS);
-    thread::Builder::new().name("leasehold-keys".to_owned()).spawn(move || {
-        loop {
-            let input = match event::read() {
-                Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => Input::Key(key),
-                Ok(Event::Resize(..)) => Input::Resized,
-                Ok(_) => continue,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return,
-            };
-            if sender.blocking_send(input).is_err() {
-                return;
+/// Reads the terminal, in a thread that ends with the program.
+///
+/// It reads only while [`next`](Self::next) is waited for. What is typed after the key that ends or stops the program is left
+/// for the shell.
+pub(super) struct Inputs {
+    /// Each lets the thread read once.
+    requests: SyncSender<()>,
+    /// Whether the thread has a request whose input was not received.
+    is_requested: bool,
+    received: Receiver<Input>,
+}
+
+impl Inputs {
+    /// Starts the thread.
+    pub(super) fn start() -> io::Result<Self> {
+        let (requests, requested) = sync_channel(1);
+        let (sender, received) = channel(1);
+        let read = move || {
+            while let Ok(()) = requested.recv() {
+                let Ok(input) = read_input() else { return };
+                if sender.blocking_send(input).is_err() {
+                    return;
+                }
             }
+        };
+        thread::Builder::new().name("leasehold-keys".to_owned()).spawn(read)?;
+        Ok(Self { requests, is_requested: false, received })
+    }
+
+    /// The next input, or `None` if the terminal has gone. Cancel safety: none is lost.
+    pub(super) async fn next(&mut self) -> Option<Input> {
+        if !self.is_requested {
+            self.requests.send(()).ok()?;
+            self.is_requested = true;
         }
-    })?;
-    Ok(receiver)
+        let input = self.received.recv().await;
+        self.is_requested = false;
+        input
+    }
+}
+
+fn read_input() -> io::Result<Input> {
+    loop {
+        match event::read() {
+            Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => return Ok(Input::Key(key)),
+            Ok(Event::Resize(..)) => return Ok(Input::Resized),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }

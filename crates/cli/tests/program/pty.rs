@@ -69,8 +69,14 @@ impl Pty {
 
     /// Waits until the screen shows what is wanted.
     #[track_caller]
-    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&str) -> bool) {
-        let deadline = Instant::now() + LIMIT;
+    pub(crate) fn until(&self, what: &str, holds: impl FnMut(&str) -> bool) {
+        self.until_within(LIMIT, what, holds);
+    }
+
+    /// The same, for what takes longer.
+    #[track_caller]
+    pub(crate) fn until_within(&self, limit: Duration, what: &str, mut holds: impl FnMut(&str) -> bool) {
+        let deadline = Instant::now() + limit;
         while !holds(&self.text()) {
             assert!(Instant::now() < deadline, "never: {what}:\n{}", self.text());
             thread::sleep(Duration::from_millis(10));

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// The shortest time between two lists of the sessions, and two readings of the graph.
 const LIST_EVERY: Duration = Duration::from_secs(2);
 /// The same between two looks at the locks on a screen, and at each other lock.
-const SCREEN_EVERY: Duration = Duration::from_millis(500);
+const SCREEN_EVERY: Duration = Duration::from_millis(250);
 const OTHERS_EVERY: Duration = Duration::from_secs(5);
 /// The pause when all other locks were looked at.
 const OTHERS_IDLE: Duration = Duration::from_secs(1);

@@ -74,6 +74,16 @@ impl KindScripts {
             force_release: Script::new(force_release),
         }
     }
+
+    fn of(kind: Kind) -> Option<&'static Self> {
+        match kind {
+            Kind::Mutex => Some(&SCRIPTS.mutex),
+            Kind::Reentrant => Some(&SCRIPTS.reentrant),
+            Kind::Election => Some(&SCRIPTS.election),
+            shared if shared.is_shared() => Some(&SCRIPTS.shared),
+            _ => None,
+        }
+    }
 }
 
 struct Scripts {
@@ -149,13 +159,7 @@ impl Call {
     /// The call for an operation on a lock of this kind with these keys. `None` if there is no script for the operation or
     /// for the kind.
     pub(crate) fn new(op: &Op, kind: Kind, session_keys: &SessionKeys<'_>, keys: &LockKeys) -> Option<Self> {
-        let scripts = match kind {
-            Kind::Mutex => &SCRIPTS.mutex,
-            Kind::Reentrant => &SCRIPTS.reentrant,
-            Kind::Election => &SCRIPTS.election,
-            shared if shared.is_shared() => &SCRIPTS.shared,
-            _ => return None,
-        };
+        let scripts = KindScripts::of(kind)?;
         let mut call = match op {
             Op::Acquire(request) => Self::acquire(scripts, request, kind, session_keys, keys),
             Op::Extend(extend) if extends_by_token(kind, extend) => Self::extends(&[(keys, kind, extend)]),
@@ -248,6 +252,14 @@ impl Call {
             None => call.empty(2),
         };
         call
+    }
+
+    /// The single call for the inspection of several locks of one kind ([`inspects_together`]), which have these keys.
+    pub(crate) fn inspects(kind: Kind, locks: &[LockKeys]) -> Option<Self> {
+        let script = &KindScripts::of(kind)?.inspect;
+        let mut call = Self::of(script, locks.iter().flat_map(|keys| [keys.name(), keys.record()]));
+        call.empty(2).cmd.arg("each");
+        Some(call)
     }
 
     fn evict(
@@ -626,6 +638,11 @@ impl fmt::Display for LivenessText {
 pub(crate) fn extends_by_token(kind: Kind, extend: &Extend) -> bool {
     let is_plain = !extend.keep_record && extend.reserve.is_none() && extend.fence.is_none();
     kind.is_plain_string() && extend.claim.value.is_none() && is_plain
+}
+
+/// Whether only the state of the lock is asked for, which has one holder at most: such inspections share a call.
+pub(crate) fn inspects_together(kind: Kind, inspect: &Inspect) -> bool {
+    !kind.is_shared() && inspect.claim.is_none() && !inspect.details
 }
 
 /// The field of a held lock in a session's record.

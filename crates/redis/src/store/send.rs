@@ -18,7 +18,7 @@ use crate::conn::link::NoReply;
 use crate::error_map::{classify, is_try_again, is_unknown_script};
 use crate::script::batch::{Batchable, BatchedOp};
 use crate::script::reply::{self, Malformed};
-use crate::script::{Call, extends_by_token};
+use crate::script::{Call, extends_by_token, inspects_together};
 use futures_util::future::{BoxFuture, join_all};
 use leasehold_core::{Acquire, Extend, KeyError, Kind, Lock, LockKeys, MultiAcquired, Op, Partition, Reply};
 use leasehold_store::{Executed, Fault, FaultKind, Outcome, Phase};
@@ -27,8 +27,9 @@ use std::ops::Range;
 use tokio::time::Instant;
 /// How many times one operation is sent at most, for a server whose scripts are flushed continually (1).
 const MAX_SENDS: u32 = 4;
-/// Limit of extends in one call: a server executes one call at a time, so all other requests wait for it.
+/// Limits of extends and of inspections in one call: a server executes one call at a time, so all other requests wait for it.
 pub(crate) const MAX_EXTENDS_PER_CALL: usize = 64;
+const MAX_INSPECTIONS_PER_CALL: usize = 32;
 
 impl RedisStore {
     pub(crate) fn call(&self, lock: &Lock, op: &Op) -> Result<(LockKeys, Call), Fault> {
@@ -222,16 +223,16 @@ impl RedisStore {
         let target = &target;
         let outcomes = calls.into_iter().map(|(of, call)| {
             let answer = call.map(|call| (call, values.next()));
+            let ops = &ops[of];
             async move {
-                let ops: Vec<_> = ops[of].iter().map(|(_, op)| op).collect();
                 match answer {
                     Ok((call, Some(value))) if is_unknown_script(&value) => {
                         match self.reply(0, &call, true, OnTryAgain::Retry, deadline).await {
-                            Ok((value, target)) => self.outcomes(&ops, &value, &target),
+                            Ok((value, target)) => self.answered(ops, value, &target, deadline).await,
                             Err(outcome) => vec![outcome; ops.len()],
                         }
                     }
-                    Ok((_, Some(value))) => self.outcomes(&ops, &value, target),
+                    Ok((_, Some(value))) => self.answered(ops, value, target, deadline).await,
                     Ok((_, None)) => {
                         let fault = self.fault(FaultKind::Disconnected, Phase::Reply);
                         vec![Outcome::Failed(Executed::Unknown, fault); ops.len()]
@@ -244,18 +245,25 @@ impl RedisStore {
     }
 
     /// Builds the calls of these operations, in order, each with the range of operations it covers. Consecutive
-    /// extends share one call.
+    /// extends share one call, and so do consecutive inspections of locks of one kind.
     fn calls(&self, ops: &[(Lock, Op)]) -> Vec<(Range<usize>, Result<Call, Fault>)> {
         let mut calls = Vec::new();
         let mut from = 0;
         while let Some((lock, op)) = ops.get(from) {
             let extends: Vec<_> =
                 ops[from..].iter().take(MAX_EXTENDS_PER_CALL).map_while(|op| self.extend(op)).collect();
-            let call = match &extends[..] {
-                [] | [_] => self.call(lock, op).map(|(_, call)| call),
-                extends => Ok(Call::extends(extends)),
+            let inspected: Vec<_> = ops[from..]
+                .iter()
+                .take(MAX_INSPECTIONS_PER_CALL)
+                .map_while(|op| self.inspected(lock.kind, op))
+                .collect();
+            let together = match (&extends[..], &inspected[..]) {
+                ([_, _, ..], _) => Some(Call::extends(&extends)),
+                (_, [_, _, ..]) => Call::inspects(lock.kind, &inspected),
+                _ => None,
             };
-            let to = from + extends.len().max(1);
+            let to = from + together.as_ref().map_or(1, |_| extends.len().max(inspected.len()));
+            let call = together.map_or_else(|| self.call(lock, op).map(|(_, call)| call), Ok);
             calls.push((from..to, call));
             from = to;
         }
@@ -270,6 +278,45 @@ impl RedisStore {
             }
             _ => None,
         }
+    }
+
+    /// Returns the keys of a lock of this kind whose inspection can share a call with others.
+    fn inspected(&self, kind: Kind, (lock, op): &(Lock, Op)) -> Option<LockKeys> {
+        match op {
+            Op::Inspect(inspect) if lock.kind == kind && inspects_together(kind, inspect) => {
+                self.keys.lock(lock).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Outcomes of the operations that one call on a server covers. An inspection that has no reply of its own is sent alone, so
+    /// that a lock that the server refuses, or cannot read, fails none of the others.
+    async fn answered(
+        &self,
+        ops: &[(Lock, Op)],
+        value: Value,
+        target: &CallTarget<'_>,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let values = match (ops, value) {
+            ([(_, Op::Inspect(_)), _, ..], Value::Array(values)) if values.len() == ops.len() => values,
+            ([(_, Op::Inspect(_)), _, ..], Value::ServerError(error)) if error.code() == "NOPERM" => {
+                vec![Value::Nil; ops.len()]
+            }
+            (ops, value) => {
+                let ops: Vec<_> = ops.iter().map(|(_, op)| op).collect();
+                return self.outcomes(&ops, &value, target);
+            }
+        };
+        let outcomes = ops.iter().zip(values).map(async |((lock, op), value)| match value {
+            Value::Nil => match self.lock_keys(lock) {
+                Ok(keys) => self.send_alone(keys, lock, op, deadline).await,
+                Err(fault) => Outcome::Failed(Executed::No, fault),
+            },
+            value => self.outcome(op, &value, target),
+        });
+        join_all(outcomes).await
     }
 
     /// Outcomes of the operations that one call covers.

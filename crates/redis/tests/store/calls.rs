@@ -1,10 +1,13 @@
 //! The commands that the store sends, and the assignment of replies to operations.
 
-use crate::fixture::{LONG, acquire, claim, connect, execute, found, granted, nonce, release, take};
-use leasehold_core::{
-    Acquire, Acquired, Claim, Extend, Extended, FenceRaised, FencingToken, HoldStatus, Inspect, Kind,
-    OwnValue, RaiseFence, Refused, Release, ReleaseAction,
+use crate::fixture::{
+    LONG, acquire, acquire_of, claim, connect, execute, execute_on, found, granted, nonce, release, take,
 };
+use leasehold_core::{
+    Acquire, Acquired, Claim, Extend, Extended, FenceRaised, FencingToken, HoldStatus, Inspect, Inspection,
+    Kind, OwnValue, RaiseFence, Refused, Release, ReleaseAction,
+};
+use leasehold_redis::RedisStore;
 use leasehold_store::{Executed, Fault, FaultKind, Lock, Op, Outcome, Reply, Store};
 use leasehold_testkit::RedisServer;
 
@@ -92,6 +95,81 @@ async fn extends_that_follow_one_another_are_one_call() {
     }
     let left_ms = server.cli(&["PTTL", "job/99"]).unwrap().integer().unwrap();
     assert!((30_001..=90_000).contains(&left_ms), "{left_ms}");
+}
+
+/// Locks of one kind are inspected together, up to 32 in a call. Each has the reply that it has alone.
+#[tokio::test]
+async fn inspections_that_follow_one_another_are_one_call() {
+    let server = RedisServer::start().unwrap();
+    let store = connect(&server).await;
+    for n in 0..40_u8 {
+        if n % 2 == 0 {
+            granted(acquire_of(&store, &format!("job/{n}"), &claim(n)).await);
+        }
+    }
+    // A queue, a lock of another library, a key that is no lock, a record of another version, and another name than a lock's.
+    drop(execute_on(&store, "job/2", take(&claim(50), Some(nonce(1))), LONG).await);
+    server.cli(&["SET", "job/3", "theirs"]).unwrap().ok().unwrap();
+    server.cli(&["LPUSH", "job/5", "x"]).unwrap().integer().unwrap();
+    server.cli(&["SET", "leasehold:{job/7}:record:mutex:job/7", "9\nx"]).unwrap().ok().unwrap();
+    let mut ops: Vec<_> = (0..40).map(|n| (job_of(n, Kind::Mutex), look(false))).collect();
+    ops[33].0 = Lock::mutex("b}".parse().unwrap());
+    ops.extend((0..4).map(|n| (job_of(n, Kind::Reentrant), look(false))));
+    ops.extend((0..4).map(|n| (job_of(n, Kind::Election), look(false))));
+    ops.extend((0..2).map(|n| (job_of(n, Kind::Semaphore), look(false))));
+    ops.extend((0..2).map(|n| (job_of(n, Kind::Mutex), look(true))));
+    let mut alone = Vec::new();
+    for (lock, op) in &ops {
+        alone.push(without_expiry(store.execute(lock, op, LONG).await));
+    }
+    assert!(alone[2].contains("waiters: 1") && alone[3].contains("label: None"), "{} {}", alone[2], alone[3]);
+    for is_known in [true, false] {
+        if !is_known {
+            server.cli(&["SCRIPT", "FLUSH"]).unwrap();
+        }
+        server.reset_counts().unwrap();
+        let together = store.execute_all(&ops, LONG).await;
+        let together: Vec<_> = together.into_iter().map(without_expiry).collect();
+        for ((of, one), other) in ops.iter().zip(&together).zip(&alone) {
+            assert_eq!(one, other, "{of:?}");
+        }
+        if is_known {
+            // 32 Mutexes, the one before the name that is refused, those after it, the other kinds, and each of the last four.
+            assert_eq!(server.command_counts().unwrap()["evalsha"], 1 + 1 + 1 + 2 + 2 + 2);
+        }
+    }
+}
+
+/// A lock that the server's user may not read fails none of the others.
+#[tokio::test]
+async fn a_lock_that_is_denied_fails_no_other_inspection() {
+    let server = RedisServer::start().unwrap();
+    let rules = ["ACL", "SETUSER", "reader", "on", ">word", "~*job/1*", "~*job/2*", "+@all"];
+    server.cli(&rules).unwrap().ok().unwrap();
+    let url = server.url().replace("redis://", "redis://reader:word@");
+    let store = RedisStore::connect(url.parse().unwrap()).await.unwrap();
+    let ops: Vec<_> = [1, 3, 2].map(|n| (job_of(n, Kind::Mutex), look(false))).into();
+    let outcomes = store.execute_all(&ops, LONG).await;
+    let [Outcome::Done(_), Outcome::Failed(Executed::No, fault), Outcome::Done(_)] = &outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    assert_eq!(fault.kind, FaultKind::Forbidden);
+}
+
+fn job_of(n: u8, kind: Kind) -> Lock {
+    Lock { name: format!("job/{n}").parse().unwrap(), kind }
+}
+
+/// The outcome of an inspection, as a text, without what changes with time.
+fn without_expiry(mut outcome: Outcome) -> String {
+    if let Outcome::Done(Reply::Inspect(Inspection { holder: Some(holder), .. })) = &mut outcome {
+        holder.remaining_ms = None;
+    }
+    format!("{outcome:?}")
+}
+
+fn look(details: bool) -> Op {
+    Op::Inspect(Inspect { claim: None, details })
 }
 
 /// An uncontended lock is cheap: this many commands inside the scripts, and no more.

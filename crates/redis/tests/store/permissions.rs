@@ -102,7 +102,11 @@ impl Server {
                 self.command(&["FLUSHALL".to_owned()]);
                 self.free_all(&user, &mut failures).await;
             }
-            Purpose::Monitor => self.evict_all(&user, &mut failures).await,
+            Purpose::Monitor => {
+                self.evict_all(&user, &mut failures).await;
+                // For its metrics.
+                look(&user, &[false], &mut failures).await;
+            }
             other => panic!("{other:?}"),
         }
         failures
@@ -178,23 +182,16 @@ impl Server {
     }
 
     async fn look_at_all(&self, user: &RedisStore, failures: &mut Failures) {
-        let look = async |failures: &mut Failures| {
-            for (lock, _) in kinds() {
-                for details in [false, true] {
-                    done(user, &lock, Op::Inspect(Inspect { claim: None, details }), failures).await;
-                }
-            }
-        };
-        look(failures).await;
+        look(user, &[false, true], failures).await;
         self.hold_all(ALIVE_MS).await;
-        look(failures).await;
+        look(user, &[false, true], failures).await;
         for op in [SessionOp::List, SessionOp::Find(vec![session(1), session(2)]), SessionOp::ListStatistics]
         {
             session_done(user, &op, failures).await;
         }
         // An audit, and keys of other libraries.
         self.free_all(&self.admin, &mut Failures::new()).await;
-        look(failures).await;
+        look(user, &[false, true], failures).await;
         for (lock, _) in kinds() {
             let key = lock.name.as_str();
             self.command(&["SET", key, "foreign"].map(str::to_owned));
@@ -416,6 +413,15 @@ async fn lock_one(user: &RedisStore, lock: &Lock, mode: LockMode, failures: &mut
     }
 }
 
+/// Inspects each lock, with or without details.
+async fn look(user: &RedisStore, details: &[bool], failures: &mut Failures) {
+    for (lock, _) in kinds() {
+        for details in details {
+            done(user, &lock, Op::Inspect(Inspect { claim: None, details: *details }), failures).await;
+        }
+    }
+}
+
 /// Several locks in one call, calls that are sent together, and the line of a node of a quorum.
 async fn several(user: &RedisStore, mutex: &Lock, failures: &mut Failures) {
     let requests = ["one", "two"].map(|name| (Lock::mutex(name.parse().unwrap()), ask(&claim(5), None)));
@@ -514,6 +520,22 @@ async fn wait_is_needed_for_replicas_alone() {
     server.set_user(&without);
     tries().await.unwrap_err();
     assert!(server.denied().contains("wait"), "{:?}", server.denied());
+}
+
+#[tokio::test]
+async fn an_operator_sees_how_a_hold_ended() {
+    let server = Server::start().await;
+    server.set_user(&server.rules(Purpose::Operator));
+    let user = server.connect().await.unwrap();
+    server.hold_all(1).await;
+    for (lock, _) in kinds() {
+        let mut failures = Failures::new();
+        let freed = free(&server.admin, &lock, &mut failures).await;
+        assert!(failures.is_empty(), "{failures:?}");
+        let seen = user.execute(&lock, &Op::Inspect(Inspect { claim: None, details: true }), LONG).await;
+        let Outcome::Done(Reply::Inspect(seen)) = seen else { panic!("{seen:?}") };
+        assert_eq!(seen.audit.is_empty(), freed == 0, "{lock:?}: {seen:?}");
+    }
 }
 
 /// Neither by a command nor by a script.

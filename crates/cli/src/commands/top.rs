@@ -18,7 +18,8 @@ use std::io;
 ///
 /// Shows what sessions report: the locks that they have held or waited for longer than about a second. Not shown are locks that
 /// were just acquired, detached ones, and those of clients without a session or of other libraries. Those on the screen are read
-/// twice a second, the others in turns, so that the server spends less than 1 % of a core on this, however many there are.
+/// about once a second, of a large fleet less often, and the others in turns: the server spends less than 1 % of a core on this,
+/// however many there are.
 #[derive(Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct TopArgs {

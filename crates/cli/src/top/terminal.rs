@@ -91,8 +91,8 @@ pub(super) enum Input {
 
 /// Reads the terminal, in a thread that ends with the program.
 ///
-/// It reads only while [`next`](Self::next) is waited for. What is typed after the key that ends or stops the program is left
-/// for the shell.
+/// It begins to read when [`next`](Self::next) is waited for, and takes what the terminal has by then. What is typed after the
+/// screen has gone, because of a key, is left for the shell. If a signal ends the program, it still waits for one input.
 pub(super) struct Inputs {
     /// Each lets the thread read once.
     requests: SyncSender<()>,

@@ -394,8 +394,8 @@ impl PendingRelease<'_> {
         let environment = &self.engine.environment;
         let random = &mut || environment.random();
         for claim in self.entry.handle_answer(request, answer, environment.now(), random) {
-            let margin = self.entry.longest_margin();
-            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, margin);
+            let within = self.entry.undo_for();
+            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, within);
         }
     }
 }
@@ -418,8 +418,8 @@ impl Drop for PendingRelease<'_> {
             }
         }
         if let Some(claim) = self.requested.and_then(|requested| self.entry.end_release(requested)) {
-            let margin = self.entry.longest_margin();
-            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, margin);
+            let within = self.entry.undo_for();
+            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, within);
         }
         if !self.done {
             self.engine.keeper.release(self.hold);

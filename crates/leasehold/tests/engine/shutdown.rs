@@ -5,7 +5,7 @@ use crate::faulty_store::{Behavior, FaultyStore, MS, SOON, once};
 use leasehold::LostReason;
 use leasehold::error::{AcquireError, ExtendError, ReleaseError};
 use leasehold::store::Op;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -96,6 +96,25 @@ async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     drop(guard);
     assert_eq!(client.shutdown(SOON).await.expect_err("the same again").unreleased, left.unreleased);
     sent.assert_silent().await;
+}
+
+/// It may be granted when its place in the queue expires, and then has no short first lease.
+#[tokio::test(start_paused = true)]
+async fn a_wait_at_a_barrier_that_a_shutdown_leaves_is_reported_for_its_whole_lease() {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = is_silent.clone();
+    let store = FaultyStore::new(&memory(), move |_, _| {
+        if silent.load(Ordering::SeqCst) { Behavior::LoseRequest } else { Behavior::Execute }
+    });
+    let client = store.client(30_000 * MS).await;
+    let barrier = client.barrier("b", 2).expect("a good name");
+    let waits = tokio::spawn(async move { barrier.wait().await });
+    sleep(500 * MS).await;
+    is_silent.store(true, Ordering::SeqCst);
+    let left = client.shutdown(300 * MS).await.expect_err("the store does not answer");
+    let lasts = left.unreleased[0].until.since(client.now());
+    assert!(lasts >= 60_000 * MS && lasts < 90_000 * MS, "{lasts:?}");
+    waits.await.expect("no panic").expect_err("the client is closed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
--- Describes a lock, or each of several in a few words. Writes nothing.
+-- Describes a lock, or several locks, each without details. Writes nothing.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its record

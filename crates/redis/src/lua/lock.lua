@@ -1,14 +1,14 @@
 -- The state of a lock, which the functions of a script share. The head of a script creates one such table and passes it on: it
 -- is the first parameter, `lock`, of each function that needs it. No fragment reads a variable of another one.
 --
--- Scripts change the state first and `commit` writes it at the end, so no key is read twice.
+-- Scripts change the state first and `commit` writes it at the end, so no value is read twice.
 --
 -- The keys and arguments of the script
 --   key, record, watermark, audit   KEYS[1] to KEYS[3], and the last of KEYS
 --   mailboxes            prefix of all mailbox channels, as publish.lua takes them
 --   channel              the last argument, which depends on the kind: a channel, or the kind of a shared lock
 --   ends                 of a shared lock KEYS[4], its index
--- What a fast path has read
+-- What a fast path, or the inspection, has read
 --   read_value, read_record  the strings at the lock's key and at its record, if they are strings
 --   read_fields          the fields of the record, as fetch_record.lua reads them
 -- The lock's key, as `read_lock` of its kind finds it

@@ -1,7 +1,7 @@
 //! The commands that the store sends, and the assignment of replies to operations.
 
 use crate::fixture::{
-    LONG, acquire, acquire_of, claim, connect, execute, execute_on, found, granted, nonce, release, take,
+    LONG, acquire, acquire_of, ask, claim, connect, execute, execute_on, found, granted, nonce, release, take,
 };
 use leasehold_core::{
     Acquire, Acquired, Claim, Extend, Extended, FenceRaised, FencingToken, HoldStatus, Inspect, Inspection,
@@ -107,20 +107,35 @@ async fn inspections_that_follow_one_another_are_one_call() {
             granted(acquire_of(&store, &format!("job/{n}"), &claim(n)).await);
         }
     }
-    // A queue, a lock of another library, a key that is no lock, a record of another version, and another name than a lock's.
+    // A queue, a lock of another library, a key that is no lock, a record of another version, and a name that no lock can have.
     drop(execute_on(&store, "job/2", take(&claim(50), Some(nonce(1))), LONG).await);
     server.cli(&["SET", "job/3", "theirs"]).unwrap().ok().unwrap();
     server.cli(&["LPUSH", "job/5", "x"]).unwrap().integer().unwrap();
     server.cli(&["SET", "leasehold:{job/7}:record:mutex:job/7", "9\nx"]).unwrap().ok().unwrap();
+    // A damaged record, of which the call for several says nothing.
+    server
+        .cli(&["SET", "leasehold:{job/9}:record:mutex:job/9", "1\n7\n\n\nno holder"])
+        .unwrap()
+        .ok()
+        .unwrap();
+    server.cli(&["SET", "job/9", "someone"]).unwrap().ok().unwrap();
+    for kind in [Kind::Reentrant, Kind::Election] {
+        let value = kind.has_owners().then(|| OwnValue::new("owner").unwrap());
+        let request =
+            Acquire { lease_ms: 40_000, claim: Claim { value, ..claim(60) }, ..ask(&claim(60), None) };
+        granted(store.execute(&named(kind), &Op::Acquire(request), LONG).await);
+    }
     let mut ops: Vec<_> = (0..40).map(|n| (job_of(n, Kind::Mutex), look(false))).collect();
     ops[33].0 = Lock::mutex("b}".parse().unwrap());
-    ops.extend((0..4).map(|n| (job_of(n, Kind::Reentrant), look(false))));
-    ops.extend((0..4).map(|n| (job_of(n, Kind::Election), look(false))));
+    for kind in [Kind::Reentrant, Kind::Election] {
+        ops.extend((0..4).map(|n| (job_of(n, kind), look(false))));
+        ops.push((named(kind), look(false)));
+    }
     ops.extend((0..2).map(|n| (job_of(n, Kind::Semaphore), look(false))));
     ops.extend((0..2).map(|n| (job_of(n, Kind::Mutex), look(true))));
     let mut alone = Vec::new();
     for (lock, op) in &ops {
-        alone.push(without_expiry(store.execute(lock, op, LONG).await));
+        alone.push(in_round_time(store.execute(lock, op, LONG).await));
     }
     assert!(alone[2].contains("waiters: 1") && alone[3].contains("label: None"), "{} {}", alone[2], alone[3]);
     for is_known in [true, false] {
@@ -129,13 +144,14 @@ async fn inspections_that_follow_one_another_are_one_call() {
         }
         server.reset_counts().unwrap();
         let together = store.execute_all(&ops, LONG).await;
-        let together: Vec<_> = together.into_iter().map(without_expiry).collect();
+        let together: Vec<_> = together.into_iter().map(in_round_time).collect();
         for ((of, one), other) in ops.iter().zip(&together).zip(&alone) {
             assert_eq!(one, other, "{of:?}");
         }
         if is_known {
-            // 32 Mutexes, the one before the name that is refused, those after it, the other kinds, and each of the last four.
-            assert_eq!(server.command_counts().unwrap()["evalsha"], 1 + 1 + 1 + 2 + 2 + 2);
+            // 32 Mutexes, the one before the name that is refused, those after it, the other kinds, each of the last four, and
+            // that with the damaged record.
+            assert_eq!(server.command_counts().unwrap()["evalsha"], 1 + 1 + 1 + 2 + 2 + 2 + 1);
         }
     }
 }
@@ -160,10 +176,15 @@ fn job_of(n: u8, kind: Kind) -> Lock {
     Lock { name: format!("job/{n}").parse().unwrap(), kind }
 }
 
-/// The outcome of an inspection, as a text, without what changes with time.
-fn without_expiry(mut outcome: Outcome) -> String {
+/// A lock that is held for longer than the others.
+fn named(kind: Kind) -> Lock {
+    Lock { name: format!("long/{}", kind.as_str()).parse().unwrap(), kind }
+}
+
+/// The outcome of an inspection, as a text, with its times in units of 20 s.
+fn in_round_time(mut outcome: Outcome) -> String {
     if let Outcome::Done(Reply::Inspect(Inspection { holder: Some(holder), .. })) = &mut outcome {
-        holder.remaining_ms = None;
+        holder.remaining_ms = holder.remaining_ms.map(|ms| ms.div_ceil(20_000));
     }
     format!("{outcome:?}")
 }

@@ -18,6 +18,8 @@ pub(super) enum Call {
     Lock(Box<LockCall>),
     /// Several extends, one for each lock.
     Extends(Vec<LockCall>),
+    /// Several inspections without details, one for each lock.
+    Inspections(Vec<LockCall>),
     /// Several acquires and releases, each with a reply of its own.
     Batch(Vec<LockCall>),
     /// An acquire of all of several Mutexes, by their keys.
@@ -90,6 +92,9 @@ impl Call {
                 kind.ok_or_else(malformed)?
             }
         };
+        if script == Script::Inspect && arguments.end_with("each") {
+            return arguments.inspections(kind, &keys).map(Self::Inspections);
+        }
         LockCall::parse(script, kind, &keys, arguments).map(|call| Self::Lock(Box::new(call)))
     }
 }
@@ -277,6 +282,30 @@ impl<'a> Arguments<'a> {
             "" | "1" => Ok(Reserve { tokens, notify_wanted: notify == "1" }),
             _ => Err(malformed()),
         }
+    }
+
+    fn end_with(&self, word: &str) -> bool {
+        self.0.clone().next_back().is_some_and(|last| last == word.as_bytes())
+    }
+
+    /// Inspections of several locks, with two keys each. No hold is named.
+    fn inspections(&mut self, kind: Kind, keys: &[&str]) -> CallResult<Vec<LockCall>> {
+        if self.claim()?.is_some()
+            || self.text()? != "each"
+            || !self.is_empty()
+            || !keys.len().is_multiple_of(2)
+        {
+            return Err(malformed());
+        }
+        let call = |key: &&str| LockCall {
+            key: (*key).to_owned(),
+            kind,
+            op: Op::Inspect(Inspect { claim: None, details: false }),
+            mailboxes: String::new(),
+            released: String::new(),
+            sessions: String::new(),
+        };
+        Ok(keys.iter().step_by(2).map(call).collect())
     }
 
     /// The arguments of an extend of one of several locks.

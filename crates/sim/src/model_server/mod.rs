@@ -222,7 +222,7 @@ impl ModelServer {
                     calls.iter().map(|call| self.reply_to_lock_call(connection, call)).collect(),
                 ),
             },
-            Call::Batch(calls) => reply::Value::Array(
+            Call::Inspections(calls) | Call::Batch(calls) => reply::Value::Array(
                 calls.iter().map(|call| self.reply_to_lock_call(connection, call)).collect(),
             ),
             Call::AcquireAll(requests) => reply::of_multi_replies(&self.acquire_all(connection, requests)),

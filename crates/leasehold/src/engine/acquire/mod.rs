@@ -449,8 +449,8 @@ impl QueuedWaiter<'_> {
 
     fn undo(&self, claims: Vec<Claim>) {
         for claim in claims {
-            let margin = self.entry.longest_margin();
-            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, margin);
+            let within = self.entry.undo_for();
+            self.engine.keeper.undo(&self.engine.store, &self.entry.lock, claim, within);
         }
     }
 

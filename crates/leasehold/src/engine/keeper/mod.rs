@@ -65,9 +65,7 @@ use heartbeat::{HeartbeatBatch, SessionHeartbeat, SessionHeartbeats};
 use hints::Hints;
 use leasehold_core::machine::heartbeat::HeartbeatSchedule;
 use leasehold_core::machine::renewal::{ExtendRequest, RenewalSchedule};
-use leasehold_core::{
-    Claim, FIRST_LEASE, FencingToken, HoldId, Lock, Moment, Op, Partition, Released, SessionOp,
-};
+use leasehold_core::{Claim, FencingToken, HoldId, Lock, Moment, Op, Partition, Released, SessionOp};
 use leasehold_store::Environment;
 use leasehold_store::sync::{Mutex, MutexGuard, Notify};
 use outstanding::AllOutstanding;
@@ -439,10 +437,10 @@ impl Keeper {
         KeeperHandle(Arc::downgrade(&self.shared))
     }
 
-    /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed. The store keeps what it
-    /// granted for `margin` longer than a first lease.
-    pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim, margin: Duration) {
-        let until = self.shared.environment.now() + FIRST_LEASE + margin + self.shared.timings.call;
+    /// Undoes an acquire that was sent on `main`, may still be in flight and may have been executed. Tries for so long, and for
+    /// as long as a call may take.
+    pub(super) fn undo(&self, main: &Arc<dyn Store>, lock: &Lock, claim: Claim, within: Duration) {
+        let until = self.shared.environment.now() + within + self.shared.timings.call;
         self.shared.post(lock.clone(), claim, until, 0, Some(main.clone()));
     }
 

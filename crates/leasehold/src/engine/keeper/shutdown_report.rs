@@ -20,8 +20,8 @@ pub(in crate::engine) struct ShutdownReport {
     pub(in crate::engine) releasing: Vec<OutstandingHold>,
     /// Holds among `holds` about which the user may have another request in flight.
     pub(in crate::engine) sent_by_user: Vec<Arc<Hold>>,
-    /// Requests that may have been granted.
-    pub(in crate::engine) claims: Vec<(Lock, Claim)>,
+    /// Requests that may have been granted, and how much longer than a first lease the store may keep each.
+    pub(in crate::engine) claims: Vec<(Lock, Claim, Duration)>,
     pub(in crate::engine) gate: Arc<ShutdownGate>,
     pub(in crate::engine) main: Arc<dyn Store>,
     /// When the keeper ends.
@@ -39,8 +39,8 @@ pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
         gate.drained().await;
         // A queue entry may live this long and be granted the lock at its end.
         let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
-        for (lock, claim) in claims {
-            shared.post(lock, claim, until, 0, Some(main.clone()));
+        for (lock, claim, beyond) in claims {
+            shared.post(lock, claim, until + beyond, 0, Some(main.clone()));
         }
         let unanswered = release_after_user(shared, &*main, releasing, &sent_by_user, by).await;
         release_all(shared, unanswered).await;

@@ -36,7 +36,9 @@ use super::wait_queue::WaitQueue;
 use crate::engine::hold::{Hold, ReserveRequest, TrackingId};
 use crate::engine::session::Session;
 use handoff::Handoff;
-use leasehold_core::machine::contender::{AcquireTerms, Contender, ContenderAction, Grant, WaitStatus};
+use leasehold_core::machine::contender::{
+    AcquireTerms, Contender, ContenderAction, Grant, MAX_QUEUE_ENTRY_TTL, WaitStatus,
+};
 use leasehold_core::machine::jitter::Random;
 use leasehold_core::{
     Acquire, Acquired, Claim, Executed, FIRST_LEASE, FencingToken, HoldId, Holder, Kind, Label, Lock,
@@ -71,9 +73,8 @@ pub(in crate::engine) struct State {
     superseded: Vec<Claim>,
     /// Requests sent with releases that are in flight; with the claim, once the request was given up (5).
     sent_with_release: BTreeMap<HoldId, Option<Claim>>,
-    /// The longest time beyond a first lease for which the store may keep what a task has requested, and what is undone: its
-    /// margin, and the rest of the lease of a pass at a latch or a barrier.
-    longest_margin: Duration,
+    /// How much longer than a first lease the store may keep what a task has requested: the longest such time.
+    beyond_first_lease: Duration,
     /// How often this process has released the lock.
     releases: u32,
     /// Local hand-off state of the hold that the store granted (9).
@@ -163,7 +164,7 @@ impl LockEntry {
             holds: BTreeMap::new(),
             superseded: Vec::new(),
             sent_with_release: BTreeMap::new(),
-            longest_margin: Duration::ZERO,
+            beyond_first_lease: Duration::ZERO,
             releases: 0,
             handoff: None,
             closed: false,
@@ -180,7 +181,7 @@ impl LockEntry {
     pub(in crate::engine) fn join(&self, terms: Arc<AcquireTerms>) -> u64 {
         let mut state = self.state();
         let beyond = terms.requested_lease().saturating_sub(FIRST_LEASE) + terms.margin;
-        state.longest_margin = state.longest_margin.max(beyond);
+        state.beyond_first_lease = state.beyond_first_lease.max(beyond);
         let bypass = (self.lock.kind == Kind::Reentrant)
             .then(|| ReentrantBypass::new(state.contender.session(), self.slot));
         let id = state.queue.join(terms, bypass);
@@ -542,8 +543,19 @@ impl LockEntry {
     }
 
     /// How much longer than a first lease the store may keep what a task has requested.
-    pub(in crate::engine) fn longest_margin(&self) -> Duration {
-        self.state().longest_margin
+    pub(in crate::engine) fn beyond_first_lease(&self) -> Duration {
+        self.state().beyond_first_lease
+    }
+
+    /// For how long an undo is worth trying: until the store has ended by itself what a task has requested. Of a lock that excludes
+    /// no client, what is granted when an entry expires that was left in the queue lasts as well.
+    pub(in crate::engine) fn undo_for(&self) -> Duration {
+        let queued = if matches!(self.lock.kind, Kind::Latch | Kind::Barrier) {
+            MAX_QUEUE_ENTRY_TTL
+        } else {
+            Duration::ZERO
+        };
+        queued + FIRST_LEASE + self.beyond_first_lease()
     }
 
     /// The longest lease of the holds in this process that have this token.

@@ -52,6 +52,15 @@ pub async fn outcomes_come_in_the_order_of_operations(fixture: &Fixture) {
         };
         assert!(right, "operation {n}: {reply:?}");
     }
+    let inspect = Op::Inspect(Inspect { claim: None, details: false });
+    let inspections: Vec<_> = ops.into_iter().map(|(lock, _)| (lock, inspect.clone())).collect();
+    let outcomes = a.store.execute_all(&inspections, CALL_TIMEOUT).await;
+    assert_eq!(outcomes.len(), inspections.len());
+    for (n, outcome) in outcomes.iter().enumerate() {
+        let Outcome::Done(Reply::Inspect(seen)) = outcome else { panic!("inspection {n}: {outcome:?}") };
+        let is_held = seen.holder.is_some() || !seen.shared_holders.is_empty();
+        assert_eq!(is_held, n % 4 != 1, "inspection {n}: {seen:?}");
+    }
     assert!(a.store.execute_all(&[], CALL_TIMEOUT).await.is_empty());
 }
 

@@ -19,8 +19,8 @@ const SENT_BY_ALL: [&str; 5] = ["client|setname", "evalsha", "info", "script|loa
 /// Further commands of a diagnosis.
 const SENT_BY_DOCTOR: [&str; 2] = ["acl|whoami", "time"];
 /// Commands called by the scripts that inspect locks and list sessions.
-const CALLED_TO_READ: [&str; 11] =
-    ["get", "hget", "hgetall", "hlen", "hmget", "hvals", "mget", "pttl", "time", "type", "zrange"];
+const CALLED_TO_READ: [&str; 10] =
+    ["get", "hget", "hgetall", "hlen", "hmget", "hvals", "pttl", "time", "type", "zrange"];
 /// Further commands called by the scripts that end a hold of another client, and grant the lock.
 const CALLED_TO_FREE: [&str; 9] =
     ["del", "hdel", "hset", "pexpire", "publish", "set", "zadd", "zcard", "zrem"];

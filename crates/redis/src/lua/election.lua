@@ -5,8 +5,7 @@ local TOKEN_PREFIX = 'election\n'
 
 -- As in mutex.lua.
 local function read_lock(lock, claim)
-  local value, other_type, failed = lock.read_value, nil, nil
-  if not value then value, other_type, failed = read_string(lock.key) end
+  local value, other_type, failed = read_string(lock.key)
   if failed then return failed end
   if value and string.sub(value, 1, #TOKEN_PREFIX) ~= TOKEN_PREFIX then value, other_type = false, 'string' end
   lock.value, lock.other_type = value, other_type

@@ -23,8 +23,6 @@
 -- begin it.
 
 local claim, EACH = claim_of(ARGV[1], ARGV[2]), ARGV[3] == 'each'
--- Both are strings as a rule. A hash, for which MGET returns nothing, is read again.
-local READ = redis.call('MGET', unpack(KEYS))
 
 local function waiting_for(lock)
   local waiting = 0
@@ -42,7 +40,9 @@ end
 -- The lock whose key is the one at this place. `full` is the place of the audit, for a full description.
 local function inspect(at, full)
   local lock = new_lock(KEYS[at], KEYS[at + 1], nil, full and KEYS[full])
-  lock.read_value, lock.read_record = READ[at], READ[at + 1]
+  -- A string as a rule. A hash is read again.
+  local record = redis.pcall('GET', lock.record)
+  if type(record) == 'string' then lock.read_record = record end
   local failed = read_lock(lock, claim)
   if failed then return failed end
 
@@ -53,9 +53,9 @@ local function inspect(at, full)
   local reply = { waiting_for(lock), claim.hold ~= '' and hold_status(lock, claim) or '', describe_holder(lock, {}) }
   if full then
     reply[4] = lock.value and not first_holder(lock) and redis.sha1hex(lock.value) or ''
-    reply[5], reply[6] = string.sub(READ[full] or '', 1, MAX_AUDIT), string.sub(READ[full + 1] or '', 1, MAX_HISTORY)
+    reply[5], reply[6] = text_at(KEYS[full], MAX_AUDIT), text_at(KEYS[full + 1], MAX_HISTORY)
     reply[7] = list_queue(lock)
-    if KEYS[full + 2] and lock.head == '' then reply[7] = list_line(READ[full + 2]) end
+    if KEYS[full + 2] and lock.head == '' then reply[7] = list_line(redis.pcall('GET', KEYS[full + 2])) end
     if unread then reply[8] = { 1, string.sub(unread, 1, MAX_SHOWN) } end
   end
   return reply

@@ -27,6 +27,12 @@ local function list_queue(lock)
   return listed
 end
 
+-- The text at a key of strings, or so much of it; empty if there is none.
+local function text_at(key, longest)
+  local text = redis.pcall('GET', key)
+  return type(text) == 'string' and string.sub(text, 1, longest) or ''
+end
+
 -- The line of a node of a quorum as such a list: of each entry the session, two empty texts, and since when it waits in ms.
 local function list_line(line)
   local listed = {}

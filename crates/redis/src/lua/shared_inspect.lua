@@ -46,8 +46,7 @@ for i, held in ipairs(lock.live) do
 end
 local reply = { waiting, claim.hold ~= '' and hold_status(lock, claim) or '', lock.limit or -1, lock.agreed or -1, described }
 if KEYS[3] then
-  local past = redis.call('MGET', KEYS[3], KEYS[4])
-  reply[6], reply[7] = string.sub(past[1] or '', 1, MAX_AUDIT), string.sub(past[2] or '', 1, MAX_HISTORY)
+  reply[6], reply[7] = text_at(KEYS[3], MAX_AUDIT), text_at(KEYS[4], MAX_HISTORY)
   reply[8] = list_queue(lock)
   if unread then reply[9] = { unread.count, string.sub(unread.first, 1, MAX_SHOWN) } end
 end

@@ -140,9 +140,10 @@ fn every_key_of_a_command_is_a_declared_one() {
             ("replace_by_hash(", "lock.record,|key,"),
             (
                 "new_lock(",
-                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],KEYS[3],nil,|KEYS[1],KEYS[2],nil,KEYS[3],|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
+                "KEYS[1],KEYS[2],KEYS[3],KEYS[#KEYS],|KEYS[1],KEYS[2],KEYS[3],nil,|KEYS[1],KEYS[2],nil,KEYS[3],|KEYS[at],KEYS[at + 1],nil,full and KEYS[full])|KEYS[2 * at],KEYS[2 * at + 1],KEYS[1],nil,",
             ),
             ("read_string(", "lock.key)"),
+            ("text_at(", "KEYS["),
             ("latest_end_ms(", "lock.key,|KEYS[1],|key,"),
             ("create_hash(", "KEYS[|lock.record,|lock.key,|key,"),
             ("session_alive_ms(", "lock,KEYS[SESSION_KEY],"),

@@ -1,6 +1,6 @@
 //! Servers, faults and checks for Leasehold's own tests.
 //!
-//! This crate owns what a test needs besides a lock: real servers on free ports ([`RedisServer`]), their clocks
+//! This crate owns what a test needs besides a lock: real servers on free ports ([`RedisServer`], [`ReservedPort`]), their clocks
 //! ([`FrozenClock`], [`ShiftedClock`]) and certificates ([`CertificateAuthority`]), a faulty network ([`Proxy`]), other products ([`ProductServer`]),
 //! processes that can be killed and stopped ([`Worker`]), futures that are dropped at any await
 //! ([`cancel_at_every_await`]), logged warnings ([`Warnings`]), and times on a busy machine ([`Stopwatch`]).
@@ -35,6 +35,7 @@ pub use certificates::CertificateAuthority;
 pub use clock::{FrozenClock, ServerClock, ShiftedClock};
 pub use cluster::Cluster;
 pub use frame::{FrameError, FrameSplitter, arguments};
+pub use port::ReservedPort;
 pub use product::{Product, ProductServer};
 pub use proxy::{AfterDrop, Proxy, ResumedRequests, any_command, command};
 pub use quorum::Quorum;

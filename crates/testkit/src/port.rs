@@ -13,39 +13,57 @@ use std::path::Path;
 /// The distance from a cluster node's port to its bus port.
 const BUS_OFFSET: u16 = 10_000;
 
-/// A port on 127.0.0.1 that no other test of this user takes. Dropping it makes it free.
+/// A port on 127.0.0.1 for a server, which no other test of this user and no outgoing connection takes. Dropping it
+/// makes it free.
+///
+/// A program that chooses a port itself may get one that another process takes before it listens there, or
+/// that a connection has on the other of the two addresses of this machine.
 #[derive(Debug)]
-pub(crate) struct ReservedPort {
+pub struct ReservedPort {
     port: u16,
     /// Locked.
     _files: Vec<File>,
 }
 
 impl ReservedPort {
-    /// A free port; for a cluster node, one whose bus port is free too.
-    pub(crate) fn new(node: bool) -> io::Result<Self> {
+    /// Reserves a free port.
+    ///
+    /// # Errors
+    ///
+    /// Fails if none is free, or if the files that reserve them cannot be locked.
+    pub fn new() -> io::Result<Self> {
+        Self::among(20_000, &[0])
+    }
+
+    /// Reserves a free port for a cluster node, whose bus port is free too.
+    pub(crate) fn for_node() -> io::Result<Self> {
+        Self::among(10_000, &[0, BUS_OFFSET])
+    }
+
+    /// A port of so many, of which those at these distances are free.
+    fn among(span: u64, offsets: &[u16]) -> io::Result<Self> {
         for salt in 0..1000_u32 {
             // A random start, since processes that count from the same port would collide every time.
             let random = RandomState::new().hash_one(salt);
-            let span = if node { 10_000 } else { 20_000 };
             let port =
                 12_000 + u16::try_from(random % span).expect("a number below 20 000 fits into 16 bits");
-            let ports = [port, port + BUS_OFFSET];
-            if let Some(files) = reserve_all(&ports[..if node { 2 } else { 1 }])? {
+            if let Some(files) = reserve_all(offsets.iter().map(|offset| port + offset))? {
                 return Ok(Self { port, _files: files });
             }
         }
         Err(io::Error::new(io::ErrorKind::AddrInUse, "no port is free between 12000 and 32000"))
     }
 
-    pub(crate) const fn number(&self) -> u16 {
+    /// Its number.
+    #[must_use]
+    pub const fn number(&self) -> u16 {
         self.port
     }
 }
 
 /// Reserves all of these ports, or none.
-fn reserve_all(ports: &[u16]) -> io::Result<Option<Vec<File>>> {
-    ports.iter().map(|port| reserve(*port)).collect()
+fn reserve_all(ports: impl Iterator<Item = u16>) -> io::Result<Option<Vec<File>>> {
+    ports.map(reserve).collect()
 }
 
 /// Reserves a port, unless another test has reserved it, or another program uses it.
@@ -70,19 +88,19 @@ mod tests {
 
     #[test]
     fn a_reserved_port_is_not_given_again_until_it_is_dropped() {
-        let first = ReservedPort::new(true).expect("a port is free");
+        let first = ReservedPort::for_node().expect("a port is free");
         let (port, bus) = (first.number(), first.number() + BUS_OFFSET);
         for taken in [port, bus] {
             assert!(reserve(taken).expect("the file can be locked").is_none());
         }
-        assert!(reserve_all(&[port]).expect("the file can be locked").is_none());
+        assert!(reserve_all([port].into_iter()).expect("the file can be locked").is_none());
         drop(first);
-        assert!(reserve_all(&[port, bus]).expect("the files can be locked").is_some());
+        assert!(reserve_all([port, bus].into_iter()).expect("the files can be locked").is_some());
     }
 
     #[test]
     fn a_port_that_another_program_uses_is_not_reserved() {
-        let port = ReservedPort::new(false).expect("a port is free");
+        let port = ReservedPort::new().expect("a port is free");
         let number = port.number();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("it is free");
         drop(port);

@@ -368,7 +368,7 @@ impl RedisServerBuilder {
         }
         let dir = TempDir::with_prefix("leasehold-redis-")?;
         for _ in 0..BOOT_ATTEMPTS {
-            let port = ReservedPort::new(self.role == Role::Node)?;
+            let port = if self.role == Role::Node { ReservedPort::for_node()? } else { ReservedPort::new()? };
             match self.boot(dir.path(), port.number()) {
                 Ok(child) => return Ok(RedisServer { settings: self, dir, port, child: Some(child) }),
                 Err(BootError::PortTaken) => {}

@@ -1,7 +1,7 @@
 //! A Chromium without a window, driven by its own driver over HTTP (`WebDriver`).
 
 use crate::fixture::{LIMIT, until};
-use leasehold_testkit::Worker;
+use leasehold_testkit::{ReservedPort, Worker};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -15,20 +15,19 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 /// A browser with one page. Dropping it ends the browser and its driver.
 pub(crate) struct Browser {
     driver: Worker,
-    port: u16,
+    port: ReservedPort,
     session: String,
     _profile: TempDir,
 }
 
 impl Browser {
     pub(crate) fn start() -> Self {
+        let port = ReservedPort::new().expect("a port is free");
         let mut command = Command::new("chromedriver");
-        command.arg("--port=0");
+        command.arg(format!("--port={}", port.number()));
         let started = Worker::of_command(command).start();
         let mut driver = started.expect("chromedriver starts: install Debian's chromium and chromium-driver");
-        let line = driver.expect("ChromeDriver was started successfully on port", LIMIT).expect("it listens");
-        let port = line.trim_end_matches('.').rsplit(' ').next().and_then(|port| port.parse().ok());
-        let port = port.expect("it names its port");
+        driver.expect("ChromeDriver was started successfully on port", LIMIT).expect("it listens");
         let profile =
             TempDir::with_prefix("leasehold-browser-").expect("there is a directory for temporary files");
         let directory = format!("--user-data-dir={}", profile.path().display());
@@ -142,13 +141,13 @@ impl Browser {
 
     fn try_call(&self, method: &str, path: &str, body: &Value) -> std::io::Result<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port.number()))?;
         stream.set_read_timeout(Some(3 * LIMIT))?;
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n{body}",
-            self.port,
+            self.port.number(),
             body.len()
         )?;
         // Its connection may stay open.

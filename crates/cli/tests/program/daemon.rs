@@ -1,7 +1,7 @@
 //! The monitor as a daemon: what it serves, and what it reports to the service manager.
 
 use super::fixture::{Fixture, LIMIT, expect, finish, start, status, until};
-use leasehold_testkit::{RedisServer, Worker};
+use leasehold_testkit::{RedisServer, ReservedPort, Worker};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -169,13 +169,14 @@ fn the_locks_of_the_fleet_are_metrics_by_class_and_never_by_name() {
 struct Prometheus {
     child: Child,
     address: String,
+    _port: ReservedPort,
 }
 
 impl Prometheus {
     /// With the rules of this project. Scrapes that address.
     fn start(fixture: &Fixture, target: &str) -> Self {
-        let free =
-            TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+        let port = ReservedPort::new().expect("a port is free");
+        let address = format!("127.0.0.1:{}", port.number());
         let config = format!(
             "global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}\n\
              rule_files: ['{}']\n\
@@ -185,10 +186,10 @@ impl Prometheus {
         fs::write(fixture.path("prometheus.yml"), config).expect("it is written");
         let mut command = Command::new("prometheus");
         command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=warn"]);
-        command.arg(format!("--web.listen-address={free}")).current_dir(fixture.path(""));
+        command.arg(format!("--web.listen-address={address}")).current_dir(fixture.path(""));
         let child = command.stdin(Stdio::null()).spawn();
         let child = child.expect("there is no prometheus: install the package of that name");
-        Self { child, address: free.to_string() }
+        Self { child, address, _port: port }
     }
 
     /// The answer of its API.

@@ -184,6 +184,42 @@ async fn a_pass_of_a_waiter_that_is_gone_is_undone_after_an_outage() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// The entry that an aborted wait leaves in the queue is granted if the others arrive before it expires; the pass lasts from then.
+#[tokio::test(start_paused = true)]
+async fn a_pass_that_was_granted_late_in_an_outage_is_undone_after_it() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    let store = FaultyStore::new(&memory(), move |_, _| {
+        if down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
+    });
+    // A waiter that has many before it polls rarely, and so its entry is kept for longer.
+    let theirs = store.healthy_client().await.barrier("b", 42).expect("a good name");
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let other = store.healthy_client().await.barrier("b", 42).expect("a good name");
+        others.spawn(async move { other.wait().await });
+    }
+    sleep(500 * MS).await;
+    let ours = store.client_with_timeout(1_000 * MS).await.barrier("b", 42).expect("a good name");
+    let waiter = tokio::spawn(async move { ours.wait().await });
+    sleep(12_000 * MS).await;
+    is_down.store(true, Ordering::SeqCst);
+    waiter.abort();
+    assert!(waiter.await.is_err(), "it still waited");
+    sleep(14_000 * MS).await;
+    theirs.wait().await.expect("all had arrived");
+    while let Some(other) = others.join_next().await {
+        other.expect("no panic").expect("all had arrived");
+    }
+    // For longer than a pass could have lasted that was granted when the wait was given up.
+    sleep(52_000 * MS).await;
+    assert_eq!(theirs.inspect().await.expect("an answer").shared_holders.len(), 1, "the pass that is left");
+    is_down.store(false, Ordering::SeqCst);
+    sleep(3_000 * MS).await;
+    let left = theirs.inspect().await.expect("an answer").shared_holders;
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     let memory = memory();

@@ -5,7 +5,7 @@ use leasehold::Client;
 use leasehold_core::HoldStatus;
 use leasehold_redis::{RedisConfig, RedisStore};
 use leasehold_store::{Fault, FaultKind, TlsFault};
-use leasehold_testkit::{CertificateAuthority, RedisServer, RedisServerBuilder, Warnings};
+use leasehold_testkit::{CertificateAuthority, RedisServer, RedisServerBuilder, ReservedPort, Warnings};
 use std::fs;
 use std::net::TcpListener;
 
@@ -13,13 +13,20 @@ const LOOPBACK: &str = "IP:127.0.0.1";
 /// A validity period in the past.
 const LAST_YEARS: (&str, &str) = ("20200101000000Z", "20200201000000Z");
 
-/// A server with that certificate, and its TLS port beside the plain-text port. It requires a client certificate if
-/// `wants_one`.
-fn server(authority: &CertificateAuthority, name: &str, wants_one: bool) -> (RedisServer, u16) {
-    let port = free_port();
-    let settings = settings(authority, RedisServer::builder(), name, port);
+/// A server that serves TLS beside plain text.
+struct TlsServer {
+    server: RedisServer,
+    _port: ReservedPort,
+}
+
+/// A server with that certificate, and its TLS port. It requires a client certificate if `wants_one`.
+fn server(authority: &CertificateAuthority, name: &str, wants_one: bool) -> (TlsServer, u16) {
+    let port = ReservedPort::new().unwrap();
+    let number = port.number();
+    let settings = settings(authority, RedisServer::builder(), name, number);
     let wants_one = if wants_one { "yes" } else { "no" };
-    (settings.config("tls-auth-clients", wants_one).start().unwrap(), port)
+    let server = settings.config("tls-auth-clients", wants_one).start().unwrap();
+    (TlsServer { server, _port: port }, number)
 }
 
 fn settings(
@@ -29,10 +36,6 @@ fn settings(
     port: u16,
 ) -> RedisServerBuilder {
     server.certificate(authority, name).config("tls-port", port.to_string())
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn by_tls(port: u16) -> RedisConfig {
@@ -148,7 +151,7 @@ async fn a_client_is_built_with_certificates() {
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }
-    let (server, port) = server(&authority, "leaf", true);
+    let (tls, port) = server(&authority, "leaf", true);
     let certified = |url: &str| {
         let client = Client::builder(url).root_certificate(authority.read("root.pem").unwrap());
         client.client_certificate(authority.read("ours.pem").unwrap(), authority.read("ours.key").unwrap())
@@ -156,7 +159,7 @@ async fn a_client_is_built_with_certificates() {
     let client = certified(&format!("rediss://127.0.0.1:{port}")).connect().await.unwrap();
     let guard = client.mutex("job").unwrap().acquire().await.unwrap();
     let connections = || {
-        let clients = server.cli(&["CLIENT", "LIST"]).unwrap();
+        let clients = tls.server.cli(&["CLIENT", "LIST"]).unwrap();
         clients.text().unwrap().matches("name=leasehold").count()
     };
     let both = async {
@@ -166,7 +169,7 @@ async fn a_client_is_built_with_certificates() {
     };
     tokio::time::timeout(LONG, both).await.expect("the keeper connects when something is to be renewed");
     guard.release().await.unwrap();
-    let plain = certified(&server.url()).connect().await.unwrap_err();
+    let plain = certified(&tls.server.url()).connect().await.unwrap_err();
     assert!(plain.to_string().contains("write `rediss`"), "{plain}");
     let memory = certified("memory:").connect().await.unwrap_err();
     assert!(memory.to_string().contains("no certificates"), "{memory}");
@@ -208,7 +211,7 @@ async fn unusable_certificates_are_reported_and_no_key_is_shown() {
     for name in ["leaf", "ours"] {
         authority.sign(name, LOOPBACK).unwrap();
     }
-    let (server, port) = server(&authority, "leaf", true);
+    let (tls, port) = server(&authority, "leaf", true);
     let config = || by_tls(port).root_certificate(authority.read("root.pem").unwrap());
     let (own, key, another) = (
         authority.read("ours.pem").unwrap(),
@@ -220,7 +223,7 @@ async fn unusable_certificates_are_reported_and_no_key_is_shown() {
         RedisConfig::from_url(&format!("rediss://127.0.0.1:{port}?{query}")).unwrap()
     };
     fs::write(authority.path("empty"), "").unwrap();
-    let plain = || RedisConfig::from_url(&server.url()).unwrap();
+    let plain = || RedisConfig::from_url(&tls.server.url()).unwrap();
     for (config, expected) in [
         (by_tls(port).root_certificate("no PEM"), "the root certificate is no PEM"),
         (by_tls(port).root_certificate(&*key), "the root certificate is no PEM"),
@@ -248,7 +251,7 @@ async fn unusable_certificates_are_reported_and_no_key_is_shown() {
             assert!(!shown.contains(line), "{shown}");
         }
     }
-    assert_eq!(server.command_counts().unwrap().get("hello"), None, "no handshake reached the server");
+    assert_eq!(tls.server.command_counts().unwrap().get("hello"), None, "no handshake reached the server");
 }
 
 /// Files are read for each connection, so certificates renewed on disk are used without a restart.
@@ -348,7 +351,8 @@ async fn sentinels_are_shown_the_certificate_too() {
         authority.sign(name, LOOPBACK).unwrap();
     }
     let (_server, port) = server(&authority, "leaf", true);
-    let theirs = free_port();
+    let reserved = ReservedPort::new().unwrap();
+    let theirs = reserved.number();
     let sentinel = settings(&authority, RedisServer::builder().sentinel(), "leaf", theirs);
     let sentinel = sentinel
         .config("tls-replication", "yes")

@@ -98,9 +98,10 @@ async fn release(shared: &Shared, cleanup: &Cleanup) -> bool {
         history: cleanup.history,
     });
     let each = shared.timings.call;
-    let within = cleanup.until.since(shared.environment.now()).max(each);
-    let send =
-        || call(&*shared.store, &*shared.environment, shared.telemetry(), &cleanup.lock, &op, within, each);
+    let send = || {
+        let within = cleanup.until.since(shared.environment.now()).max(each);
+        call(&*shared.store, &*shared.environment, shared.telemetry(), &cleanup.lock, &op, within, each)
+    };
     // This release may overtake the operation that it undoes. A second one on the same connection as that operation
     // cannot; sending it twice is safe.
     let in_order = async {

@@ -72,7 +72,7 @@ commands:
   book     build the documentation as a book in target/book, and check its links and those of all documents
   audit    check licences, bans, sources and advisories of all dependencies with cargo-deny
   package  check that the published crates can be packed, and contain their README and licences; `package --verify` also builds
-           what is packed
+           what is packed, and `package --profile` prepares the program's manifest for a release
   features check that the published crates compile with each of their features, and for Windows
   api      compare the public API of the libraries with docs/reference/api; `api --write` writes that, and `api --breaks` looks for
            what breaks programs written for the last release (`api --breaks REVISION` for a commit)

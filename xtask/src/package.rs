@@ -1,5 +1,9 @@
 //! `cargo xtask package`: whether the crates that are published can be packed, and contain what they must. With `--verify`, also
-//! whether they compile as they are packed, in the order in which they are published.
+//! whether they compile as they are packed, in the order in which they are published. With `--profile`, it instead writes how the
+//! program is optimised into its own manifest, for a release.
+//!
+//! `cargo install` uses the profile `release` of the manifest in the package. Within a workspace cargo ignores that section, and warns
+//! of it at each command, so it is there in the commit of a release only.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +16,20 @@ use crate::{cargo, shell};
 /// What each packed crate contains, as files of their own: links to them would be dangling.
 const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 
+/// The manifest of the program.
+const PROGRAM: &str = "crates/cli/Cargo.toml";
+/// What a package is built with.
+const RELEASE: &str = "[profile.release]\n";
+/// What the files of a release are built with, in the manifest of the workspace.
+const DIST: &str = "[profile.dist]\n";
+
 /// Packs the crates, as `cargo publish` does before it builds and uploads them, and looks into each.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let verify = match arguments {
         [] => false,
         [option] if option == "--verify" => true,
-        [first, ..] => bail!("package takes `--verify` at most, but was given `{first}`"),
+        [option] if option == "--profile" => return write_profile(),
+        [first, ..] => bail!("package takes `--verify` or `--profile` at most, but was given `{first}`"),
     };
     let packages = cargo::metadata()?.published();
     // The working tree is checked, not a commit. The tests build the crates.
@@ -37,11 +49,44 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             bail!("{packed}: README.md is empty");
         }
     }
+    let [root, program] = manifests()?;
+    if program.contains(RELEASE) && with_profile(&root, without_profile(&program))? != program {
+        bail!("{PROGRAM} has another profile than `dist` of Cargo.toml: run `cargo xtask package --profile`");
+    }
     if verify {
         // Builds each crate from what is packed, against the packed ones before it, and uploads nothing.
         shell::run(shell::cargo(["publish", "--workspace", "--locked", "--dry-run", "--allow-dirty"]))?;
     }
     Ok(())
+}
+
+/// Gives the program the profile of a release.
+fn write_profile() -> Result<()> {
+    let [root, program] = manifests()?;
+    let written = with_profile(&root, without_profile(&program))?;
+    fs::write(shell::root().join(PROGRAM), written)?;
+    println!("xtask: wrote the profile of a release into {PROGRAM}, for the commit that is published");
+    Ok(())
+}
+
+/// The manifests of the workspace and of the program.
+fn manifests() -> Result<[String; 2]> {
+    let read =
+        |path| fs::read_to_string(shell::root().join(path)).with_context(|| format!("failed to read {path}"));
+    Ok([read("Cargo.toml")?, read(PROGRAM)?])
+}
+
+/// The manifest of the program without its profile, which is the last section.
+fn without_profile(program: &str) -> &str {
+    program.split(RELEASE).next().unwrap_or_default().trim_end()
+}
+
+/// That manifest with the settings of the workspace's profile `dist`.
+fn with_profile(root: &str, program: &str) -> Result<String> {
+    let (_, settings) = root.split_once(DIST).context("Cargo.toml has no profile `dist`")?;
+    let settings = settings.lines().take_while(|line| !line.is_empty());
+    let settings = settings.filter(|line| !line.starts_with('#') && !line.starts_with("inherits"));
+    Ok(settings.fold(format!("{program}\n\n{RELEASE}"), |text, line| text + line + "\n"))
 }
 
 /// Reads a file of a packed crate. A link has no content.
@@ -52,4 +97,32 @@ fn content(packed: &Path, path: &str) -> Result<Vec<u8>> {
         bail!("{} has no {path}: {}", packed.display(), String::from_utf8_lossy(&read.stderr).trim());
     }
     Ok(read.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_published_with_the_settings_of_the_files_of_a_release() {
+        let root = "[profile.dist]\ninherits = \"release\"\n# Why.\nlto = \"fat\"\nstrip = true\n\n[profile.bench]\n";
+        let program = "[package]\nname = \"p\"\n";
+        let written = with_profile(root, without_profile(program)).expect("there is such a profile");
+        assert_eq!(written, format!("{program}\n[profile.release]\nlto = \"fat\"\nstrip = true\n"));
+        let again = with_profile(root, without_profile(&written)).expect("there is such a profile");
+        assert_eq!(again, written);
+        assert_eq!(format!("{}\n", without_profile(&written)), program);
+        with_profile("[profile.bench]\n", program).expect_err("nothing says how a release is optimised");
+    }
+
+    #[test]
+    fn the_workspace_says_how_a_release_is_optimised() {
+        let [root, program] = manifests().expect("they can be read");
+        let written = with_profile(&root, without_profile(&program)).expect("there is such a profile");
+        let profile = written.split(RELEASE).nth(1).expect("it was written");
+        for setting in ["strip = true", "lto = \"fat\"", "codegen-units = 1", "opt-level = \"s\""] {
+            assert!(profile.lines().any(|line| line == setting), "{setting}: {profile}");
+        }
+        assert!(!profile.contains("inherits"), "{profile}");
+    }
 }

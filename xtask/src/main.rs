@@ -63,8 +63,8 @@ commands:
   shuttle  explore the races between the engine's threads (`shuttle --iterations 1000000`)
   fuzz     run the fuzz targets, guided by coverage (`fuzz server --for 10m`), or repeat a finding
            (`fuzz server --repeat FILE`)
-  verify   run proofs at their full length (`verify rounds quorum split rotation cluster cutoffs scripts valkey
-           versions mutants`)
+  verify   run proofs at their full length (`verify rounds quorum split rotation cluster cutoffs scripts board
+           valkey versions mutants`)
   history  judge recorded histories with Porcupine (`history run.jsonl`), or compare it with our checks on planted ones
   mutate   change the code a little, and see that a test finds it (`mutate lua`, `mutate core`, `mutate engine --shard 0/8`);
            `mutate diff` does so for what was committed since origin/main, or since another base (`--base HEAD~3`)

@@ -54,7 +54,7 @@ pub use types::retry::{Backoff, RetryPolicy};
 pub use types::time::{Moment, delay_margin, drift, whole_millis};
 pub use types::token_block::TokenBlock;
 
-/// The first lease of every hold, unless the caller requested a shorter one.
+/// The first lease of every hold that excludes others, unless the caller requested a shorter one.
 ///
 /// It bounds the life of a hold that no client wants any more (its acquire arrived after its undo), and one
 /// rule of validity covers both the reply to an acquire and a grant from the queue. The keeper extends the

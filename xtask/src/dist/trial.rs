@@ -9,6 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Plan;
 use crate::{install, shell};
 
+/// What differs from boot to boot.
+const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+
 /// Tries the package, or the static program where nothing else is.
 pub(super) fn run(plan: &Plan) -> Result<()> {
     let directory = plan.stage.join("trial");
@@ -96,6 +99,10 @@ fn left(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Runs the static program as in a container from scratch: its directory is all that it sees.
 fn alone(plan: &Plan, directory: &Path) -> Result<()> {
     fs::copy(plan.stage.join("leasehold"), directory.join("leasehold"))?;
+    // Each container has /proc, of which a store in a file needs this.
+    let boot_id = directory.join(BOOT_ID);
+    fs::create_dir_all(boot_id.parent().context("it is in a directory")?)?;
+    fs::write(&boot_id, fs::read(Path::new("/").join(BOOT_ID))?)?;
     let leasehold = |arguments: &[&str]| {
         let mut chroot = install::as_root("chroot");
         chroot.arg(directory).arg("/leasehold").args(arguments).env_remove("LEASEHOLD_STORE");

@@ -31,7 +31,7 @@ pub struct Acquire {
     pub mode: LockMode,
 }
 
-/// An entry in the queue: one per session and lock.
+/// An entry in the queue: one for each session and lock, and for each hold of a lock that several may hold.
 ///
 /// See [`Op`](crate::Op) for an example.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

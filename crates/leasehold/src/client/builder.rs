@@ -398,8 +398,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects, diagnoses each server of the store from its own settings and state, and disconnects. No key
-    /// is written. A server with [findings](crate::store::Finding) is diagnosed even if the URL has
+    /// Connects, diagnoses each server of the store from its own settings and state, and disconnects. No lock
+    /// is changed: what locks need is tried on keys of its own, which are removed, or expire within 20 s. A server with [findings](crate::store::Finding) is diagnosed even if the URL has
     /// `?strict=1`. All servers of a store are diagnosed. The result is empty for `memory:` and `sqlite:`,
     /// which have no server and no settings that could endanger locks.
     ///

@@ -1,7 +1,8 @@
 //! What a client reports of its waits and holds, so that others see what waits for what: the units that wait, and the
 //! text that a session's record carries.
 //!
-//! [`keeper::activity`](super::keeper) decides when it is reported; [`client::wait_graph`](crate::client) reads it.
+//! [`keeper::activity`](super::keeper) decides when it is reported; [`wait_graph`](super::wait_graph) and the client's
+//! `session_info` read it.
 //!
 //! 1. The text of an owner allows to enter its locks, so only its hash is reported.
 //! 2. The text has a bounded size: what does not fit is counted.

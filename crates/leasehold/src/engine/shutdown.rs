@@ -122,8 +122,8 @@ impl Engine {
         let mut known: BTreeSet<_> = taken.iter().map(|taken| taken.hold.claim.hold).collect();
         let mut claims = Vec::new();
         for (entry, closed) in self.locks.close() {
-            let beyond = entry.beyond_first_lease();
-            claims.extend(closed.claims.into_iter().map(|claim| (entry.lock.clone(), claim, beyond)));
+            let within = entry.undo_for();
+            claims.extend(closed.claims.into_iter().map(|claim| (entry.lock.clone(), claim, within)));
             // A hold that its task has just acquired, before the keeper received it. The task may be extending it in
             // order to detach it.
             let holds = closed.holds.into_iter();

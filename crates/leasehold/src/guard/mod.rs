@@ -164,7 +164,7 @@ impl Guard {
     }
 
     /// Returns how long the hold is still valid: zero if it no longer is. At most 3 s at first, whatever the
-    /// lease: the keeper extends the hold in the background.
+    /// lease, unless another task of the process handed the hold off: the keeper extends it in the background.
     pub fn remaining(&self) -> Duration {
         self.valid_until().since(self.engine.environment.now())
     }

@@ -341,9 +341,9 @@ impl Mutex {
         self.handle.inspect().await
     }
 
-    /// Returns the current state of the lock, the session of its holder, and the audit of holds that other
-    /// clients ended, without changing anything. If the holder has a session, this sends a second request to
-    /// read it. Meant for operators, not for a call every second.
+    /// Returns the current state of the lock, its queue, the sessions of the holder and the waiters, and the audit of holds
+    /// that other clients ended, without changing anything. If there are such sessions, this sends a second request to read
+    /// them. Meant for operators, not for a call every second.
     ///
     /// Fails if the store does not reply within the call timeout, or refuses the request.
     ///

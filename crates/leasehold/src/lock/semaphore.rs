@@ -311,7 +311,7 @@ impl Semaphore {
     /// shrinks, current holders keep their permits, and no waiter is admitted until there is room; a waiter
     /// that wants more permits than there are now fails with [`AcquireError::Impossible`].
     ///
-    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients acquired
+    /// Fails with [`ResizeError::Impossible`] for 0; with [`ResizeError::Contended`] if other clients kept
     /// changing the number meanwhile; and if the store does not reply within the call timeout, or refuses the
     /// request.
     ///

@@ -56,7 +56,8 @@ pub trait Observer: Send + Sync + 'static {
     /// The lock was handed off to the task that has just [acquired](Self::acquired) it.
     fn handed_off(&self, event: &HandedOff<'_>) {}
 
-    /// A hold was extended: by the keeper, the first time 0.1 s after it was acquired, or by [`Guard::extend`](crate::Guard::extend).
+    /// A hold was extended: by the keeper, the first time 0.1 s after it was acquired if its lease is above 3 s (after 1 s
+    /// where a session must begin for that), or by [`Guard::extend`](crate::Guard::extend).
     fn renewed(&self, event: &Renewed<'_>) {}
 
     /// The keeper's request to extend a hold failed, or was not answered in time. It is sent again, as long as the hold lasts.

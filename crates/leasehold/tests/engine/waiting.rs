@@ -220,6 +220,41 @@ async fn a_pass_that_was_granted_late_in_an_outage_is_undone_after_it() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// A lock can be granted late in an outage, too: to the entry of a wait that was aborted, once all others before it are gone.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_granted_late_in_an_outage_is_released_after_it() {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    let store = FaultyStore::new(&memory(), move |_, _| {
+        if down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
+    });
+    let theirs = store.healthy_client().await.mutex("m").expect("a good name");
+    let held = theirs.acquire().await.expect("it is free");
+    // A waiter that has many before it polls rarely, and so its entry is kept for longer.
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let other = store.healthy_client().await.mutex("m").expect("a good name");
+        others.spawn(async move { other.acquire().await.map(drop) });
+    }
+    sleep(500 * MS).await;
+    let ours = store.client_with_timeout(1_000 * MS).await.mutex("m").expect("a good name");
+    let waiter = tokio::spawn(async move { ours.acquire().await.map(drop) });
+    sleep(12_000 * MS).await;
+    is_down.store(true, Ordering::SeqCst);
+    waiter.abort();
+    assert!(waiter.await.is_err(), "it still waited");
+    others.shutdown().await;
+    sleep(14_000 * MS).await;
+    held.release().await.expect("released");
+    let granted = theirs.inspect().await.expect("an answer");
+    assert!(granted.holder.is_some(), "granted to the entry that is left: {granted:?}");
+    is_down.store(false, Ordering::SeqCst);
+    // Less than a first lease.
+    sleep(2_000 * MS).await;
+    let left = theirs.inspect().await.expect("an answer");
+    assert!(left.holder.is_none(), "{left:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_polling_task_keeps_no_other_task_from_the_queue() {
     let memory = memory();

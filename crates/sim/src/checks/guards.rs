@@ -294,6 +294,22 @@ impl Guards {
         let other = received.iter().rfind(|received| received.is_of(known.lock, known.fence));
         if let Some(right) = other.map(|received| received.hold) {
             self.bind(guard_id, host, right);
+            return;
+        }
+        // It was the hold of a guard that was dropped before: that one was matched with this guard's.
+        let of_dropped = |(other, record): (&GuardId, &GuardRecord)| {
+            let is_confused = (record.lock, record.fence, record.task.host)
+                == (known.lock, known.fence, host)
+                && self.released_at.contains_key(other);
+            record
+                .hold
+                .filter(|right| is_confused && !self.given_up.contains_key(right))
+                .map(|right| (*other, right))
+        };
+        let dropped = self.known.iter().rev().find_map(of_dropped);
+        if let Some((dropped, right)) = dropped {
+            self.match_with(dropped, hold);
+            self.match_with(guard_id, right);
         }
     }
 
@@ -312,14 +328,21 @@ impl Guards {
         // Two holds were confused.
         let other =
             self.guard_of_hold.get(&hold).copied().filter(|other| !self.released_at.contains_key(other));
-        let other = other.and_then(|other| Some((other, self.known.get_mut(&other)?)));
+        let other = other.and_then(|other| Some((other, self.known.get(&other)?)));
         if let (Some((other, record)), Some(wrong)) = (other, known.hold)
             && (record.lock, record.fence, record.task.host) == (known.lock, known.fence, host)
         {
-            record.hold = Some(wrong);
-            self.known.insert(guard_id, GuardRecord { hold: Some(hold), ..known });
-            self.guard_of_hold.extend([(hold, guard_id), (wrong, other)]);
+            self.match_with(other, wrong);
+            self.match_with(guard_id, hold);
         }
+    }
+
+    /// Matches a guard with a hold, which another guard had.
+    fn match_with(&mut self, guard_id: GuardId, hold: HoldId) {
+        if let Some(record) = self.known.get_mut(&guard_id) {
+            record.hold = Some(hold);
+        }
+        self.guard_of_hold.insert(hold, guard_id);
     }
 
     /// Matches a guard with this hold instead of the earlier one.
@@ -439,6 +462,10 @@ mod tests {
     }
 
     fn guard_acquired(context: &mut CheckContext, at: Instant, count: u64, until: Instant) {
+        acquired_as(GUARD, context, at, count, until);
+    }
+
+    fn acquired_as(guard_id: GuardId, context: &mut CheckContext, at: Instant, count: u64, until: Instant) {
         let new_guard = NewGuard {
             fence: FENCE,
             validity: Validity { until },
@@ -451,7 +478,7 @@ mod tests {
             lock_delay: Duration::ZERO,
         };
         let task = TaskId { host: HOST, number: 0 };
-        context.observe(at, &Event::Task(task, LOCK, TaskEvent::Acquired(GUARD, new_guard)));
+        context.observe(at, &Event::Task(task, LOCK, TaskEvent::Acquired(guard_id, new_guard)));
     }
 
     /// A process with a guard of its first hold. It has received a second one, which no task took.
@@ -471,8 +498,12 @@ mod tests {
     /// The guard's release begins, and the process sends the release of the second hold.
     fn release_guard(context: &mut CheckContext) {
         task(context, TaskEvent::Releasing(GUARD, ReleaseMethod::Release));
+        send_release(context, 2);
+    }
+
+    fn send_release(context: &mut CheckContext, n: u8) {
         let op =
-            Op::Release(Release { claim: claim(2), action: ReleaseAction::Grant, next: None, history: 0 });
+            Op::Release(Release { claim: claim(n), action: ReleaseAction::Grant, next: None, history: 0 });
         context.observe(Instant(0), &Event::Sent { host: HOST, message: 3, lock: LOCK, op: &op });
     }
 
@@ -481,6 +512,25 @@ mod tests {
         let mut context = with_guard();
         release_guard(&mut context);
         assert_eq!(context.guards.hold(GUARD), Some(hold(2)));
+    }
+
+    /// The first guard was matched with the second's hold. It is dropped, and its own hold is released.
+    #[test]
+    fn the_release_of_a_dropped_guard_shows_that_two_holds_were_confused() {
+        const SECOND: GuardId = GuardId(1);
+        let mut context = with_connections();
+        for n in [1, 2] {
+            receive(&mut context, Instant(0), n, 2, 3_000);
+        }
+        for guard_id in [GUARD, SECOND] {
+            acquired_as(guard_id, &mut context, Instant(0), 2, Instant(2_900_000));
+        }
+        let matched = |context: &CheckContext| [GUARD, SECOND].map(|guard_id| context.guards.hold(guard_id));
+        let before = matched(&context);
+        assert!(before == [Some(hold(1)), Some(hold(2))] || before == [Some(hold(2)), Some(hold(1))]);
+        task(&mut context, TaskEvent::Releasing(GUARD, ReleaseMethod::Drop));
+        send_release(&mut context, if before[1] == Some(hold(1)) { 1 } else { 2 });
+        assert_eq!(matched(&context), [before[1], before[0]]);
     }
 
     #[test]

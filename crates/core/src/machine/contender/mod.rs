@@ -50,8 +50,8 @@ const MAX_STALE_GRANTS: u32 = 3;
 /// See [`Contender`] for an example.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireTerms {
-    /// The minimum time for which the lock is wanted: the hold starts with this or [`FIRST_LEASE`], whichever
-    /// is less.
+    /// The minimum time for which the lock is wanted: a hold that excludes others starts with this or [`FIRST_LEASE`],
+    /// whichever is less.
     pub lease: Duration,
     /// A description of the client, for people to read.
     pub label: Label,

@@ -6,8 +6,7 @@ use super::Shared;
 use crate::engine::Hold;
 use crate::engine::shutdown_gate::ShutdownGate;
 use crate::store::{Outcome, Store};
-use leasehold_core::machine::contender::MAX_QUEUE_ENTRY_TTL;
-use leasehold_core::{Claim, FIRST_LEASE, Lock, Moment, Op, Release, ReleaseAction, Released, Reply};
+use leasehold_core::{Claim, Lock, Moment, Op, Release, ReleaseAction, Released, Reply};
 use leasehold_store::jitter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ pub(in crate::engine) struct ShutdownReport {
     pub(in crate::engine) releasing: Vec<OutstandingHold>,
     /// Holds among `holds` about which the user may have another request in flight.
     pub(in crate::engine) sent_by_user: Vec<Arc<Hold>>,
-    /// Requests that may have been granted, and how much longer than a first lease the store may keep each.
+    /// Requests that may have been granted, and for how long the store may keep each.
     pub(in crate::engine) claims: Vec<(Lock, Claim, Duration)>,
     pub(in crate::engine) gate: Arc<ShutdownGate>,
     pub(in crate::engine) main: Arc<dyn Store>,
@@ -37,10 +36,9 @@ pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
     let shared = &shared;
     let after_the_user = async {
         gate.drained().await;
-        // A queue entry may live this long and be granted the lock at its end.
-        let until = shared.environment.now() + MAX_QUEUE_ENTRY_TTL + FIRST_LEASE;
-        for (lock, claim, beyond) in claims {
-            shared.post(lock, claim, until + beyond, 0, Some(main.clone()));
+        let now = shared.environment.now();
+        for (lock, claim, within) in claims {
+            shared.post(lock, claim, now + within, 0, Some(main.clone()));
         }
         let unanswered = release_after_user(shared, &*main, releasing, &sent_by_user, by).await;
         release_all(shared, unanswered).await;

@@ -542,20 +542,10 @@ impl LockEntry {
         self.state().current_hold(now).is_some()
     }
 
-    /// How much longer than a first lease the store may keep what a task has requested.
-    pub(in crate::engine) fn beyond_first_lease(&self) -> Duration {
-        self.state().beyond_first_lease
-    }
-
-    /// For how long an undo is worth trying: until the store has ended by itself what a task has requested. Of a lock that excludes
-    /// no client, what is granted when an entry expires that was left in the queue lasts as well.
+    /// For how long an undo is worth trying: until the store has ended by itself what a task has requested, also what it grants
+    /// only when the entry expires that was left in its queue.
     pub(in crate::engine) fn undo_for(&self) -> Duration {
-        let queued = if matches!(self.lock.kind, Kind::Latch | Kind::Barrier) {
-            MAX_QUEUE_ENTRY_TTL
-        } else {
-            Duration::ZERO
-        };
-        queued + FIRST_LEASE + self.beyond_first_lease()
+        MAX_QUEUE_ENTRY_TTL + FIRST_LEASE + self.state().beyond_first_lease
     }
 
     /// The longest lease of the holds in this process that have this token.

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::Plan;
 use crate::{install, shell};
 
-/// What differs from boot to boot.
-const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
+/// Runs the program in a directory, with /proc, which each container has. The mount is seen and kept by these processes only.
+const IN_DIRECTORY: &str = r#"directory=$1; shift; mount --bind /proc "$directory/proc" && exec chroot "$directory" /leasehold "$@""#;
 
 /// Tries the package, or the static program where nothing else is.
 pub(super) fn run(plan: &Plan) -> Result<()> {
@@ -99,14 +99,11 @@ fn left(directory: &Path) -> Result<Vec<PathBuf>> {
 /// Runs the static program as in a container from scratch: its directory is all that it sees.
 fn alone(plan: &Plan, directory: &Path) -> Result<()> {
     fs::copy(plan.stage.join("leasehold"), directory.join("leasehold"))?;
-    // Each container has /proc, of which a store in a file needs this.
-    let boot_id = directory.join(BOOT_ID);
-    fs::create_dir_all(boot_id.parent().context("it is in a directory")?)?;
-    fs::write(&boot_id, fs::read(Path::new("/").join(BOOT_ID))?)?;
+    fs::create_dir_all(directory.join("proc"))?;
     let leasehold = |arguments: &[&str]| {
-        let mut chroot = install::as_root("chroot");
-        chroot.arg(directory).arg("/leasehold").args(arguments).env_remove("LEASEHOLD_STORE");
-        chroot.output().context("failed to start chroot")
+        let mut unshare = install::as_root("unshare");
+        unshare.args(["--mount", "sh", "-c", IN_DIRECTORY, "sh"]).arg(directory).args(arguments);
+        unshare.env_remove("LEASEHOLD_STORE").output().context("failed to start unshare")
     };
     let version = leasehold(&["--version"])?;
     let printed = String::from_utf8_lossy(&version.stdout).into_owned();

@@ -19,9 +19,9 @@ const LICENCES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
 /// The manifest of the program.
 const PROGRAM: &str = "crates/cli/Cargo.toml";
 /// What a package is built with.
-const RELEASE: &str = "[profile.release]\n";
+const RELEASE: &str = "[profile.release]";
 /// What the files of a release are built with, in the manifest of the workspace.
-const DIST: &str = "[profile.dist]\n";
+const DIST: &str = "[profile.dist]";
 
 /// Packs the crates, as `cargo publish` does before it builds and uploads them, and looks into each.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         }
     }
     let [root, program] = manifests()?;
-    if program.contains(RELEASE) && with_profile(&root, without_profile(&program))? != program {
+    if is_prepared(&program) && with_profile(&root, &without_profile(&program)?)? != program {
         bail!("{PROGRAM} has another profile than `dist` of Cargo.toml: run `cargo xtask package --profile`");
     }
     if verify {
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// Gives the program the profile of a release.
 fn write_profile() -> Result<()> {
     let [root, program] = manifests()?;
-    let written = with_profile(&root, without_profile(&program))?;
+    let written = with_profile(&root, &without_profile(&program)?)?;
     fs::write(shell::root().join(PROGRAM), written)?;
     println!("xtask: wrote the profile of a release into {PROGRAM}, for the commit that is published");
     Ok(())
@@ -77,16 +77,33 @@ fn manifests() -> Result<[String; 2]> {
 }
 
 /// The manifest of the program without its profile, which is the last section.
-fn without_profile(program: &str) -> &str {
-    program.split(RELEASE).next().unwrap_or_default().trim_end()
+fn without_profile(program: &str) -> Result<String> {
+    let mut lines = program.lines();
+    let kept: Vec<&str> = lines.by_ref().take_while(|line| line.trim() != RELEASE).collect();
+    if let Some(section) = lines.find(|line| is_header(line)) {
+        bail!("{PROGRAM}: `{section}` is after `{RELEASE}`, which must be the last section");
+    }
+    Ok(kept.join("\n").trim_end().to_owned() + "\n")
 }
 
 /// That manifest with the settings of the workspace's profile `dist`.
 fn with_profile(root: &str, program: &str) -> Result<String> {
-    let (_, settings) = root.split_once(DIST).context("Cargo.toml has no profile `dist`")?;
-    let settings = settings.lines().take_while(|line| !line.is_empty());
-    let settings = settings.filter(|line| !line.starts_with('#') && !line.starts_with("inherits"));
-    Ok(settings.fold(format!("{program}\n\n{RELEASE}"), |text, line| text + line + "\n"))
+    let mut lines = root.lines().skip_while(|line| line.trim() != DIST);
+    lines.next().context("Cargo.toml has no profile `dist`")?;
+    let settings = lines.take_while(|line| !is_header(line)).map(str::trim);
+    let settings =
+        settings.filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("inherits"));
+    Ok(settings.fold(format!("{program}\n{RELEASE}\n"), |text, line| text + line + "\n"))
+}
+
+/// Whether the manifest has a profile.
+fn is_prepared(program: &str) -> bool {
+    program.lines().any(|line| line.trim() == RELEASE)
+}
+
+/// Whether a section begins.
+fn is_header(line: &str) -> bool {
+    line.trim_start().starts_with('[')
 }
 
 /// Reads a file of a packed crate. A link has no content.
@@ -105,20 +122,24 @@ mod tests {
 
     #[test]
     fn the_program_is_published_with_the_settings_of_the_files_of_a_release() {
-        let root = "[profile.dist]\ninherits = \"release\"\n# Why.\nlto = \"fat\"\nstrip = true\n\n[profile.bench]\n";
-        let program = "[package]\nname = \"p\"\n";
-        let written = with_profile(root, without_profile(program)).expect("there is such a profile");
+        let root = "[profile.dist]\ninherits = \"release\"\n# Why.\nlto = \"fat\"\n\nstrip = true\n[profile.bench]\n";
+        let program = "[package]\nname = \"p\" # not [profile.release]\n";
+        let written = with_profile(root, program).expect("there is such a profile");
         assert_eq!(written, format!("{program}\n[profile.release]\nlto = \"fat\"\nstrip = true\n"));
-        let again = with_profile(root, without_profile(&written)).expect("there is such a profile");
-        assert_eq!(again, written);
-        assert_eq!(format!("{}\n", without_profile(&written)), program);
+        assert_eq!(without_profile(&written).expect("it is the last section"), program);
+        assert_eq!(without_profile(program).expect("there is none"), program);
+        assert!(is_prepared(&written) && !is_prepared(program));
         with_profile("[profile.bench]\n", program).expect_err("nothing says how a release is optimised");
+        let error = without_profile(&format!("{written}[lints]\nworkspace = true\n"));
+        let error = error.expect_err("nothing that is written by hand is removed").to_string();
+        assert!(error.contains("`[lints]` is after"), "{error}");
     }
 
     #[test]
     fn the_workspace_says_how_a_release_is_optimised() {
         let [root, program] = manifests().expect("they can be read");
-        let written = with_profile(&root, without_profile(&program)).expect("there is such a profile");
+        let program = without_profile(&program).expect("it is the last section");
+        let written = with_profile(&root, &program).expect("there is such a profile");
         let profile = written.split(RELEASE).nth(1).expect("it was written");
         for setting in ["strip = true", "lto = \"fat\"", "codegen-units = 1", "opt-level = \"s\""] {
             assert!(profile.lines().any(|line| line == setting), "{setting}: {profile}");

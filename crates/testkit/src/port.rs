@@ -7,7 +7,7 @@
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::Path;
 
 /// The distance from a cluster node's port to its bus port.
@@ -79,7 +79,11 @@ fn reserve(port: u16) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(file))
+    // Some servers listen on both addresses.
+    let is_free = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+        && !TcpListener::bind((Ipv6Addr::LOCALHOST, port))
+            .is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+    Ok(is_free.then_some(file))
 }
 
 #[cfg(test)]

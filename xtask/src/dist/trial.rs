@@ -106,6 +106,7 @@ fn alone(plan: &Plan, directory: &Path) -> Result<()> {
         unshare.env_remove("LEASEHOLD_STORE").output().context("failed to start unshare")
     };
     let version = leasehold(&["--version"])?;
+    ensure!(version.status.success(), "the program does not start with /proc in a directory: {version:?}");
     let printed = String::from_utf8_lossy(&version.stdout).into_owned();
     ensure!(printed.trim() == format!("leasehold {}", plan.version), "--version prints {version:?}");
     let listed = leasehold(&["ls", "--json", "--store", "sqlite:/locks.db"])?;

@@ -178,7 +178,8 @@ pub enum AcquireError {
     #[error(transparent)]
     Store(Fault),
     /// The store did not reply: whether the lock was acquired is not known. It is undone in the background;
-    /// at the latest, the lock is free again when its short initial lease (3 s) ends.
+    /// at the latest, the lock is free again when its short initial lease (3 s) ends. A wait may leave a place in the queue, for
+    /// 3 to 21 s; if the lock is granted to that, it is free 3 s later.
     #[error("whether the lock was acquired is unknown (if so, it is free again within 3 s): {0}")]
     Unknown(#[source] Fault),
     /// The lock was granted, and too few replicas confirmed that in time (`?replicas=`), or not the disk (`?durable=1`): nothing is held. The hold is undone

@@ -98,6 +98,18 @@ async fn a_shutdown_of_a_silent_store_ends_in_time_and_reports_what_is_left() {
     sent.assert_silent().await;
 }
 
+/// It has no place in the queue, so nothing is granted to it later.
+#[tokio::test(start_paused = true)]
+async fn a_single_try_that_a_shutdown_leaves_is_reported_for_a_first_lease_only() {
+    let store = FaultyStore::new(&memory(), |_, _| Behavior::LoseRequest);
+    let client = store.client(30_000 * MS).await;
+    let tried = client.mutex("m").expect("a good name").try_acquire().await;
+    assert!(matches!(tried, Err(AcquireError::Unknown(_))), "{tried:?}");
+    let left = client.shutdown(300 * MS).await.expect_err("the store does not answer");
+    let lasts = left.unreleased[0].until.since(client.now());
+    assert!(lasts < 10_000 * MS, "{lasts:?}");
+}
+
 /// It may be granted when its place in the queue expires, and then has no short first lease.
 #[tokio::test(start_paused = true)]
 async fn a_wait_at_a_barrier_that_a_shutdown_leaves_is_reported_for_its_whole_lease() {

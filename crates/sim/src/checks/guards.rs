@@ -300,7 +300,8 @@ impl Guards {
         let of_dropped = |(other, record): (&GuardId, &GuardRecord)| {
             let is_confused = (record.lock, record.fence, record.task.host)
                 == (known.lock, known.fence, host)
-                && self.released_at.contains_key(other);
+                && self.released_at.contains_key(other)
+                && record.hold.is_some_and(|right| self.guard_of_hold.get(&right) == Some(other));
             record
                 .hold
                 .filter(|right| is_confused && !self.given_up.contains_key(right))

@@ -36,9 +36,10 @@ pub(super) async fn send(shared: Arc<Shared>, shutdown_report: ShutdownReport) {
     let shared = &shared;
     let after_the_user = async {
         gate.drained().await;
-        let now = shared.environment.now();
+        // The last request may still be in flight.
+        let from = shared.environment.now() + shared.timings.call;
         for (lock, claim, within) in claims {
-            shared.post(lock, claim, now + within, 0, Some(main.clone()));
+            shared.post(lock, claim, from + within, 0, Some(main.clone()));
         }
         let unanswered = release_after_user(shared, &*main, releasing, &sent_by_user, by).await;
         release_all(shared, unanswered).await;

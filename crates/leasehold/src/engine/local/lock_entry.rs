@@ -180,7 +180,8 @@ impl LockEntry {
     /// Joins the queue. Returns the number of the waiter.
     pub(in crate::engine) fn join(&self, terms: Arc<AcquireTerms>) -> u64 {
         let mut state = self.state();
-        let beyond = terms.requested_lease().saturating_sub(FIRST_LEASE) + terms.margin;
+        let queued = if terms.queue { MAX_QUEUE_ENTRY_TTL } else { Duration::ZERO };
+        let beyond = queued + terms.requested_lease().saturating_sub(FIRST_LEASE) + terms.margin;
         state.beyond_first_lease = state.beyond_first_lease.max(beyond);
         let bypass = (self.lock.kind == Kind::Reentrant)
             .then(|| ReentrantBypass::new(state.contender.session(), self.slot));
@@ -545,7 +546,7 @@ impl LockEntry {
     /// For how long an undo is worth trying: until the store has ended by itself what a task has requested, also what it grants
     /// only when the entry expires that was left in its queue.
     pub(in crate::engine) fn undo_for(&self) -> Duration {
-        MAX_QUEUE_ENTRY_TTL + FIRST_LEASE + self.state().beyond_first_lease
+        FIRST_LEASE + self.state().beyond_first_lease
     }
 
     /// The longest lease of the holds in this process that have this token.

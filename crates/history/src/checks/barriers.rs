@@ -3,7 +3,8 @@
 //! 1. When so many waits were granted, enough had been asked to fill their rounds: of a barrier for `n`, the `k`th grant comes after
 //!    `n` times `k / n`, rounded up, waits were asked. A wait during which a fault disturbs its process or the store may count
 //!    twice: if the session lapses, the process counts as dead, in the round that it may have filled, and arrives again.
-//! 2. Each wait that is granted was waiting at some time together with `n - 1` others. A wait that ended without a grant may have been
+//! 2. Each wait that is granted was waiting at some time together with `n - 1` others, of which one that may have arrived twice
+//!    counts as two. A wait that ended without a grant may have been
 //!    counted until a request that takes it back has arrived, so it counts for the lease or session and the time to recover longer.
 //! 3. As many waits as fill a round are not left waiting for longer than a bound (`Margins::wake_up_us`), unless a fault disturbs a
 //!    process that uses the barrier, or the store.
@@ -45,11 +46,7 @@ fn rounds(
         // `waits` is in the order in which they were asked.
         let asked = waits.partition_point(|&it| timeline.calls[it].asked_us <= granted_us);
         // Those may have arrived twice.
-        let disturbed = waits[..asked].iter().filter(|&&it| {
-            let wait = &timeline.calls[it];
-            let until_us = timeline.waits_until_us(wait).min(granted_us);
-            timeline.is_disturbed(wait.process, wait.asked_us, until_us)
-        });
+        let disturbed = waits[..asked].iter().filter(|&&it| may_arrive_twice(timeline, it, granted_us));
         if asked + disturbed.count() < needed {
             let what = format!(
                 "`{}`, a barrier for {parties}, admitted {} at {} as the {}th, when only {asked} had arrived: its round was not full.",
@@ -64,11 +61,26 @@ fn rounds(
     None
 }
 
-/// The times at which the number of waits changes, and by how much.
-fn changes(timeline: &Timeline<'_>, waits: &[usize], ends_us: impl Fn(usize) -> u64) -> Vec<(u64, i64)> {
+/// Whether a wait may have counted twice by this time (1).
+fn may_arrive_twice(timeline: &Timeline<'_>, call: usize, by_us: u64) -> bool {
+    let wait = &timeline.calls[call];
+    let until_us = timeline.waits_until_us(wait).min(by_us);
+    timeline.is_disturbed(wait.process, wait.asked_us, until_us)
+}
+
+/// The times at which the number of waits changes, and by how much, if each counts so often.
+fn changes(
+    timeline: &Timeline<'_>,
+    waits: &[usize],
+    ends_us: impl Fn(usize) -> u64,
+    counts: impl Fn(usize) -> i64,
+) -> Vec<(u64, i64)> {
     let mut changes: Vec<(u64, i64)> = waits
         .iter()
-        .flat_map(|&call| [(timeline.calls[call].asked_us, 1), (ends_us(call).saturating_add(1), -1)])
+        .flat_map(|&call| {
+            let counts = counts(call);
+            [(timeline.calls[call].asked_us, counts), (ends_us(call).saturating_add(1), -counts)]
+        })
         .collect();
     changes.sort_unstable_by_key(|&(at, by)| (at, -by));
     changes
@@ -90,7 +102,8 @@ fn company(
     };
     let (mut full, mut count, mut since_us) = (crate::timeline::Spans::default(), 0_i64, None);
     let parties_signed = i64::try_from(parties).unwrap_or(i64::MAX);
-    for (at_us, by) in changes(timeline, waits, ends_us) {
+    let counts = |call: usize| if may_arrive_twice(timeline, call, u64::MAX) { 2 } else { 1 };
+    for (at_us, by) in changes(timeline, waits, ends_us, counts) {
         count += by;
         match since_us {
             None if count >= parties_signed => since_us = Some(at_us),
@@ -127,7 +140,7 @@ fn held_back(
     let parties = i64::try_from(parties).unwrap_or(i64::MAX);
     let until_us = |call: usize| timeline.waits_until_us(&timeline.calls[call]);
     let (mut count, mut since_us) = (0_i64, None);
-    for (at_us, by) in changes(timeline, waits, until_us) {
+    for (at_us, by) in changes(timeline, waits, until_us, |_| 1) {
         if let Some(since) = since_us
             && at_us - since > margins.wake_up_us
             && !lock.disturbed.overlaps(since, at_us)
@@ -204,6 +217,24 @@ mod tests {
                 script.answer(granted * MS, call, None);
             }
             script.push(200 * MS, 1, What::Answered { call: partitioned, answer: Answer::NotGranted });
+            script.fault(FaultKind::Partition, Some(1), fault.start * MS..fault.end * MS);
+            assert_eq!(script.outcome("barriers").1, found, "{fault:?}");
+        }
+    }
+
+    /// Its session lapses in the partition, so it counts as dead and arrives again: with one other, a round of three is full.
+    #[test]
+    fn a_wait_that_arrives_twice_may_be_two_of_the_company_of_another() {
+        for (fault, found) in [(2..7_480, 0), (20_000..20_100, 1)] {
+            let mut script = Script::with(LockKind::Barrier, Some(3), None);
+            // So that enough have been asked for the round to be full.
+            let earlier = script.asked(3, Mode::Wait, MS);
+            script.push(2 * MS, 3, What::Answered { call: earlier, answer: Answer::NotGranted });
+            let (partitioned, other) =
+                (script.asked(1, Mode::Wait, 7_000 * MS), script.asked(2, Mode::Wait, 14_481 * MS));
+            for call in [partitioned, other] {
+                script.answer(14_494 * MS, call, None);
+            }
             script.fault(FaultKind::Partition, Some(1), fault.start * MS..fault.end * MS);
             assert_eq!(script.outcome("barriers").1, found, "{fault:?}");
         }

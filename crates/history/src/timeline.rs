@@ -324,6 +324,15 @@ impl<'h> Timeline<'h> {
             || self.at_process.get(&process).is_some_and(|spans| spans.overlaps(from_us, to_us))
     }
 
+    /// From when a fault disturbs the process of a call while that waits.
+    pub(crate) fn wait_is_disturbed_from_us(&self, call: &Call<'_>) -> Option<u64> {
+        let until_us = self.waits_until_us(call);
+        let spans = [Some(&self.everywhere), self.at_process.get(&call.process)].into_iter().flatten();
+        let begins =
+            spans.flat_map(|spans| spans.overlapping(call.asked_us, until_us).map(|(from, _)| *from));
+        begins.min().map(|from| from.max(call.asked_us))
+    }
+
     /// Until when a fault that hits this process, or everything, disturbs what happens at this time. The time itself if none does.
     pub(crate) fn disturbed_until_us(&self, process: u32, at_us: u64) -> u64 {
         let spans = [Some(&self.everywhere), self.at_process.get(&process)].into_iter().flatten();

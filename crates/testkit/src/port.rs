@@ -89,6 +89,7 @@ fn reserve(port: u16) -> io::Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
 
     #[test]
     fn a_reserved_port_is_not_given_again_until_it_is_dropped() {
@@ -104,11 +105,16 @@ mod tests {
 
     #[test]
     fn a_port_that_another_program_uses_is_not_reserved() {
-        let port = ReservedPort::new().expect("a port is free");
-        let number = port.number();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).expect("it is free");
-        drop(port);
-        assert!(reserve(number).expect("the file can be locked").is_none());
-        drop(listener);
+        for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let port = ReservedPort::new().expect("a port is free");
+            let number = port.number();
+            let listener = match TcpListener::bind((address, number)) {
+                Err(_) if address.is_ipv6() => continue, // This machine has none.
+                listener => listener.expect("it is free"),
+            };
+            drop(port);
+            assert!(reserve(number).expect("the file can be locked").is_none(), "{address}");
+            drop(listener);
+        }
     }
 }

@@ -399,8 +399,8 @@ impl ClientBuilder {
     }
 
     /// Connects, diagnoses each server of the store from its own settings and state, and disconnects. No lock
-    /// is changed: what locks need is tried on keys of its own, which are removed, or expire within 20 s. A server with [findings](crate::store::Finding) is diagnosed even if the URL has
-    /// `?strict=1`. All servers of a store are diagnosed. The result is empty for `memory:` and `sqlite:`,
+    /// is changed: what locks need is tried on keys of its own, which are removed, or expire within 20 s. A server with
+    /// [findings](crate::store::Finding) is diagnosed even if the URL has `?strict=1`. All servers of a store are diagnosed. The result is empty for `memory:` and `sqlite:`,
     /// which have no server and no settings that could endanger locks.
     ///
     /// Fails if the store cannot be reached, rejects the user, or is too old.

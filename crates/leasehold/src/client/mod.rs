@@ -431,8 +431,8 @@ impl Client {
     /// Waits until the keeper has released the locks of dropped guards and undone dropped acquires, and until
     /// a [quorum](crate::store::QuorumStore) has sent its requests also to the nodes whose replies were not
     /// needed: for those, 5 s at most with a call timeout of 2 s. In an outage an undo is tried until the store has ended by
-    /// itself what was requested: 3 s after a single try, 24 s after a wait, 84 s after one at a barrier, and a call. A program that exits without this call
-    /// leaves the rest to the leases.
+    /// itself what was requested: 3 s after a single try, 24 s after a wait, 84 s after one at a barrier, and a call.
+    /// A program that exits without this call leaves the rest to the leases.
     ///
     /// Cancel safety: dropping the future changes nothing.
     pub async fn flush(&self) {

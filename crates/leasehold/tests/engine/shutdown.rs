@@ -125,7 +125,8 @@ async fn a_wait_at_a_barrier_that_a_shutdown_leaves_is_reported_for_its_whole_le
     is_silent.store(true, Ordering::SeqCst);
     let left = client.shutdown(300 * MS).await.expect_err("the store does not answer");
     let lasts = left.unreleased[0].until.since(client.now());
-    assert!(lasts >= 60_000 * MS && lasts < 90_000 * MS, "{lasts:?}");
+    // A pass of 60 s, a place in the queue of up to 21 s, and a call of 2 s that may be in flight.
+    assert!(lasts >= 83_000 * MS && lasts < 90_000 * MS, "{lasts:?}");
     waits.await.expect("no panic").expect_err("the client is closed");
 }
 

@@ -159,6 +159,16 @@ async fn an_outage_ends_a_wait_in_the_queue_although_sessions_begin_anew() {
     held.release().await.expect("released");
 }
 
+/// A store without sessions, and the switch by which it is down.
+fn with_outages() -> (FaultyStore, Arc<AtomicBool>) {
+    let is_down = Arc::new(AtomicBool::new(false));
+    let down = is_down.clone();
+    let store = FaultyStore::new(&memory(), move |_, _| {
+        if down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
+    });
+    (store, is_down)
+}
+
 /// A pass has no short first lease, so its undo must be tried for longer, too.
 #[tokio::test(start_paused = true)]
 async fn a_pass_of_a_waiter_that_is_gone_is_undone_after_an_outage() {
@@ -187,11 +197,7 @@ async fn a_pass_of_a_waiter_that_is_gone_is_undone_after_an_outage() {
 /// The entry that an aborted wait leaves in the queue is granted if the others arrive before it expires; the pass lasts from then.
 #[tokio::test(start_paused = true)]
 async fn a_pass_that_was_granted_late_in_an_outage_is_undone_after_it() {
-    let is_down = Arc::new(AtomicBool::new(false));
-    let down = is_down.clone();
-    let store = FaultyStore::new(&memory(), move |_, _| {
-        if down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
-    });
+    let (store, is_down) = with_outages();
     // A waiter that has many before it polls rarely, and so its entry is kept for longer.
     let theirs = store.healthy_client().await.barrier("b", 42).expect("a good name");
     let mut others = tokio::task::JoinSet::new();
@@ -223,11 +229,7 @@ async fn a_pass_that_was_granted_late_in_an_outage_is_undone_after_it() {
 /// A lock can be granted late in an outage, too: to the entry of a wait that was aborted, once all others before it are gone.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_was_granted_late_in_an_outage_is_released_after_it() {
-    let is_down = Arc::new(AtomicBool::new(false));
-    let down = is_down.clone();
-    let store = FaultyStore::new(&memory(), move |_, _| {
-        if down.load(Ordering::SeqCst) { Behavior::Fail } else { Behavior::Execute }
-    });
+    let (store, is_down) = with_outages();
     let theirs = store.healthy_client().await.mutex("m").expect("a good name");
     let held = theirs.acquire().await.expect("it is free");
     // A waiter that has many before it polls rarely, and so its entry is kept for longer.
@@ -245,9 +247,10 @@ async fn a_lock_that_was_granted_late_in_an_outage_is_released_after_it() {
     assert!(waiter.await.is_err(), "it still waited");
     others.shutdown().await;
     sleep(14_000 * MS).await;
+    assert_eq!(theirs.inspect().await.expect("an answer").waiting, 1, "the entry that is left");
     held.release().await.expect("released");
     let granted = theirs.inspect().await.expect("an answer");
-    assert!(granted.holder.is_some(), "granted to the entry that is left: {granted:?}");
+    assert!(granted.holder.is_some(), "granted to it: {granted:?}");
     is_down.store(false, Ordering::SeqCst);
     // Less than a first lease.
     sleep(2_000 * MS).await;
